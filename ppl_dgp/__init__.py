@@ -1,0 +1,1 @@
+"""ppl_dgp: deep Gaussian processes as declarative NumPyro models."""
