@@ -1,0 +1,97 @@
+# make test         the fast tests, style and types, in an environment made from requirements.lock
+# make test-all     the slow tests too
+# make test-matrix  the fast tests on every Python 3.11-3.13 found, with the newest allowed dependencies
+# make demo         guides compared on a real table, the step function, figures in demo/
+# make lock         requirements.lock anew from pyproject.toml (UPGRADE=--upgrade: newest versions)
+# PYTHON=... chooses the interpreter, WORKERS=... the number of test processes, PYTEST_ARGS=... adds to pytest.
+
+VENV    := .venv
+PY      := $(VENV)/bin/python
+STAMP   := $(VENV)/.installed
+PYTHON  ?= python3.11 python3.12 python3.13 python3
+WORKERS ?= 2
+UPGRADE ?=
+PYTEST_ARGS ?=
+PROBE   := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
+PIP     := -m pip --disable-pip-version-check install --quiet
+PYTEST  := -m pytest -q -n $(WORKERS)
+
+.DEFAULT_GOAL := test
+.PHONY: env lint test test-all test-matrix demo lock clean
+
+env: $(STAMP)
+
+# A pyenv shim may stand on the path without a Python behind it, so every candidate is tried before it is taken.
+$(STAMP): requirements.lock pyproject.toml
+	@set -e; \
+	if ! $(PY) -c '$(PROBE)' >/dev/null 2>&1; then \
+	  echo "setting up the environment in $(VENV), once: 1-3 minutes"; \
+	  found=; \
+	  for candidate in $(PYTHON); do \
+	    if $$candidate -c '$(PROBE)' >/dev/null 2>&1; then found=$$candidate; break; fi; \
+	  done; \
+	  if [ -z "$$found" ]; then \
+	    echo "no Python 3.11 or later with venv among: $(PYTHON). Install one, or name it: make PYTHON=/path/to/python" >&2; \
+	    exit 1; \
+	  fi; \
+	  $$found -m venv --clear $(VENV); \
+	else \
+	  echo "updating the environment in $(VENV)"; \
+	fi; \
+	{ $(PY) $(PIP) --require-hashes --no-deps -r requirements.lock \
+	  && $(PY) $(PIP) --no-deps --no-build-isolation -e . ; } > $(VENV)/install.log 2>&1 \
+	|| { tail -n 30 $(VENV)/install.log >&2; \
+	     echo "installing failed; the whole log is $(VENV)/install.log" >&2; exit 1; }; \
+	touch $@; \
+	echo "environment ready: $$($(PY) --version)"
+
+lint: $(STAMP)
+	@$(PY) -m ruff check --quiet .
+	@$(PY) -m mypy --no-error-summary ppl_dgp models
+	@echo "style and types: clean"
+
+test: lint
+	@$(PY) $(PYTEST) -m "not slow" $(PYTEST_ARGS)
+
+test-all: lint
+	@$(PY) $(PYTEST) $(PYTEST_ARGS)
+
+test-matrix:
+	@ran=; failed=; \
+	for version in 3.11 3.12 3.13; do \
+	  found=; \
+	  for candidate in python$$version "$$(pyenv root 2>/dev/null)"/versions/$$version.*[0-9]/bin/python; do \
+	    if $$candidate -c '$(PROBE) or sys.version_info[:2] != ('$${version%.*}', '$${version#*.}')' >/dev/null 2>&1; \
+	    then found=$$candidate; break; fi; \
+	  done; \
+	  if [ -z "$$found" ]; then echo "Python $$version: not found, skipped"; continue; fi; \
+	  venv=.venv-$$version; \
+	  echo "Python $$version: installing the newest allowed dependencies in $$venv"; \
+	  ran="$$ran $$version"; \
+	  if { { $$venv/bin/python -c '$(PROBE)' 2>/dev/null || $$found -m venv --clear $$venv; } \
+	       && $$venv/bin/python $(PIP) --upgrade --upgrade-strategy eager -e '.[dev]'; } > $$venv.log 2>&1; then \
+	    $$venv/bin/python -c 'from importlib.metadata import version as v; \
+	print(*(f"{p} {v(p)}" for p in ("jax", "numpyro", "arviz", "numpy")), sep=", ")'; \
+	    $$venv/bin/python $(PYTEST) -m "not slow" $(PYTEST_ARGS) || failed="$$failed $$version"; \
+	  else tail -n 30 $$venv.log >&2; failed="$$failed $$version"; fi; \
+	done; \
+	if [ -z "$$ran" ]; then echo "no Python 3.11, 3.12 or 3.13 found" >&2; exit 1; fi; \
+	if [ -n "$$failed" ]; then echo "failed on Python:$$failed" >&2; exit 1; fi; \
+	echo "passed on Python:$$ran"
+
+demo: $(STAMP)
+	@mkdir -p demo
+	@$(PY) benchmarks/demo.py
+
+# uv, if it is not on the path, comes into an environment of its own.
+lock:
+	@uv=$$(command -v uv) || { \
+	  for candidate in $(PYTHON); do \
+	    if $$candidate -c '$(PROBE)' >/dev/null 2>&1; then $$candidate -m venv .venv-lock; break; fi; \
+	  done; \
+	  .venv-lock/bin/python $(PIP) uv && uv=.venv-lock/bin/uv; }; \
+	$$uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --custom-compile-command "make lock" $(UPGRADE) --extra dev pyproject.toml -o requirements.lock
+
+clean:
+	rm -rf .venv .venv-* build dist ./*.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

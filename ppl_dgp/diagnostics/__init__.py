@@ -1,0 +1,1 @@
+"""What a fit is worth: ArviZ export, Pareto k-hat, comparison tables, plots."""

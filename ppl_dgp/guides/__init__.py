@@ -1,0 +1,1 @@
+"""Approximate posteriors: one handler and the rules it composes."""

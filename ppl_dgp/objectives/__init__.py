@@ -1,0 +1,1 @@
+"""The divergences that training minimises."""
