@@ -12,7 +12,7 @@ PYTHON  ?= python3.11 python3.12 python3.13 python3
 WORKERS ?= 2
 UPGRADE ?=
 PYTEST_ARGS ?=
-PROBE   := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
+PROBE   := import sys, venv, ensurepip; assert sys.version_info >= (3, 11)
 PIP     := -m pip --disable-pip-version-check install --quiet
 PYTEST  := -m pytest -q -n $(WORKERS)
 
@@ -60,20 +60,19 @@ test-matrix:
 	@ran=; failed=; \
 	for version in 3.11 3.12 3.13; do \
 	  found=; \
+	  probe='$(PROBE); assert "%d.%d" % sys.version_info[:2] == "'$$version'"'; \
 	  for candidate in python$$version "$$(pyenv root 2>/dev/null)"/versions/$$version.*[0-9]/bin/python; do \
-	    if $$candidate -c '$(PROBE) or sys.version_info[:2] != ('$${version%.*}', '$${version#*.}')' >/dev/null 2>&1; \
-	    then found=$$candidate; break; fi; \
+	    if $$candidate -c "$$probe" >/dev/null 2>&1; then found=$$candidate; break; fi; \
 	  done; \
 	  if [ -z "$$found" ]; then echo "Python $$version: not found, skipped"; continue; fi; \
-	  venv=.venv-$$version; \
-	  echo "Python $$version: installing the newest allowed dependencies in $$venv"; \
-	  ran="$$ran $$version"; \
-	  if { { $$venv/bin/python -c '$(PROBE)' 2>/dev/null || $$found -m venv --clear $$venv; } \
-	       && $$venv/bin/python $(PIP) --upgrade --upgrade-strategy eager -e '.[dev]'; } > $$venv.log 2>&1; then \
-	    $$venv/bin/python -c 'from importlib.metadata import version as v; \
-	print(*(f"{p} {v(p)}" for p in ("jax", "numpyro", "arviz", "numpy")), sep=", ")'; \
-	    $$venv/bin/python $(PYTEST) -m "not slow" $(PYTEST_ARGS) || failed="$$failed $$version"; \
-	  else tail -n 30 $$venv.log >&2; failed="$$failed $$version"; fi; \
+	  ran="$$ran $$version"; env=.venv-$$version; \
+	  echo "Python $$version: installing the newest allowed dependencies in $$env, 1-3 minutes"; \
+	  $$env/bin/python -c "$$probe" >/dev/null 2>&1 || $$found -m venv --clear $$env; \
+	  if $$env/bin/python $(PIP) --upgrade --upgrade-strategy eager -e '.[dev]' > $$env/install.log 2>&1; then \
+	    $$env/bin/python -c 'from importlib.metadata import version as v; print("Python '$$version' with", \
+	      ", ".join(p + " " + v(p) for p in ("jax", "numpyro", "arviz", "numpy")))'; \
+	    $$env/bin/python $(PYTEST) -m "not slow" $(PYTEST_ARGS) || failed="$$failed $$version"; \
+	  else tail -n 30 $$env/install.log >&2; failed="$$failed $$version"; fi; \
 	done; \
 	if [ -z "$$ran" ]; then echo "no Python 3.11, 3.12 or 3.13 found" >&2; exit 1; fi; \
 	if [ -n "$$failed" ]; then echo "failed on Python:$$failed" >&2; exit 1; fi; \
