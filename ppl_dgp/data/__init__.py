@@ -1,0 +1,23 @@
+"""From a source of data to arrays: loading, splitting and standardising tables.
+
+`load_table` reads a built-in name, a `.csv`, a `.parquet` or an `.npz` into a `Table` of finite numbers;
+`split` gives its training and test rows; `Standardiser` takes columns to zero mean and unit scale and back.
+Whatever is wrong with the input is a `DataError` of one line that names the cause and the remedy.
+"""
+
+from ppl_dgp.data.load import BUILT_INS, load_rows, load_table
+from ppl_dgp.data.synthetic import periodic, sinusoids, step
+from ppl_dgp.data.table import DataError, Standardiser, Table, split
+
+__all__ = [
+    "BUILT_INS",
+    "DataError",
+    "Standardiser",
+    "Table",
+    "load_rows",
+    "load_table",
+    "periodic",
+    "sinusoids",
+    "split",
+    "step",
+]

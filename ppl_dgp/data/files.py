@@ -1,0 +1,178 @@
+"""Reading `.csv`, `.parquet` and `.npz` files into columns with names, before any cleaning."""
+
+from __future__ import annotations
+
+import re
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from ppl_dgp.data.table import DataError
+
+_T = TypeVar("_T")
+_UNREADABLE = (
+    OSError,
+    EOFError,
+    ValueError,
+    NotImplementedError,
+    pa.ArrowException,
+    pd.errors.ParserError,
+    pd.errors.ParserWarning,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Raw:
+    """What a source holds: features, targets (None where it has none) and the index arrays of its splits."""
+
+    features: pd.DataFrame
+    targets: pd.DataFrame | None
+    train: np.ndarray | None = None
+    test: np.ndarray | None = None
+    notes: tuple[str, ...] = ()
+
+
+def read_frame(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """All columns of a `.csv` or `.parquet` under stripped, unique names, and notes on what was left out."""
+    frame = _read(path, _read_csv if path.suffix.lower() == ".csv" else _read_parquet)
+    frame.columns = pd.Index([str(column).strip() for column in frame.columns])
+    if frame.columns.has_duplicates:
+        name = frame.columns[frame.columns.duplicated()][0]
+        raise DataError(f"{path.name} has two columns named {name!r}: rename one")
+    # what DataFrame.to_csv leaves of its row numbers is no feature
+    first = frame.columns[0] if frame.shape[1] else ""
+    if first.startswith("Unnamed: ") and np.array_equal(frame[first].to_numpy(), np.arange(len(frame))):
+        return frame.drop(columns=first), ("left out the first column: it has no name and counts the rows",)
+    return frame, ()
+
+
+def select_targets(columns: list[str], target: str | None, source: str) -> list[str]:
+    """The columns named by `target` (comma-separated); the last one where it is None."""
+    if not columns:
+        raise DataError(f"{source} has no columns: give a table with features and a target")
+    if target is None:
+        return columns[-1:]
+    names = [target] if target in columns else [part.strip() for part in target.split(",")]
+    for name in names:
+        if name not in columns:
+            raise DataError(f"{source} has no column {name!r} to be the target: choose from {listing(columns)}")
+    return list(dict.fromkeys(names))
+
+
+def read_npz(path: Path, target: str | None, need_target: bool = True) -> Raw:
+    """Arrays `X` and `target` (default `y`), index arrays `train` and `test`, names where the file has them."""
+    wanted = "y" if target is None else target
+    arrays, held = _read(path, lambda file: _read_arrays(file, wanted))
+    missing = [name for name in ("X", wanted) if name not in arrays and (name == "X" or need_target)]
+    if missing:
+        raise DataError(
+            f"{path.name} has no array {' and no array '.join(map(repr, missing))}; it holds {listing(held)}: "
+            "store the features as 'X' [N D] and name the target's array (default 'y')"
+        )
+    features = _columns(path, "X", arrays["X"])
+    features.columns = pd.Index(_names(arrays.get("feature_names"), "x", features.shape[1]))
+    targets = None
+    if wanted in arrays:
+        targets = _columns(path, wanted, arrays[wanted])
+        if len(features) != len(targets):
+            raise DataError(
+                f"'X' of {path.name} has {len(features)} rows but {wanted!r} has {len(targets)}: "
+                "both need one row per datum"
+            )
+        names = _names(arrays.get("target_name") if wanted == "y" else None, wanted, targets.shape[1])
+        targets.columns = pd.Index([wanted] if names == [f"{wanted}0"] else names)
+    return Raw(features, targets, arrays.get("train"), arrays.get("test"))
+
+
+def listing(names: list[str], most: int = 20) -> str:
+    """Names for a message, at most `most` of them."""
+    shown = ", ".join(names[:most]) or "nothing"
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def _read(path: Path, reader: Callable[[Path], _T]) -> _T:
+    """`reader(path)`, with everything that can go wrong with a file as a DataError."""
+    if not path.exists():
+        raise DataError(f"no file {str(path)!r}: check the path")
+    if not path.is_file():
+        raise DataError(f"{str(path)!r} is not a file: name one {path.suffix} file")
+    if path.stat().st_size == 0:
+        raise DataError(f"{path.name} is empty: give a file with data in it")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            return reader(path)
+    except DataError:
+        raise
+    except pd.errors.EmptyDataError:
+        raise DataError(f"{path.name} is empty: give a file with data in it") from None
+    except _UNREADABLE as error:
+        reason = str(error).strip().rstrip(".").split("\n")[0] or type(error).__name__
+        raise DataError(
+            f"{path.name} cannot be read as {path.suffix.lower()[1:]} ({reason}): it is damaged or of another "
+            "format, write it again"
+        ) from error
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
+    frame = pd.read_csv(path, index_col=False, low_memory=False, skipinitialspace=True, encoding="utf-8-sig")
+    names = [str(column) for column in frame.columns]
+    counted = names == [str(number) for number in range(len(names))]
+    if not counted and names and all(_is_number(name) for name in names):
+        raise DataError(f"{path.name} has numbers where column names should be: put a line of names at its top")
+    return frame
+
+
+def _is_number(name: str) -> bool:
+    try:
+        float(re.sub(r"^(.*\..*|\d+)\.\d+$", r"\1", name))  # read_csv adds .1 to the second of two equal names
+    except ValueError:
+        return False
+    return True
+
+
+def _read_parquet(path: Path) -> pd.DataFrame:
+    return pd.read_parquet(path, engine="pyarrow")
+
+
+def _read_arrays(path: Path, wanted: str) -> tuple[dict[str, np.ndarray], list[str]]:
+    """The arrays this program knows, and the names of all."""
+    arrays = {}
+    with np.load(path, allow_pickle=False) as archive:
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise DataError(f"{path.name} is one bare array: store arrays X and y with numpy.savez")
+        held = list(archive.files)
+        for name in dict.fromkeys(("X", wanted, "train", "test")):
+            if name in held:
+                arrays[name] = archive[name]
+        for name in ("feature_names", "target_name"):
+            try:
+                arrays.setdefault(name, archive[name])
+            except (KeyError, ValueError):  # names are a courtesy: without them columns are numbered
+                continue
+    return arrays, held
+
+
+def _columns(path: Path, name: str, array: np.ndarray) -> pd.DataFrame:
+    if array.ndim not in (1, 2) or array.size == 0:
+        raise DataError(f"{name!r} of {path.name} has shape {array.shape}, expected (N,) or (N, columns) with rows in it")
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{name!r} of {path.name} is not numeric (its type is {array.dtype}): store real numbers")
+    return pd.DataFrame(array.reshape(len(array), -1))
+
+
+def _names(given: np.ndarray | None, stem: str, count: int) -> list[str]:
+    """The names the file gives, if they are `count` different strings; else stem0, stem1, ..."""
+    if given is not None and given.dtype.kind == "U" and given.size == count == len(set(given.flat)):
+        return [str(name) for name in given.flat]
+    return [f"{stem}{number}" for number in range(count)]

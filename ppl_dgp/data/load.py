@@ -1,0 +1,247 @@
+"""A source, whatever it is, to a clean table: the one way in for data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from sklearn.datasets import load_diabetes, load_linnerud
+
+from ppl_dgp.data.files import Raw, listing, read_frame, read_npz, select_targets
+from ppl_dgp.data.synthetic import periodic, sinusoids, step
+from ppl_dgp.data.table import MIN_ROWS, DataError, Table
+
+_SYNTHETIC: dict[str, Callable[..., Table]] = {"step": step, "sinusoids": sinusoids, "periodic": periodic}
+_REAL: dict[str, Callable[[], object]] = {
+    "diabetes": lambda: load_diabetes(as_frame=True, scaled=False),
+    "linnerud": lambda: load_linnerud(as_frame=True),
+}
+BUILT_INS: tuple[str, ...] = (*_REAL, *_SYNTHETIC)
+SUFFIXES = (".csv", ".parquet", ".npz")
+
+
+def load_table(source: str, target: str | None = None, drop_missing: bool = False, seed: int = 0) -> Table:
+    """The table behind `source`, checked and in its own units.
+
+    Args:
+        source: a built-in name (`BUILT_INS`) or the path of a `.csv`, `.parquet` or `.npz` file.
+        target: target column or, comma-separated, several (default: the last column); for an `.npz` the name of
+            the target array (default `y`), for a built-in some of its targets (default: all).
+        drop_missing: leave out rows with a missing or infinite value instead of refusing them.
+        seed: of the synthetic built-ins.
+
+    Returns:
+        The table. Constant features and, if asked for, incomplete rows are left out, each with a note;
+        the index arrays of an `.npz` are those of the rows kept.
+
+    Raises:
+        DataError: for any input that cannot be used.
+    """
+    raw = _read_source(source, target, seed, need_target=True)
+    name = source if source in BUILT_INS else Path(source).name
+    assert raw.targets is not None
+    X, y = _numbers(raw.features, name), _numbers(raw.targets, name)
+    feature_names, target_names = tuple(raw.features.columns), tuple(raw.targets.columns)
+    notes = list(raw.notes)
+    if X.shape[1] == 0:
+        raise DataError(f"{name} has no feature left besides the target: give a table with at least one more column")
+    splits = _splits(raw.train, raw.test, len(X), name)
+
+    keep = _complete(np.hstack([X, y]), feature_names + target_names, name, drop_missing)
+    if not keep.all():
+        notes.append(_dropped_rows(keep))
+        X, y = X[keep], y[keep]
+        position = np.cumsum(keep) - 1
+        splits = splits and tuple(tuple(position[rows[keep[rows]]] for rows in half) for half in splits)
+    _enough(len(X), f"{name} has", notes)
+    for half in splits[0] if splits else ():
+        _enough(len(half), f"a training split of {name} has", notes)
+
+    for column, varies in zip(target_names, np.ptp(y, axis=0) > 0, strict=True):
+        if not varies:
+            raise DataError(f"target {column!r} of {name} is constant: choose a target that varies")
+    varies = np.ptp(X, axis=0) > 0
+    if not varies.any():
+        raise DataError(f"every feature of {name} is constant: give at least one that varies")
+    notes += [f"dropped constant feature {c!r}" for c, v in zip(feature_names, varies, strict=True) if not v]
+    return Table(
+        X=X[:, varies],
+        y=y,
+        feature_names=tuple(c for c, v in zip(feature_names, varies, strict=True) if v),
+        target_names=target_names,
+        train=splits[0] if splits else None,
+        test=splits[1] if splits else None,
+        notes=tuple(notes),
+        name=name,
+    )
+
+
+def load_rows(
+    source: str,
+    feature_names: Sequence[str],
+    target_names: Sequence[str] = (),
+    target: str | None = None,
+    drop_missing: bool = False,
+    seed: int = 0,
+) -> tuple[Float[np.ndarray, "N D"], Float[np.ndarray, "N P"] | None, tuple[str, ...]]:
+    """Rows to predict at: the named features of `source`, and its targets where it has them all.
+
+    Unlike in `load_table`, one row is enough, columns may be constant and targets may be absent or wholly missing.
+
+    Args:
+        source: as in `load_table`.
+        feature_names: the D columns wanted, in this order.
+        target_names: the P target columns, in this order.
+        target: for an `.npz` the name of the target array (default `y`).
+        drop_missing: leave out rows with a missing or infinite value instead of refusing them.
+        seed: of the synthetic built-ins.
+
+    Returns:
+        (X [N D], y [N P] or None, notes), in the source's units.
+
+    Raises:
+        DataError: for a source that cannot be read, a feature it lacks, or values that cannot be used.
+    """
+    raw = _read_source(source, target, seed, need_target=False)
+    name = source if source in BUILT_INS else Path(source).name
+    held = raw.features if raw.targets is None else pd.concat([raw.features, raw.targets], axis=1)
+    held = held.loc[:, ~held.columns.duplicated()]
+    for column in feature_names:
+        if column not in held:
+            raise DataError(
+                f"{name} has no column {column!r}, which the model was fitted on; it holds {listing(list(held))}: "
+                "give a table with the features of the fit"
+            )
+    values = _numbers(held[list(feature_names)], name)
+    columns = tuple(feature_names)
+    known = bool(target_names) and all(c in held and not held[c].isna().all() for c in target_names)
+    if known:
+        values = np.hstack([values, _numbers(held[list(target_names)], name)])
+        columns += tuple(target_names)
+    keep = _complete(values, columns, name, drop_missing)
+    if not keep.any():
+        raise DataError(f"{name} has no row to predict at: give a table with at least one complete row")
+    values = values[keep]
+    y = values[:, len(feature_names) :] if known else None
+    return values[:, : len(feature_names)], y, raw.notes + (() if keep.all() else (_dropped_rows(keep),))
+
+
+def _read_source(source: str, target: str | None, seed: int, need_target: bool) -> Raw:
+    if source in BUILT_INS:
+        return _built_in(source, target, seed)
+    path = Path(source)
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        what = f"extension {path.suffix!r} of {source!r}" if path.suffix else f"source {source!r}"
+        raise DataError(f"unknown {what}: give one of {', '.join(SUFFIXES)} or a built-in ({', '.join(BUILT_INS)})")
+    if suffix == ".npz":
+        return read_npz(path, target, need_target)
+    frame, notes = read_frame(path)
+    if not need_target:
+        return Raw(frame, None, notes=notes)
+    targets = select_targets(list(frame.columns), target, path.name)
+    return Raw(frame.drop(columns=targets), frame[targets], notes=notes)
+
+
+def _built_in(name: str, target: str | None, seed: int) -> Raw:
+    train = test = None
+    if name in _SYNTHETIC:
+        table = _SYNTHETIC[name](seed=seed)
+        features = pd.DataFrame(table.X, columns=list(table.feature_names))
+        targets = pd.DataFrame(table.y, columns=list(table.target_names))
+        assert table.train is not None and table.test is not None
+        train, test = table.train[0], table.test[0]
+    else:
+        bunch = _REAL[name]()
+        features, targets = bunch.data, pd.DataFrame(bunch.target)  # type: ignore[attr-defined]
+    columns = list(targets.columns)
+    return Raw(features, targets[columns if target is None else select_targets(columns, target, name)], train, test)
+
+
+def _numbers(frame: pd.DataFrame, name: str) -> Float[np.ndarray, "N D"]:
+    """Columns as float64, missing entries NaN; a DataError names the first column that is no number."""
+    columns = []
+    for column in frame.columns:
+        series = frame[column]
+        if pd.api.types.is_numeric_dtype(series) and not pd.api.types.is_complex_dtype(series):
+            columns.append(series.to_numpy(dtype=np.float64, na_value=np.nan))
+            continue
+        is_text = pd.api.types.is_object_dtype(series) or pd.api.types.is_string_dtype(series)
+        parsed = pd.to_numeric(series, errors="coerce") if is_text else pd.Series(np.nan, series.index)
+        wrong = (parsed.isna() & series.notna()).to_numpy()
+        if wrong.any() or not is_text:
+            row = int(wrong.argmax())
+            held = f" (row {row} holds {str(series.iloc[row])[:40]!r})" if wrong.any() else ""
+            raise DataError(f"column {column!r} of {name} is not numeric{held}: encode it as numbers or take it out")
+        columns.append(parsed.to_numpy(dtype=np.float64, na_value=np.nan))
+    return np.stack(columns, axis=1) if columns else np.empty((len(frame), 0))
+
+
+def _complete(values: np.ndarray, columns: Sequence[str], name: str, drop_missing: bool) -> np.ndarray:
+    """Which rows are finite, [N] bool; unless they may be dropped, a DataError names the first that is not."""
+    finite = np.isfinite(values)
+    keep = finite.all(axis=1)
+    if keep.all() or drop_missing:
+        return keep
+    row = int(keep.argmin())
+    column = int(finite[row].argmin())
+    what = "missing (NaN)" if np.isnan(values[row, column]) else "infinite"
+    raise DataError(
+        f"row {row} (counted from 0), column {columns[column]!r} of {name} is {what}; rows like it: {(~keep).sum()}: "
+        "fill in the values, or leave those rows out with drop_missing=True (--drop-missing)"
+    )
+
+
+def _dropped_rows(keep: np.ndarray) -> str:
+    count = int((~keep).sum())
+    return f"dropped {count} row{'s' if count > 1 else ''} with missing or infinite values"
+
+
+def _enough(count: int, subject: str, notes: Sequence[str]) -> None:
+    if count < MIN_ROWS:
+        after = f" ({notes[-1]})" if notes else ""
+        raise DataError(f"{subject} {count} row{'' if count == 1 else 's'}{after}, expected at least {MIN_ROWS}: give more")
+
+
+_Half = tuple[np.ndarray, ...]
+
+
+def _splits(train: np.ndarray | None, test: np.ndarray | None, num_rows: int, name: str) -> tuple[_Half, _Half] | None:
+    """Index arrays of each split; where only one half is given, the other is the rest of the rows."""
+    if train is None and test is None:
+        return None
+    first = None if train is None else _indices(train, "train", num_rows, name)
+    second = None if test is None else _indices(test, "test", num_rows, name)
+    everything = np.arange(num_rows)
+    if first is None:
+        assert second is not None
+        first = tuple(np.setdiff1d(everything, rows) for rows in second)
+    if second is None:
+        second = tuple(np.setdiff1d(everything, rows) for rows in first)
+    if len(first) != len(second):
+        raise DataError(f"{name} has {len(first)} splits in 'train' but {len(second)} in 'test': give as many in both")
+    for number, (a, b) in enumerate(zip(first, second, strict=True)):
+        shared = np.intersect1d(a, b)
+        if len(shared):
+            raise DataError(
+                f"row {shared[0]} of {name} is both in 'train' and in 'test' of split {number}: "
+                "keep it in one of them"
+            )
+    return first, second
+
+
+def _indices(array: np.ndarray, key: str, num_rows: int, name: str) -> _Half:
+    if array.dtype.kind not in "iu" or array.ndim not in (1, 2):
+        raise DataError(
+            f"{key!r} of {name} is {array.dtype} of shape {array.shape}, expected integer row numbers of shape "
+            "(n,) or (splits, n): convert a mask with numpy.flatnonzero"
+        )
+    outside = array[(array < 0) | (array >= num_rows)]
+    if outside.size:
+        raise DataError(
+            f"{key!r} of {name} holds row {outside.flat[0]}, out of range: rows are counted from 0 to {num_rows - 1}"
+        )
+    return tuple(np.atleast_2d(array).astype(np.int64))

@@ -1,0 +1,170 @@
+"""A table of finite numbers with its splits, and the affine map that standardises its columns."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+MIN_ROWS = 2
+
+
+class DataError(ValueError):
+    """The input cannot be used. The message is one line: the cause, then the remedy."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A regression table in its own units: N rows, D features, P targets.
+
+    Attributes:
+        X: features, [N D] float64, finite.
+        y: targets, [N P] float64, finite.
+        feature_names: D names.
+        target_names: P names.
+        train: row indices of the training half of each split that came with the data; None without splits.
+        test: the same for the test half; `train` and `test` have one entry per split.
+        notes: what was left out while reading, one sentence each.
+        name: where the table came from.
+    """
+
+    X: Float[np.ndarray, "N D"]
+    y: Float[np.ndarray, "N P"]
+    feature_names: tuple[str, ...]
+    target_names: tuple[str, ...]
+    train: tuple[Int[np.ndarray, " _"], ...] | None = None
+    test: tuple[Int[np.ndarray, " _"], ...] | None = None
+    notes: tuple[str, ...] = ()
+    name: str = "table"
+
+    def __post_init__(self) -> None:
+        if self.X.ndim != 2 or self.y.ndim != 2 or len(self.X) != len(self.y):
+            raise DataError(
+                f"X {self.X.shape} and y {self.y.shape} of {self.name} must be [N D] and [N P] with the same N: "
+                "reshape single columns to [N 1]"
+            )
+        if (len(self.feature_names), len(self.target_names)) != (self.X.shape[1], self.y.shape[1]):
+            raise DataError(
+                f"{self.name} has {self.X.shape[1]} features and {self.y.shape[1]} targets but "
+                f"{len(self.feature_names)} feature names and {len(self.target_names)} target names: "
+                "give one name per column"
+            )
+        if (self.train is None) != (self.test is None) or len(self.train or ()) != len(self.test or ()):
+            raise DataError(f"train and test of {self.name} must have one entry per split, or both be None")
+
+    @property
+    def num_splits(self) -> int:
+        """Number of splits that came with the data, 0 without."""
+        return len(self.train or ())
+
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) of the shapes and values of X and y; equal for equal data on any machine."""
+        digest = hashlib.sha256()
+        for array in (self.X, self.y):
+            digest.update(repr(tuple(map(int, array.shape))).encode())
+            digest.update(np.ascontiguousarray(array, dtype="<f8").tobytes())
+        return digest.hexdigest()
+
+
+def split(
+    table: Table, split: int | None = None, test_fraction: float = 0.1, seed: int = 0
+) -> tuple[Int[np.ndarray, " train"], Int[np.ndarray, " test"]]:
+    """Row indices (train, test) of one split.
+
+    A table that came with splits gives its own number `split` (default 0) whatever the `test_fraction`, but for 0,
+    which leaves out its test rows. Any other table is split at random: `split` counts the permutations drawn
+    from `seed` (default 0), and round(`test_fraction` * N) rows, at least one, are for the test.
+    With `test_fraction=0` there are no test rows.
+
+    Raises:
+        DataError: `split` out of range, `test_fraction` outside [0, 1), or fewer than two rows left for training.
+    """
+    if not 0.0 <= test_fraction < 1.0:
+        raise DataError(f"test fraction is {test_fraction}, expected a number in [0, 1): 0 keeps every row to train on")
+    number = 0 if split is None else split
+    num_rows = len(table.X)
+    if table.train is not None and table.test is not None:
+        if not 0 <= number < table.num_splits:
+            raise DataError(
+                f"split {number} is not one of the {table.num_splits} of {table.name}: "
+                f"choose one from 0 to {table.num_splits - 1}"
+            )
+        train, test = table.train[number], table.test[number]
+        return train, test if test_fraction > 0 else test[:0]
+    if number < 0 or seed < 0:
+        raise DataError(f"split is {number} and seed is {seed}: neither can be negative, use 0 or more")
+    if test_fraction == 0:
+        return np.arange(num_rows), np.arange(0)
+    num_test = max(1, round(test_fraction * num_rows))
+    if num_rows - num_test < MIN_ROWS:
+        raise DataError(
+            f"{table.name} has {num_rows} rows, which leaves {num_rows - num_test} to train on after {num_test} for "
+            f"the test, expected at least {MIN_ROWS}: lower the test fraction (0 for none) or give more rows"
+        )
+    order = np.random.default_rng([seed, number]).permutation(num_rows)
+    return np.sort(order[num_test:]), np.sort(order[:num_test])
+
+
+@dataclass(frozen=True, eq=False)
+class Standardiser:
+    """The map x -> (x - mean) / scale of each column, and its inverse.
+
+    Attributes:
+        mean: [D], in the units of the data.
+        scale: [D], positive, in the units of the data.
+    """
+
+    mean: Float[np.ndarray, " D"]
+    scale: Float[np.ndarray, " D"]
+
+    @classmethod
+    def fit(cls, array: Float[np.ndarray, "N D"]) -> Standardiser:
+        """Mean and standard deviation (divisor N) of the columns of `array`; scale 1 where a column is constant."""
+        array = np.asarray(array, dtype=np.float64)
+        if array.ndim != 2 or len(array) == 0:
+            raise DataError(f"array to standardise has shape {array.shape}, expected [N D] with N > 0: reshape it")
+        mean = array.mean(axis=0)
+        deviation = array - mean
+        # s_d = r_d sqrt(mean((x_nd - m_d)² / r_d²)), r_d = max_n |x_nd - m_d|: no square overflows
+        largest = np.abs(deviation).max(axis=0)
+        rounding = 8 * np.finfo(np.float64).eps * np.abs(array).max(axis=0)
+        varies = (np.ptp(array, axis=0) > 0) & (largest > rounding)
+        unit = np.where(varies, largest, 1.0)
+        scale = np.where(varies, unit * np.sqrt(np.mean((deviation / unit) ** 2, axis=0)), 1.0)
+        return cls(mean, scale)
+
+    def transform(self, array: Float[np.ndarray, "*batch D"]) -> Float[np.ndarray, "*batch D"]:
+        """Data to standardised units, [... D]."""
+        return (np.asarray(array) - self.mean) / self.scale
+
+    def inverse(self, array: Float[np.ndarray, "*batch D"]) -> Float[np.ndarray, "*batch D"]:
+        """Standardised units back to those of the data, [... D]."""
+        return np.asarray(array) * self.scale + self.mean
+
+    def to_dict(self) -> dict[str, list[float]]:
+        """Plain lists, exact through JSON."""
+        return {"mean": self.mean.tolist(), "scale": self.scale.tolist()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Standardiser:
+        """The inverse of `to_dict`; a DataError where the values cannot be a standardiser's."""
+        try:
+            mean = np.asarray(values["mean"], dtype=np.float64)
+            scale = np.asarray(values["scale"], dtype=np.float64)
+            sound = mean.ndim == 1 and mean.shape == scale.shape
+            sound = sound and bool(np.isfinite(mean).all() and np.isfinite(scale).all() and (scale > 0).all())
+        except (KeyError, TypeError, ValueError):
+            sound = False
+        if not sound:
+            raise DataError(
+                "a standardiser needs 'mean' and 'scale', lists of equally many finite numbers with positive "
+                "scales: the saved one is damaged, fit again"
+            )
+        return cls(mean, scale)
