@@ -1,0 +1,114 @@
+"""The matrix computations of a sparse layer: a Cholesky factor that succeeds, its inverse, quadratic forms."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+LARGEST_JITTER = 0.1
+
+
+def first_jitter(dtype: DTypeLike) -> float:
+    """The relative jitter that `cholesky` adds at first: 1e-8 in 64 bits, 1e-5 in 32 bits."""
+    return 1e-8 if jnp.finfo(dtype).bits == 64 else 1e-5
+
+
+def cholesky(
+    matrix: Float[Array, "*batch M M"], jitter: float | Float[Array, ""] | None = None
+) -> tuple[Float[Array, "*batch M M"], Float[Array, "*batch"]]:
+    """The lower Cholesky factor L of A + j d I, and the relative jitter j; d is the mean diagonal of A.
+
+    j starts at `jitter` (0 is allowed; `first_jitter` of the dtype if None) and grows tenfold, each matrix of
+    the batch on its own, until L is finite; where 0.1 does not suffice, L and j are NaN. A j above the first
+    says that the matrix was singular to working precision. Derivatives take j as a constant and see only the
+    successful L, so they are finite whenever L is. The symmetric part of A is used.
+
+    Raises ValueError for a matrix that is not square, and for a `jitter` outside 0 to 0.1.
+    """
+    if matrix.ndim < 2 or matrix.shape[-1] != matrix.shape[-2]:
+        raise ValueError(f"matrix has shape {matrix.shape}, expected square matrices (..., M, M).")
+    if isinstance(jitter, int | float) and not 0.0 <= jitter <= LARGEST_JITTER:
+        raise ValueError(
+            f"jitter is {jitter}, expected 0 to {LARGEST_JITTER}: it is relative to the mean diagonal."
+        )
+    first = jnp.asarray(first_jitter(matrix.dtype) if jitter is None else jitter, matrix.dtype)
+    if first.ndim:
+        raise ValueError(f"jitter has shape {first.shape}, expected a scalar.")
+    factorise = _jittered_cholesky
+    for _ in range(matrix.ndim - 2):
+        factorise = jax.vmap(factorise, in_axes=(0, None))
+    return factorise(matrix, first)
+
+
+@jax.custom_jvp
+def _jittered_cholesky(
+    matrix: Float[Array, "M M"], first: Float[Array, ""]
+) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
+    matrix = 0.5 * (matrix + matrix.T)
+    diagonal = jnp.mean(jnp.diagonal(matrix)) * jnp.eye(matrix.shape[0], dtype=matrix.dtype)
+
+    def attempt(jitter: Array) -> tuple[Array, Array]:
+        return jax.lax.linalg.cholesky(matrix + jitter * diagonal, symmetrize_input=False), jitter
+
+    def failed(state: tuple[Array, Array]) -> Array:
+        return ~jnp.all(jnp.isfinite(state[0]))
+
+    def unfinished(state: tuple[Array, Array]) -> Array:
+        return failed(state) & (state[1] < LARGEST_JITTER)
+
+    def grow(state: tuple[Array, Array]) -> tuple[Array, Array]:
+        jitter = jnp.maximum(10.0 * state[1], first_jitter(matrix.dtype))
+        # within rounding of the largest is the largest
+        return attempt(jnp.where(jitter > 0.99 * LARGEST_JITTER, LARGEST_JITTER, jitter))
+
+    state = jax.lax.while_loop(unfinished, grow, attempt(first))
+    lower, jitter = state
+    bad = failed(state)
+    return jnp.where(bad, jnp.nan, lower), jnp.where(bad, jnp.nan, jitter)
+
+
+@_jittered_cholesky.defjvp
+def _(
+    primals: tuple[Array, Array], tangents: tuple[Array, Array]
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    (matrix, first), (dmatrix, _) = primals, tangents
+    lower, jitter = _jittered_cholesky(matrix, first)
+    identity = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
+    # dA = d(sym A) + j · mean diag(dA) · I
+    da = 0.5 * (dmatrix + dmatrix.T) + jitter * jnp.mean(jnp.diagonal(dmatrix)) * identity
+    # dL = L Φ(L⁻¹ dA L⁻ᵀ), Φ = lower triangle with half the diagonal (Smith 1995; Murray 2016)
+    inverse = inverse_lower(lower)
+    inner = _matmul(_matmul(inverse, da), inverse.T)
+    dlower = _matmul(lower, jnp.tril(inner) - 0.5 * jnp.diag(jnp.diagonal(inner)))
+    return (lower, jitter), (dlower, jnp.zeros_like(jitter))
+
+
+def inverse_lower(lower: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
+    """L⁻¹ of a lower triangular L, to be formed once and applied by matmul: much faster than many solves.
+
+    Raises ValueError for a matrix that is not square.
+    """
+    if lower.ndim < 2 or lower.shape[-1] != lower.shape[-2]:
+        raise ValueError(f"lower has shape {lower.shape}, expected square matrices (..., M, M).")
+    identity = jnp.broadcast_to(jnp.eye(lower.shape[-1], dtype=lower.dtype), lower.shape)
+    return solve_triangular(lower, identity, lower=True)
+
+
+def diag_quadratic(a: Float[Array, "N M"], s_tril: Float[Array, "P M M"]) -> Float[Array, "N P"]:
+    """The variances diag(A S_p Aᵀ) for S_p = s_tril[p] s_tril[p]ᵀ, as row sums of (A s_tril[p])².
+
+    Raises ValueError where the shapes do not fit.
+    """
+    if a.ndim != 2 or s_tril.ndim != 3 or s_tril.shape[1:] != (a.shape[1], a.shape[1]):
+        raise ValueError(
+            f"a has shape {a.shape} and s_tril {s_tril.shape}, expected (N, M) and (P, M, M): "
+            "one Cholesky factor for each of P outputs."
+        )
+    return jnp.sum(jnp.einsum("nm,pmk->npk", a, s_tril, precision="highest") ** 2, axis=-1)
+
+
+def _matmul(a: Array, b: Array) -> Array:
+    return jnp.matmul(a, b, precision="highest")
