@@ -1,0 +1,98 @@
+r"""The deep Gaussian process (Damianou & Lawrence 2013; Salimbeni & Deisenroth 2017).
+
+    h_n⁰ = x_n
+    f^l ~ GP(m^l, k^l),   h_n^l = f^l(h_n^{l−1}) + ε,   ε ~ N(0, s_l²)        l = 1 … L−1
+    f^L ~ GP(0, k^L),     y_n  = f^L(h_n^{L−1}) + ε,    ε ~ N(0, s²)
+
+Card. For functions a stationary kernel cannot describe: steps, changing lengthscales, features to be learnt. Hidden
+layers have linear means (identity, padded, or leading right-singular vectors; eq. 3.12), the last none. Guides:
+``DoublyStochastic`` for speed and as a first try; ``Conditional()`` contains it and ``MeanField``. Sites:
+``layer1/u``, ``layer1/h``, …, ``y``; parameters ``layer1/lengthscale``, ``layer1/inducing``, ``layer1/noise``, ….
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro
+from jaxtyping import Array, Float
+from numpyro.distributions import constraints
+
+from ppl_dgp.gp import data_plate, sparse_gp
+from ppl_dgp.kernels import RBF, Kernel
+from ppl_dgp.means import Linear, layer_map
+from ppl_dgp.models.parts import as_columns, inducing_inputs, kernel_parameters, noise_variance, rows_of_noise
+
+#: scale at which q(u) of a hidden layer starts: near-deterministic (0.1 cost twenty nats on the step function)
+INNER_SCALE = 1e-2
+
+
+def deep_gp(
+    widths: Sequence[int] = (2,),
+    num_inducing: int = 100,
+    *,
+    num_outputs: int = 1,
+    kernel: Callable[..., Kernel] = RBF,
+    noise: float | Float[Array, " N"] | None = None,
+    inner_noise: float = 1e-3,
+    train_inducing: bool = True,
+    subsample_size: int | None = None,
+    jitter: float | None = None,
+) -> Callable[..., Any]:
+    """A deep GP with hidden layers of the given widths, as a NumPyro model ``model(x, y=None, index=None, size=None)``.
+
+    :param widths: Q of each hidden layer; () gives a sparse GP.
+    :param num_inducing: M per layer, at most the number of rows.
+    :param num_outputs: P target columns.
+    :param kernel: a kernel class, or a function D → kernel, for every layer.
+    :param noise: variance of y's noise: None to learn it, a number to fix it, or one per training row (N,).
+    :param inner_noise: where the learnt noise variances s_l² of hidden layers start.
+    :param train_inducing: whether the inducing inputs are learnt.
+    :param subsample_size: rows per step drawn by the plate itself, at O(N) per step; better is ``fit_svi(batch_size=)``.
+    :param jitter: see :func:`ppl_dgp.gp.sparse_gp`.
+    :raises ValueError: for a width below 1, or where shapes do not fit, naming them.
+    """
+    widths = tuple(widths)
+    for width in widths:
+        if width < 1:
+            raise ValueError(f"widths: found {width}, expected at least 1 output per hidden layer")
+
+    def model(x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None) -> Any:
+        y = as_columns(x, y, num_outputs)
+        functions, noises = [], []
+        pushed = x  # the rows pushed through the linear means: where each layer's inducing inputs start
+        for layer, width in enumerate((*widths, num_outputs), start=1):
+            name, last = f"layer{layer}", layer > len(widths)
+            inducing = inducing_inputs(name, pushed, num_inducing, train_inducing)
+            k = kernel_parameters(name, kernel, pushed.shape[1])
+            mean = None if last else Linear(_linear_map(name, pushed, width))
+            scale = 1.0 if last else INNER_SCALE
+            f = sparse_gp(name, k, inducing, width, mean=mean, initial_scale=scale, jitter=jitter)
+            functions.append(f)
+            if mean is not None:
+                pushed = mean(pushed)
+                positive = constraints.softplus_positive
+                noises.append(numpyro.param(f"{name}/noise", jnp.asarray(inner_noise), constraint=positive))
+        noises.append(noise_variance(noise))
+
+        with data_plate(size or x.shape[0], index, subsample_size) as rows:
+            if subsample_size is not None:
+                x, y, index = x[rows], None if y is None else y[rows], rows
+            h = x
+            for layer, (f, variance) in enumerate(zip(functions[:-1], noises[:-1], strict=True), start=1):
+                h = numpyro.sample(f"layer{layer}/h", f(h).noisy(variance), infer={"role": "hidden"})
+            variance = rows_of_noise(noises[-1], index, y is not None)
+            return numpyro.sample("y", functions[-1](h).noisy(variance), obs=y)
+
+    return model
+
+
+def _linear_map(name: str, inputs: Float[Array, "N D"], width: int) -> Float[Array, "D Q"]:
+    """Identity or padded identity; where the layer narrows, singular vectors found once and held (zero gradient)."""
+    if width >= inputs.shape[1]:
+        return layer_map(inputs, width)
+    held = numpyro.param(f"{name}/linear_map", lambda _key: layer_map(inputs, width))
+    return jax.lax.stop_gradient(held)

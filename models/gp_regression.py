@@ -1,0 +1,87 @@
+r"""Gaussian process regression, exact and sparse.
+
+    f ~ GP(m, k),   y_n = f(x_n) + ε_n,   ε_n ~ N(0, s²)
+
+Cards: :func:`exact_gp_regression` integrates f out, O(N³): up to a few thousand rows, no guide needed.
+:func:`sparse_gp_regression` carries f by M inducing outputs (Titsias 2009; Hensman et al. 2013), O(NM²) or O(BM²) per
+minibatch; guides: ``Guide(model, inducing=FullRank())``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from jaxtyping import Array, Float
+
+from ppl_dgp.gp import data_plate, sparse_gp
+from ppl_dgp.kernels import RBF, Kernel
+from ppl_dgp.linalg import cholesky
+from ppl_dgp.models.parts import as_columns, inducing_inputs, kernel_parameters, noise_variance, rows_of_noise
+
+Model = Callable[..., Any]
+
+
+def exact_gp_regression(
+    *, kernel: Callable[..., Kernel] = RBF, noise: float | Float[Array, " N"] | None = None
+) -> Model:
+    """y ~ N(0, K + s²I), each target column with the same kernel; sites ``gp/…``, ``likelihood/noise``, ``y``.
+
+    :param kernel: a kernel class, built from ``variance``, ``lengthscale`` and the like, or a function D → kernel.
+    :param noise: the noise variance: None to learn it, a number to fix it, or one per training row (N,).
+    :raises ValueError: if x and y disagree in their rows.
+    """
+
+    def model(x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None) -> Any:
+        if index is not None:
+            raise ValueError("index: found a minibatch, but the exact GP needs all rows; use sparse_gp_regression")
+        y = as_columns(x, y)
+        k = kernel_parameters("gp", kernel, x.shape[1])
+        noise_rows = rows_of_noise(noise_variance(noise), None, y is not None)
+        variance = jnp.broadcast_to(jnp.ravel(noise_rows), (x.shape[0],))
+        lower, used = cholesky(k(x, x) + jnp.diag(variance), 0.0)
+        numpyro.deterministic("gp/jitter", used)
+        outputs = 1 if y is None else y.shape[1]
+        # (P, N): the columns are independent given the kernel
+        columns = dist.MultivariateNormal(jnp.zeros((outputs, x.shape[0])), scale_tril=lower).to_event(1)
+        return numpyro.sample("y", columns, obs=None if y is None else y.T)
+
+    return model
+
+
+def sparse_gp_regression(
+    num_inducing: int = 100,
+    *,
+    num_outputs: int = 1,
+    kernel: Callable[..., Kernel] = RBF,
+    noise: float | Float[Array, " N"] | None = None,
+    train_inducing: bool = True,
+    subsample_size: int | None = None,
+    jitter: float | None = None,
+) -> Model:
+    """f by inducing outputs u ~ N(0, Kzz): sites ``gp/u``, ``y``; a deep GP of one layer.
+
+    :param num_inducing: M, at most the number of rows.
+    :param num_outputs: P target columns, independent given the kernel.
+    :param kernel: a kernel class, or a function D → kernel that calls ``numpyro.param`` or ``sample`` itself.
+    :param noise: the noise variance: None to learn it, a number to fix it, or one per training row (N,).
+    :param train_inducing: whether Z is learnt; it starts at k-means centres of the rows.
+    :param subsample_size: rows per step drawn by the plate itself, at O(N) per step; better is ``fit_svi(batch_size=)``.
+    :param jitter: see :func:`ppl_dgp.gp.sparse_gp`.
+    :raises ValueError: where shapes do not fit, naming them.
+    """
+
+    def model(x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None) -> Any:
+        y = as_columns(x, y, num_outputs)
+        inducing = inducing_inputs("gp", x, num_inducing, train_inducing)
+        f = sparse_gp("gp", kernel_parameters("gp", kernel, x.shape[1]), inducing, num_outputs, jitter=jitter)
+        variance = noise_variance(noise)
+        with data_plate(size or x.shape[0], index, subsample_size) as rows:
+            if subsample_size is not None:
+                x, y, index = x[rows], None if y is None else y[rows], rows
+            return numpyro.sample("y", f(x).noisy(rows_of_noise(variance, index, y is not None)), obs=y)
+
+    return model

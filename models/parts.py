@@ -1,0 +1,123 @@
+"""What the models of the zoo share: kernels with learnt values, inducing inputs, noise, the shape of targets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+from jaxtyping import Array, Float
+from numpyro.distributions import constraints
+from sklearn.cluster import KMeans
+
+from ppl_dgp.kernels import RBF, Kernel, Linear, Matern12, Matern32, Matern52, Periodic, RationalQuadratic
+
+#: where a kernel's values start, on standardised inputs; "lengthscale" is one per input dimension (ARD)
+_STARTS: dict[type[Kernel], dict[str, float]] = {
+    RBF: {"variance": 1.0, "lengthscale": 1.0},
+    Matern12: {"variance": 1.0, "lengthscale": 1.0},
+    Matern32: {"variance": 1.0, "lengthscale": 1.0},
+    Matern52: {"variance": 1.0, "lengthscale": 1.0},
+    RationalQuadratic: {"variance": 1.0, "lengthscale": 1.0, "alpha": 1.0},
+    Periodic: {"variance": 1.0, "lengthscale": 1.0, "period": 1.0},
+    Linear: {"variance": 1.0},
+}
+
+
+def kernel_parameters(
+    name: str,
+    kernel: Callable[..., Kernel],
+    input_dim: int,
+    starts: dict[str, float] | None = None,
+) -> Kernel:
+    """The kernel of layer ``name`` with its values as ``numpyro.param`` sites ``name/variance``, ``name/lengthscale`` ….
+
+    :param kernel: a kernel class of :mod:`ppl_dgp.kernels`, or a function of the input dimension D that returns a kernel.
+    :param starts: initial values that differ from 1.
+    """
+    values = _STARTS.get(kernel)  # type: ignore[call-overload]
+    if values is None:
+        return kernel(input_dim)
+    arguments: dict[str, Array] = {}
+    for argument, start in {**values, **(starts or {})}.items():
+        initial = jnp.full((input_dim,), start) if argument == "lengthscale" else jnp.asarray(float(start))
+        site = f"{name}/{argument}"
+        arguments[argument] = numpyro.param(site, initial, constraint=constraints.softplus_positive)
+    return kernel(**arguments)
+
+
+def inducing_inputs(name: str, x: Float[Array, "N D"], num_inducing: int, train: bool = True) -> Float[Array, "M D"]:
+    """The site ``name/inducing``: M inputs, started at k-means centres of x.
+
+    :raises ValueError: if M is not positive, or exceeds the rows that initialise it.
+    """
+    if num_inducing < 1:
+        raise ValueError(f"num_inducing: found {num_inducing}, expected at least 1")
+
+    def start(key: Array) -> Array:
+        if num_inducing > x.shape[0]:
+            raise ValueError(
+                f"num_inducing: found {num_inducing} for {x.shape[0]} rows, expected at most one per row; lower it"
+            )
+        return initial_inducing(key, x, num_inducing)
+
+    sites = numpyro.param(f"{name}/inducing", start)
+    # a zero gradient leaves Z where it is, and saved parameters hold it all the same
+    return sites if train else jax.lax.stop_gradient(sites)
+
+
+def initial_inducing(
+    key: Array, x: Float[Array, "N D"], num_inducing: int, max_rows: int = 20_000
+) -> Float[Array, "M D"]:
+    """k-means centres of at most ``max_rows`` rows of x; random rows where x is not concrete (inside jit)."""
+    key_rows, key_means = jax.random.split(key)
+    if isinstance(x, jax.core.Tracer) or isinstance(key, jax.core.Tracer):
+        return jax.random.choice(key_rows, x, (num_inducing,), replace=False)
+    rows = np.asarray(x)
+    if rows.shape[0] > max_rows:
+        rows = rows[np.asarray(jax.random.choice(key_rows, rows.shape[0], (max_rows,), replace=False))]
+    seed = int(jax.random.randint(key_means, (), 0, 2**31 - 1))
+    distinct = np.unique(rows, axis=0).shape[0]
+    if distinct <= num_inducing:
+        return jax.random.permutation(key_rows, jnp.asarray(rows))[:num_inducing]
+    centres = KMeans(num_inducing, n_init=1, random_state=seed).fit(rows).cluster_centers_
+    return jnp.asarray(centres, x.dtype)
+
+
+def noise_variance(noise: Any, start: float = 0.1) -> Array:
+    """The observation noise: the site ``likelihood/noise`` where it is learnt, else the given number or rows."""
+    if noise is None:
+        return numpyro.param("likelihood/noise", jnp.asarray(start), constraint=constraints.softplus_positive)
+    return jnp.asarray(noise)
+
+
+def rows_of_noise(variance: Array, index: Array | None, observed: bool) -> Array:
+    """Noise for the rows at hand: (N,) given per training row is gathered; new rows get its mean."""
+    if variance.ndim == 0:
+        return variance
+    if not observed:
+        return variance.mean()
+    return variance[:, None] if index is None else variance[index][:, None]
+
+
+def as_columns(x: Array, y: Array | None, num_outputs: int | None = None) -> Float[Array, "B P"] | None:
+    """Targets as (B, P).
+
+    :raises ValueError: if x is not a matrix, or y does not fit x or ``num_outputs``.
+    """
+    if jnp.ndim(x) != 2:
+        raise ValueError(f"x: found shape {jnp.shape(x)}, expected (N, D); give a column per input, x[:, None]")
+    if y is None:
+        return None
+    columns = y[:, None] if jnp.ndim(y) == 1 else y
+    if columns.shape[0] != x.shape[0]:
+        raise ValueError(f"y: found {columns.shape[0]} rows, expected {x.shape[0]} as x has; check how they were cut")
+    if num_outputs is not None and columns.shape[1] != num_outputs:
+        raise ValueError(
+            f"y: found {columns.shape[1]} columns, expected {num_outputs}; make the model with num_outputs="
+            f"{columns.shape[1]}"
+        )
+    return columns

@@ -1,0 +1,216 @@
+"""A Gaussian process is a sampled function (design, section 1.1).
+
+``f = sparse_gp("layer1", kernel, inducing, num_outputs)`` samples the whitened inducing outputs and returns a function;
+``f(h)`` is its marginal at inputs h given u; ``f(h).noisy(variance)`` and ``f(h).observe(likelihood)`` are NumPyro
+distributions to sample from or to observe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from jaxtyping import Array, Float
+from numpyro.distributions import constraints
+from numpyro.distributions.util import validate_sample
+from numpyro.primitives import _PYRO_STACK, apply_stack
+
+from ppl_dgp import likelihoods
+from ppl_dgp.gaussian import Gaussian
+from ppl_dgp.kernels import Kernel
+from ppl_dgp.linalg import cholesky, inverse_lower
+from ppl_dgp.means import Mean, Zero
+
+
+def carry(name: str, value: Array) -> Array | Gaussian:
+    """Offer the draw of site ``name`` to guide and objective, who may answer with moments or per-datum draws.
+
+    The message has a type of our own and no name, so that trace, replay and block pass it by; without an answer the
+    draw itself comes back (design, section 1.2).
+    """
+    if not _PYRO_STACK:
+        return value
+    message: dict[str, Any] = {
+        "type": "carry", "carries": name, "fn": lambda: value, "args": (), "kwargs": {}, "value": None,
+        "scale": None, "cond_indep_stack": [],
+    }  # fmt: skip
+    return apply_stack(message)["value"]
+
+
+def sparse_gp(
+    name: str,
+    kernel: Kernel,
+    inducing: Float[Array, "M D"],
+    num_outputs: int = 1,
+    *,
+    mean: Mean | None = None,
+    reused: bool = False,
+    initial_scale: float = 1.0,
+    jitter: float | None = None,
+) -> SparseGP:
+    """Sample a sparse GP's whitened inducing outputs v ~ N(0, I), u = m(Z) + L v, and return the function.
+
+    :param name: prefix of the sites; the inducing outputs are the site ``name/u`` of shape (P, M).
+    :param kernel: shared by the P independent outputs; its values may come from ``numpyro.param`` or ``sample``.
+    :param inducing: inputs Z, (M, D).
+    :param num_outputs: P.
+    :param mean: mean function (B, D) → (B, P); zero if not given.
+    :param reused: whether the function is evaluated more than once per datum (a transition along a trajectory); then
+        u is always carried as one joint draw (design, section 1.5).
+    :param initial_scale: where guides start the scale of q(u); small for a layer that should begin deterministic.
+    :param jitter: first jitter of Kzz relative to its mean diagonal; by default 1e-8 (64 bits) or 1e-5 (32 bits).
+    :raises ValueError: if Z is not a matrix, or ``num_outputs`` is not positive.
+    """
+    if jnp.ndim(inducing) != 2:
+        raise ValueError(f"inducing: found shape {jnp.shape(inducing)}, expected (M, D); give one row per input")
+    if num_outputs < 1:
+        raise ValueError(f"num_outputs: found {num_outputs}, expected at least 1")
+    lower, used = cholesky(kernel(inducing, inducing), jitter)
+    numpyro.deterministic(f"{name}/jitter", jax.lax.stop_gradient(used))
+    prior = dist.Normal(0.0, 1.0).expand((num_outputs, inducing.shape[0])).to_event(2)
+    infer = {"role": "inducing", "reused": reused, "initial_scale": initial_scale}
+    draw = numpyro.sample(f"{name}/u", prior, infer=infer)
+    mean = Zero(num_outputs) if mean is None else mean
+    return SparseGP(name, kernel, inducing, inverse_lower(lower), mean, carry(f"{name}/u", draw))
+
+
+@dataclass(frozen=True, eq=False)
+class SparseGP:
+    """f | u, with u a draw (P, M), one draw per datum (B, P, M), or moments."""
+
+    name: str
+    kernel: Kernel
+    inducing: Float[Array, "M D"]
+    whiten: Float[Array, "M M"]
+    mean: Mean
+    u: Array | Gaussian
+
+    def __call__(self, h: Float[Array, "B D"]) -> Marginal:
+        """The marginals of f at the rows of h: mean m(h) + A v, variance k(h,h) − ‖A‖² (+ A S Aᵀ), A = k(h,Z) L⁻ᵀ.
+
+        :raises TypeError: if h is not an array of draws.
+        :raises ValueError: if h is not (B, D) with the D of the inducing inputs.
+        """
+        if isinstance(h, Gaussian):
+            raise TypeError(f"{self.name}: found moments of the inputs, expected draws (B, D); sample h instead")
+        if jnp.ndim(h) != 2 or h.shape[1] != self.inducing.shape[1]:
+            expected = f"(B, {self.inducing.shape[1]})"
+            raise ValueError(f"{self.name}: found inputs of shape {jnp.shape(h)}, expected {expected}, as Z has")
+        weights = self.kernel(h, self.inducing) @ self.whiten.T
+        residual = self.kernel.diag(h) - jnp.square(weights).sum(1)
+        # k(h,h) ≥ ‖A‖² in exact arithmetic; rounding alone can bring it below, by a few ulps of k
+        residual = jnp.maximum(residual, 0.0)[:, None]
+        if isinstance(self.u, Gaussian):
+            centre = weights @ self.u.mean.T
+            from_u = self.u.projected_variance(weights)
+        else:
+            joint = self.u.ndim == 2
+            centre = weights @ self.u.T if joint else jnp.einsum("bm,bpm->bp", weights, self.u)
+            from_u = jnp.zeros_like(centre)
+        return Marginal(self, h, weights, self.mean(h) + centre, residual, from_u)
+
+    def joint(self, h: Float[Array, "B D"]) -> tuple[Float[Array, "B P"], Float[Array, "P B B"]]:
+        """Mean (B, P) and full covariance (P, B, B) of f at the rows of h, given u or under its moments."""
+        marginal = self(h)
+        weights = marginal.weights
+        covariance = self.kernel(h, h) - weights @ weights.T
+        covariance = jnp.broadcast_to(covariance, (marginal.mean.shape[1], *covariance.shape))
+        if isinstance(self.u, Gaussian):
+            scale = self.u.scale
+            factor = weights * scale[:, None, :] if scale.ndim == 2 else jnp.matmul(weights, scale)
+            covariance = covariance + factor @ jnp.swapaxes(factor, -1, -2)
+        return marginal.mean, covariance
+
+
+@dataclass(frozen=True, eq=False)
+class Marginal:
+    """Marginals of f at inputs h, and where they came from.
+
+    ``residual`` (B, 1) is D(h), the variance of f given u; ``from_u`` (B, P) what the moments of u add to it.
+    """
+
+    function: SparseGP
+    inputs: Float[Array, "B D"]
+    weights: Float[Array, "B M"]
+    mean: Float[Array, "B P"]
+    residual: Float[Array, "B 1"]
+    from_u: Float[Array, "B P"]
+
+    @property
+    def variance(self) -> Float[Array, "B P"]:
+        """Variance of f, (B, P)."""
+        return self.residual + self.from_u
+
+    def noisy(self, variance: Any) -> Emission:
+        """f(h) + ε, ε ~ N(0, variance): scalar, per output (P,), or per row (B, 1) or (B, P)."""
+        return Emission(self, likelihoods.Gaussian(jnp.asarray(variance)))
+
+    def observe(self, likelihood: likelihoods.Likelihood | Callable[[Array], dist.Distribution]) -> Emission:
+        """y | f(h) under a likelihood, or any scalar distribution: ``lambda f: dist.Poisson(jnp.exp(f))``."""
+        known = isinstance(likelihood, likelihoods.Likelihood)
+        return Emission(self, likelihood if known else likelihoods.Scalar(likelihood))  # type: ignore[arg-type]
+
+
+class Emission(dist.Distribution):
+    """The distribution of a noisy or observed f(h): batch (B,), event (P,).
+
+    ``log_prob`` is t_1, the marginal density given u of the model in which the f_n are independent given u (FITC); an
+    objective asks :meth:`tempered` for t_α instead. NumPyro's ``Trace_ELBO`` sees t_1 and bounds the FITC model.
+    """
+
+    def __init__(self, marginal: Marginal, likelihood: likelihoods.Likelihood) -> None:
+        self.marginal, self.likelihood = marginal, likelihood
+        batch, event = marginal.mean.shape
+        super().__init__((batch,), (event,), validate_args=False)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        return constraints.independent(self.likelihood.support, 1)
+
+    def tempered(self, value: Array, alpha: float, *, u_outside: bool = False) -> Float[Array, "B"]:
+        """t_α of each row, summed over outputs; with ``u_outside`` the variance due to q(u) is averaged outside the log."""
+        marginal = self.marginal
+        if u_outside:
+            parts = (marginal.mean, jnp.broadcast_to(marginal.residual, marginal.mean.shape), marginal.from_u)
+            return self.likelihood.tempered_outside(value, *parts, alpha).sum(-1)
+        return self.likelihood.tempered(value, marginal.mean, marginal.variance, alpha).sum(-1)
+
+    @validate_sample
+    def log_prob(self, value: Array) -> Float[Array, "B"]:
+        """t_1(value), (B,)."""
+        return self.tempered(value, 1.0)
+
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
+        """Draws of shape ``sample_shape`` + (B, P)."""
+        shape = sample_shape + self.marginal.mean.shape
+        mean, variance = (jnp.broadcast_to(a, shape) for a in (self.marginal.mean, self.marginal.variance))
+        return self.likelihood.sample(key, mean, variance)
+
+    @property
+    def mean(self) -> Float[Array, "B P"]:
+        return self.likelihood.moments(self.marginal.mean, self.marginal.variance)[0]
+
+    @property
+    def variance(self) -> Float[Array, "B P"]:
+        return self.likelihood.moments(self.marginal.mean, self.marginal.variance)[1]
+
+
+def emission_of(distribution: dist.Distribution) -> Emission | None:
+    """The emission inside a site's distribution, freed of the wrappers that plates and masks put on."""
+    while isinstance(distribution, dist.ExpandedDistribution):
+        distribution = distribution.base_dist
+    return distribution if isinstance(distribution, Emission) else None
+
+
+def data_plate(size: int, index: Array | None = None, subsample_size: int | None = None) -> numpyro.plate:
+    """The plate ``data`` over ``size`` rows; ``index`` (B,) names the rows at hand, ``subsample_size`` draws them."""
+    if index is None:
+        return numpyro.plate("data", size, subsample_size)
+    # a plate's indices come from a message like any other, so a substitution can answer it
+    with numpyro.handlers.substitute(data={"data": index}):
+        return numpyro.plate("data", size, subsample_size=index.shape[0])

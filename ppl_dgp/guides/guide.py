@@ -1,0 +1,162 @@
+"""A guide is the model, run again with the conditionals of its latents replaced by a rule (design, section 1.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpyro.distributions as dist
+from jaxtyping import Array
+from numpyro.handlers import block
+from numpyro.infer.autoguide import AutoGuide
+from numpyro.primitives import Messenger
+
+from ppl_dgp.gp import Emission, emission_of
+from ppl_dgp.guides.hidden import Coupled, DoublyStochastic, HiddenRule, Params
+from ppl_dgp.guides.inducing import FullRank, InducingRule
+
+Model = Callable[..., Any]
+
+
+class HiddenConditional(dist.Distribution):
+    """A rule applied to one site: q's distribution for it, with the rule's own log weight."""
+
+    def __init__(self, rule: HiddenRule, params: Params, step: Emission) -> None:
+        self.rule, self.params, self.step = rule, params, step
+        self.conditional = rule.conditional(params, step)
+        super().__init__(step.batch_shape, step.event_shape, validate_args=False)
+
+    @property
+    def support(self) -> Any:
+        return self.step.support
+
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
+        """A draw of h, (B, Q)."""
+        return self.conditional.sample(key, sample_shape)
+
+    def log_prob(self, value: Array) -> Array:
+        """log q(h | what came before), (B,)."""
+        return self.conditional.log_prob(value)
+
+    def log_weight(self, value: Array, alpha: float) -> Array:
+        """The rule's tempered log p/q, (B,)."""
+        return self.rule.log_weight(self.params, self.step, value, alpha)
+
+
+class _Answer(Messenger):
+    """Gives each of the model's latents its distribution in q, and hides its data."""
+
+    def __init__(self, fn: Model, guide: Guide, others: dict[str, Array]) -> None:
+        super().__init__(fn)
+        self.guide, self.others = guide, others
+        self.values: dict[str, Array] = {}
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "deterministic":
+            msg["stop"] = True
+        if msg["type"] != "sample" or msg.get("mine"):
+            return
+        name, role = msg["name"], msg["infer"].get("role")
+        if msg["is_observed"] or name in self.guide.observed:
+            self.guide.observed.add(name)
+            # data have no place in q: nobody further out sees the site, and nothing reads its value
+            msg["stop"] = True
+            if msg["value"] is None:
+                msg["value"] = msg["fn"].mean
+        elif role == "inducing":
+            self._inducing(msg)
+        elif role == "hidden":
+            self._hidden(msg)
+        elif name in self.others:
+            msg["value"], msg["stop"] = self.others[name], True
+        else:
+            raise ValueError(
+                f"guide: found the latent site {name!r} without a role; give it infer={{'role': ...}}, observe it, or "
+                "pass others=AutoNormal (any AutoGuide class) to approximate it"
+            )
+
+    def postprocess_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "sample" and not msg["is_observed"] and msg["name"] not in self.guide.observed:
+            self.values[msg["name"]] = msg["value"]
+
+    def _inducing(self, msg: dict[str, Any]) -> None:
+        infer = msg["infer"]
+        scale = infer.get("initial_scale", 1.0)
+        rule = self.guide.inducing
+        msg["fn"] = rule.distribution(msg["name"], msg["fn"].event_shape, scale)
+        carrying = "joint_draw" if infer.get("reused") else self.guide.hidden.inducing
+        msg["infer"] = {**infer, "carry": carrying}
+
+    def _hidden(self, msg: dict[str, Any]) -> None:
+        step = emission_of(msg["fn"])
+        if step is None:
+            raise TypeError(f"guide: found {type(msg['fn']).__name__} at hidden site {msg['name']!r}, expected f(h)")
+        plates = msg["cond_indep_stack"]
+        if len(plates) != 1:
+            raise ValueError(f"guide: found {len(plates)} plates around {msg['name']!r}, expected the data plate only")
+        params = self.guide.hidden.declare(msg["name"], self.sizes[plates[0].name], step)
+        msg["fn"] = HiddenConditional(self.guide.hidden, params, step)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Full sizes of the plates, by name."""
+        return self.guide._sizes
+
+
+class _Sizes(Messenger):
+    """Notes the full size of each plate (a frame knows only that of the rows at hand)."""
+
+    def __init__(self, fn: Model, sizes: dict[str, int]) -> None:
+        super().__init__(fn)
+        self.found = sizes
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "plate":
+            self.found[msg["name"]] = msg["args"][0]
+
+
+@dataclass(eq=False)
+class Guide:
+    """q for a model whose latents carry roles: ``inducing`` and ``hidden`` sites by rules, the rest by ``others``.
+
+    :param model: a NumPyro model; it is run again at every call of the guide.
+    :param hidden: rule of the hidden layers; ``Conditional()`` (coupled) by default.
+    :param inducing: rule of the inducing outputs.
+    :param others: an ``AutoGuide`` class for latents without a role (``handlers.lift``-ed hyperparameters).
+    :raises ValueError: at the first call, if a latent has neither a role nor a guide.
+    """
+
+    model: Model
+    hidden: HiddenRule = Coupled()
+    inducing: InducingRule = FullRank()
+    others: type[AutoGuide] | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.model):
+            raise TypeError(f"model: found {type(self.model).__name__}, expected a NumPyro model")
+        if not isinstance(self.hidden, HiddenRule):
+            raise TypeError(f"hidden: found {self.hidden!r}, expected a rule such as MeanField()")
+        if not isinstance(self.inducing, InducingRule):
+            raise TypeError(f"inducing: found {self.inducing!r}, expected a rule such as FullRank()")
+        self.observed: set[str] = set()
+        self._sizes: dict[str, int] = {}
+        self._others: AutoGuide | None = None
+        if self.others is not None:
+            hide = lambda msg: msg["type"] == "sample" and bool(msg["infer"].get("role"))  # noqa: E731
+            self._others = self.others(block(self.model, hide_fn=hide))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Array]:
+        """Sample the latents of q; returns them by name."""
+        others = {} if self._others is None else self._others(*args, **kwargs)
+        answer = _Answer(_Sizes(self.model, self._sizes), self, others)
+        answer(*args, **kwargs)
+        return {**others, **answer.values}
+
+    def with_model_hidden(self) -> Guide:
+        """The same q(u) and others with the model's own hidden conditionals: what new rows are predicted with."""
+        other = Guide(self.model, DoublyStochastic(), self.inducing, None)
+        other.observed, other._others = self.observed, self._others
+        return other
+
+

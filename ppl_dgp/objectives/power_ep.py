@@ -1,0 +1,191 @@
+"""α-divergence objectives for NumPyro's SVI: Power EP and black-box α (design, section 4).
+
+With θ the sites outside the data plate, h_n those inside it, and w_n = p(y_n, h_n | θ) / q(h_n | θ) in tempered form,
+
+* ``PowerEP``:        −KL[q(θ)‖p(θ)] + Σ_n E_{q(θ)}[(1/α) log E_{q(h_n|θ)} w_n^α], a lower bound at every α in (0, 1];
+* ``BlackBoxAlpha``:  −KL[q(θ)‖p(θ)] + Σ_n (1/α) log E_{q(θ)} E_{q(h_n|θ)} w_n^α, an energy and no bound.
+
+Both are the ELBO at α = 0, an exact branch. What is drawn inside and what outside the logarithm is the definition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax.scipy.special import logsumexp
+from jaxtyping import Array, Float
+from numpyro.distributions.kl import kl_divergence
+from numpyro.handlers import replay, seed, substitute, trace
+from numpyro.infer import ELBO
+
+from ppl_dgp.gp import emission_of
+from ppl_dgp.objectives.carrying import Carried, Carrying
+from ppl_dgp.objectives.structure import Structure, find_structure, row_sum
+
+Trace = dict[str, dict[str, Any]]
+
+
+class AlphaDivergence(ELBO):
+    """What both objectives share: one minibatch and one set of traces per particle, weights per datum."""
+
+    #: whether θ stays outside the logarithm (a bound) or is drawn anew inside it (an energy)
+    theta_outside: bool
+
+    def __init__(self, alpha: float = 0.0, num_particles: int | None = None) -> None:
+        """
+        :param alpha: in [0, 1]; 0 is the ELBO.
+        :param num_particles: draws S of the local latents; 1 at α = 0 and 8 otherwise, if not given.
+        :raises TypeError: if alpha is not a number, or num_particles not an int.
+        :raises ValueError: if alpha is outside [0, 1], or num_particles is not positive.
+        """
+        name = type(self).__name__
+        if isinstance(alpha, bool) or not isinstance(alpha, int | float):
+            raise TypeError(f"{name}: alpha: found {alpha!r}, expected a number in [0, 1]")
+        if not 0.0 <= alpha <= 1.0:
+            raise ValueError(f"{name}: alpha: found {alpha}, expected a number in [0, 1]; 0 is the ELBO")
+        if num_particles is not None and num_particles < 1:
+            raise ValueError(f"{name}: num_particles: found {num_particles}, expected at least 1")
+        self.alpha = float(alpha)
+        super().__init__(num_particles or (1 if alpha == 0.0 else 8))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(alpha={self.alpha:g}, num_particles={self.num_particles})"
+
+    def loss(
+        self,
+        rng_key: Array,
+        param_map: dict[str, Array],
+        model: Callable[..., Any],
+        guide: Callable[..., Any],
+        *args: Any,
+        **kwargs: Any,
+    ) -> Float[Array, ""]:
+        """Minus the objective, in nats over all N rows, estimated with ``num_particles`` draws."""
+        probe_key, carry_key, particle_key = jax.random.split(rng_key, 3)
+        # one run fixes the minibatch of all particles, the globals, and which site plays which part
+        probe_guide = _run(guide, probe_key, param_map, args, kwargs)
+        probe_model = _run(replay(model, probe_guide), probe_key, param_map, args, kwargs)
+        structure = find_structure(probe_model, probe_guide, self.alpha)
+        fixed = {**param_map, **structure.plates}
+        carrying, u_outside = self._carrying(structure)
+        shared: dict[str, Any] = {}
+        if self.theta_outside and self.alpha > 0.0:
+            # θ, and each datum's draw of u, are shared by the particles
+            fixed.update({name: probe_guide[name]["value"] for name in structure.global_sites})
+            carried = Carried(carrying, structure.num_rows, carry_key)
+            carried.answer_all(probe_guide)
+            shared = carried.store
+
+        def particle(key: Array) -> tuple[dict[str, Array], Array]:
+            key_run, key_carry = jax.random.split(key)
+            with Carried(carrying, structure.num_rows, key_carry, dict(shared)):
+                guide_trace = _run(guide, key_run, fixed, args, kwargs)
+                model_trace = _run(replay(model, guide_trace), key_run, fixed, args, kwargs)
+            weights = _log_weights(structure, model_trace, guide_trace, self.alpha, u_outside)
+            return weights, _global_kl(structure, model_trace, guide_trace)
+
+        keys = jax.random.split(particle_key, self.num_particles)
+        if self.num_particles == 1:
+            weights, kl = jax.tree.map(lambda leaf: leaf[None], particle(keys[0]))
+        else:
+            weights, kl = self.vectorize_particles_fn(particle, keys)
+        objective = -kl.mean()
+        for group, log_w in weights.items():
+            objective = objective + structure.scales[group] * _tempered_mean(log_w, self.alpha).sum()
+        return -objective
+
+    def _carrying(self, structure: Structure) -> tuple[dict[str, Carrying], bool]:
+        """How each u is carried, and whether its moments are to stay outside the logarithm."""
+        wish = dict(structure.carrying)
+        if self.alpha == 0.0 or not self.theta_outside:
+            return wish, False
+        if not structure.local_sites:
+            # without locals the closed form averages over u outside
+            return wish, True
+        return {k: "local_draw" if v == "moments" else v for k, v in wish.items()}, False
+
+
+class PowerEP(AlphaDivergence):
+    """Power EP with θ outside the logarithm: a lower bound of the evidence (of the FITC model, for GPs) at every α.
+
+    For one layer of Gaussian noise its maximum over q(u) is the closed-form power-EP energy, exact at Z = X. At α = 1
+    the inner expectation no longer depends on q(h), so that with many particles the hidden guide is free to wander.
+    """
+
+    theta_outside = True
+
+
+class BlackBoxAlpha(AlphaDivergence):
+    """Black-box α (Hernández-Lobato et al. 2016; Li & Gal 2017), θ inside the logarithm: an energy, not a bound."""
+
+    theta_outside = False
+
+
+def _run(fn: Callable[..., Any], key: Array, values: dict[str, Array], args: Any, kwargs: Any) -> Trace:
+    return trace(substitute(seed(fn, key), data=values)).get_trace(*args, **kwargs)
+
+
+def _tempered_mean(log_w: Float[Array, "S *rows"], alpha: float) -> Float[Array, "*rows"]:
+    """(1/α) log mean_s w_s^α; the mean of log w at α = 0."""
+    if alpha == 0.0:
+        return log_w.mean(0)
+    return (logsumexp(alpha * log_w, axis=0) - jnp.log(float(log_w.shape[0]))) / alpha
+
+
+def _log_weights(
+    structure: Structure, model: Trace, guide: Trace, alpha: float, u_outside: bool
+) -> dict[str, Array]:
+    """Tempered log p/q per row of each data plate (and a scalar for data outside all plates)."""
+    total: dict[str, Array] = {}
+
+    def add(name: str, log_prob: Array) -> None:
+        group = structure.groups[name]
+        scaled = log_prob * structure.powers[name]
+        rows = scaled.sum() if group == "" else row_sum(scaled, structure.dims[group])
+        total[group] = total.get(group, 0.0) + rows
+
+    for name in structure.factors:
+        site, approximation = model[name], guide.get(name)
+        ours = getattr(_bare(approximation["fn"]), "log_weight", None) if approximation else None
+        if ours is not None:
+            add(name, ours(site["value"], alpha))
+            continue
+        emission = emission_of(site["fn"])
+        if emission is None:
+            add(name, site["fn"].log_prob(site["value"]))
+        else:
+            add(name, emission.tempered(site["value"], alpha, u_outside=u_outside))
+        if approximation is not None:
+            add(name, -approximation["fn"].log_prob(approximation["value"]))
+    for name in structure.auxiliary_local:
+        add(name, -guide[name]["fn"].log_prob(guide[name]["value"]))
+    return total
+
+
+def _global_kl(structure: Structure, model: Trace, guide: Trace) -> Array:
+    """KL[q(θ)‖p(θ)]: analytic where NumPyro knows it, else log q − log p at the draw."""
+    kl = jnp.zeros(())
+    for name in structure.global_sites:
+        q, p = guide[name], model.get(name)
+        if p is None:
+            kl = kl + q["fn"].log_prob(q["value"]).sum()
+            continue
+        scale = 1.0 if p["scale"] is None else p["scale"]
+        try:
+            if isinstance(_bare(q["fn"]), dist.Delta):
+                raise NotImplementedError
+            term = kl_divergence(q["fn"], p["fn"]).sum()
+        except NotImplementedError:
+            term = (q["fn"].log_prob(q["value"]).sum() - p["fn"].log_prob(q["value"]).sum())
+        kl = kl + scale * term
+    return kl
+
+
+def _bare(distribution: dist.Distribution) -> dist.Distribution:
+    while isinstance(distribution, dist.ExpandedDistribution | dist.Independent):
+        distribution = distribution.base_dist
+    return distribution
