@@ -65,22 +65,26 @@ def select_targets(columns: list[str], target: str | None, source: str) -> list[
     names = [target] if target in columns else [part.strip() for part in target.split(",")]
     for name in names:
         if name not in columns:
-            raise DataError(f"{source} has no column {name!r} to be the target: choose from {listing(columns)}")
+            raise DataError(
+                f"{source} has no column {name!r} to be the target: choose from {listing(columns)}"
+            )
     return list(dict.fromkeys(names))
 
 
 def read_npz(path: Path, target: str | None, need_target: bool = True) -> Raw:
-    """Arrays `X` and `target` (default `y`), index arrays `train` and `test`, names where the file has them."""
+    """Arrays `X` and `target` (default `y`), index arrays `train` and `test`, names where there are any."""
     wanted = "y" if target is None else target
+    if wanted in ("X", "train", "test"):
+        raise DataError(f"array {wanted!r} of {path.name} cannot be the target: name another (default 'y')")
     arrays, held = _read(path, lambda file: _read_arrays(file, wanted))
     missing = [name for name in ("X", wanted) if name not in arrays and (name == "X" or need_target)]
     if missing:
         raise DataError(
-            f"{path.name} has no array {' and no array '.join(map(repr, missing))}; it holds {listing(held)}: "
+            f"{path.name} has no array {' and no array '.join(map(repr, missing))}; "
+            f"it holds {listing(held)}: "
             "store the features as 'X' [N D] and name the target's array (default 'y')"
         )
     features = _columns(path, "X", arrays["X"])
-    features.columns = pd.Index(_names(arrays.get("feature_names"), "x", features.shape[1]))
     targets = None
     if wanted in arrays:
         targets = _columns(path, wanted, arrays[wanted])
@@ -91,6 +95,10 @@ def read_npz(path: Path, target: str | None, need_target: bool = True) -> Raw:
             )
         names = _names(arrays.get("target_name") if wanted == "y" else None, wanted, targets.shape[1])
         targets.columns = pd.Index([wanted] if names == [f"{wanted}0"] else names)
+    names = _names(arrays.get("feature_names"), "x", features.shape[1])
+    if targets is not None and set(names) & set(targets.columns):
+        names = _names(None, "x", features.shape[1])
+    features.columns = pd.Index(names)
     return Raw(features, targets, arrays.get("train"), arrays.get("test"))
 
 
@@ -119,8 +127,8 @@ def _read(path: Path, reader: Callable[[Path], _T]) -> _T:
     except _UNREADABLE as error:
         reason = str(error).strip().rstrip(".").split("\n")[0] or type(error).__name__
         raise DataError(
-            f"{path.name} cannot be read as {path.suffix.lower()[1:]} ({reason}): it is damaged or of another "
-            "format, write it again"
+            f"{path.name} cannot be read as {path.suffix.lower()[1:]} ({reason}): it is damaged or of "
+            "another format, write it again"
         ) from error
 
 
@@ -129,13 +137,17 @@ def _read_csv(path: Path) -> pd.DataFrame:
     names = [str(column) for column in frame.columns]
     counted = names == [str(number) for number in range(len(names))]
     if not counted and names and all(_is_number(name) for name in names):
-        raise DataError(f"{path.name} has numbers where column names should be: put a line of names at its top")
+        raise DataError(
+            f"{path.name} has numbers where column names should be: put a line of names at its top"
+        )
     return frame
 
 
 def _is_number(name: str) -> bool:
     try:
-        float(re.sub(r"^(.*\..*|\d+)\.\d+$", r"\1", name))  # read_csv adds .1 to the second of two equal names
+        float(
+            re.sub(r"^(.*\..*|\d+)\.\d+$", r"\1", name)
+        )  # read_csv adds .1 to the second of two equal names
     except ValueError:
         return False
     return True
@@ -148,13 +160,15 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 def _read_arrays(path: Path, wanted: str) -> tuple[dict[str, np.ndarray], list[str]]:
     """The arrays this program knows, and the names of all."""
     arrays = {}
-    with np.load(path, allow_pickle=False) as archive:
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise DataError(f"{path.name} is one bare array: store arrays X and y with numpy.savez")
+    if not zipfile.is_zipfile(path):
+        raise ValueError("no archive of arrays, which numpy.savez writes")
+    with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
         held = list(archive.files)
         for name in dict.fromkeys(("X", wanted, "train", "test")):
             if name in held:
                 arrays[name] = archive[name]
+                if not isinstance(arrays[name], np.ndarray):  # another format than .npy comes as bytes
+                    raise ValueError(f"{name!r} is no array")
         for name in ("feature_names", "target_name"):
             try:
                 arrays.setdefault(name, archive[name])
@@ -165,9 +179,13 @@ def _read_arrays(path: Path, wanted: str) -> tuple[dict[str, np.ndarray], list[s
 
 def _columns(path: Path, name: str, array: np.ndarray) -> pd.DataFrame:
     if array.ndim not in (1, 2) or array.size == 0:
-        raise DataError(f"{name!r} of {path.name} has shape {array.shape}, expected (N,) or (N, columns) with rows in it")
+        raise DataError(
+            f"{name!r} of {path.name} has shape {array.shape}, expected (N,) or (N, columns): reshape it"
+        )
     if array.dtype.kind not in "biuf":
-        raise DataError(f"{name!r} of {path.name} is not numeric (its type is {array.dtype}): store real numbers")
+        raise DataError(
+            f"{name!r} of {path.name} is not numeric (its type is {array.dtype}): store real numbers"
+        )
     return pd.DataFrame(array.reshape(len(array), -1))
 
 

@@ -28,8 +28,8 @@ def load_table(source: str, target: str | None = None, drop_missing: bool = Fals
 
     Args:
         source: a built-in name (`BUILT_INS`) or the path of a `.csv`, `.parquet` or `.npz` file.
-        target: target column or, comma-separated, several (default: the last column); for an `.npz` the name of
-            the target array (default `y`), for a built-in some of its targets (default: all).
+        target: target column or, comma-separated, several (default: the last column); for an `.npz` the name
+            of the target array (default `y`), for a built-in some of its targets (default: all).
         drop_missing: leave out rows with a missing or infinite value instead of refusing them.
         seed: of the synthetic built-ins.
 
@@ -47,7 +47,9 @@ def load_table(source: str, target: str | None = None, drop_missing: bool = Fals
     feature_names, target_names = tuple(raw.features.columns), tuple(raw.targets.columns)
     notes = list(raw.notes)
     if X.shape[1] == 0:
-        raise DataError(f"{name} has no feature left besides the target: give a table with at least one more column")
+        raise DataError(
+            f"{name} has no feature left besides the target: give a table with at least one more column"
+        )
     splits = _splits(raw.train, raw.test, len(X), name)
 
     keep = _complete(np.hstack([X, y]), feature_names + target_names, name, drop_missing)
@@ -55,15 +57,17 @@ def load_table(source: str, target: str | None = None, drop_missing: bool = Fals
         notes.append(_dropped_rows(keep))
         X, y = X[keep], y[keep]
         position = np.cumsum(keep) - 1
-        splits = splits and tuple(tuple(position[rows[keep[rows]]] for rows in half) for half in splits)
+        if splits:
+            train, test = (tuple(position[rows[keep[rows]]] for rows in half) for half in splits)
+            splits = train, test
     _enough(len(X), f"{name} has", notes)
     for half in splits[0] if splits else ():
         _enough(len(half), f"a training split of {name} has", notes)
 
-    for column, varies in zip(target_names, np.ptp(y, axis=0) > 0, strict=True):
+    for column, varies in zip(target_names, (y != y[0]).any(axis=0), strict=True):
         if not varies:
             raise DataError(f"target {column!r} of {name} is constant: choose a target that varies")
-    varies = np.ptp(X, axis=0) > 0
+    varies = (X != X[0]).any(axis=0)
     if not varies.any():
         raise DataError(f"every feature of {name} is constant: give at least one that varies")
     notes += [f"dropped constant feature {c!r}" for c, v in zip(feature_names, varies, strict=True) if not v]
@@ -89,7 +93,7 @@ def load_rows(
 ) -> tuple[Float[np.ndarray, "N D"], Float[np.ndarray, "N P"] | None, tuple[str, ...]]:
     """Rows to predict at: the named features of `source`, and its targets where it has them all.
 
-    Unlike in `load_table`, one row is enough, columns may be constant and targets may be absent or wholly missing.
+    Unlike in `load_table`, one row is enough, columns may be constant and targets absent or wholly missing.
 
     Args:
         source: as in `load_table`.
@@ -112,8 +116,8 @@ def load_rows(
     for column in feature_names:
         if column not in held:
             raise DataError(
-                f"{name} has no column {column!r}, which the model was fitted on; it holds {listing(list(held))}: "
-                "give a table with the features of the fit"
+                f"{name} has no column {column!r}, which the model was fitted on; "
+                f"it holds {listing([str(c) for c in held.columns])}: give a table with those features"
             )
     values = _numbers(held[list(feature_names)], name)
     columns = tuple(feature_names)
@@ -136,7 +140,9 @@ def _read_source(source: str, target: str | None, seed: int, need_target: bool) 
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         what = f"extension {path.suffix!r} of {source!r}" if path.suffix else f"source {source!r}"
-        raise DataError(f"unknown {what}: give one of {', '.join(SUFFIXES)} or a built-in ({', '.join(BUILT_INS)})")
+        raise DataError(
+            f"unknown {what}: give one of {', '.join(SUFFIXES)} or a built-in ({', '.join(BUILT_INS)})"
+        )
     if suffix == ".npz":
         return read_npz(path, target, need_target)
     frame, notes = read_frame(path)
@@ -158,7 +164,9 @@ def _built_in(name: str, target: str | None, seed: int) -> Raw:
         bunch = _REAL[name]()
         features, targets = bunch.data, pd.DataFrame(bunch.target)  # type: ignore[attr-defined]
     columns = list(targets.columns)
-    return Raw(features, targets[columns if target is None else select_targets(columns, target, name)], train, test)
+    return Raw(
+        features, targets[columns if target is None else select_targets(columns, target, name)], train, test
+    )
 
 
 def _numbers(frame: pd.DataFrame, name: str) -> Float[np.ndarray, "N D"]:
@@ -175,13 +183,15 @@ def _numbers(frame: pd.DataFrame, name: str) -> Float[np.ndarray, "N D"]:
         if wrong.any() or not is_text:
             row = int(wrong.argmax())
             held = f" (row {row} holds {str(series.iloc[row])[:40]!r})" if wrong.any() else ""
-            raise DataError(f"column {column!r} of {name} is not numeric{held}: encode it as numbers or take it out")
+            raise DataError(
+                f"column {column!r} of {name} is not numeric{held}: encode it as numbers or take it out"
+            )
         columns.append(parsed.to_numpy(dtype=np.float64, na_value=np.nan))
     return np.stack(columns, axis=1) if columns else np.empty((len(frame), 0))
 
 
 def _complete(values: np.ndarray, columns: Sequence[str], name: str, drop_missing: bool) -> np.ndarray:
-    """Which rows are finite, [N] bool; unless they may be dropped, a DataError names the first that is not."""
+    """Which rows are finite, [N] bool; a DataError names the first that is not unless it may be dropped."""
     finite = np.isfinite(values)
     keep = finite.all(axis=1)
     if keep.all() or drop_missing:
@@ -190,7 +200,8 @@ def _complete(values: np.ndarray, columns: Sequence[str], name: str, drop_missin
     column = int(finite[row].argmin())
     what = "missing (NaN)" if np.isnan(values[row, column]) else "infinite"
     raise DataError(
-        f"row {row} (counted from 0), column {columns[column]!r} of {name} is {what}; rows like it: {(~keep).sum()}: "
+        f"row {row} (counted from 0), column {columns[column]!r} of {name} is {what}; "
+        f"rows like it: {(~keep).sum()}: "
         "fill in the values, or leave those rows out with drop_missing=True (--drop-missing)"
     )
 
@@ -203,13 +214,18 @@ def _dropped_rows(keep: np.ndarray) -> str:
 def _enough(count: int, subject: str, notes: Sequence[str]) -> None:
     if count < MIN_ROWS:
         after = f" ({notes[-1]})" if notes else ""
-        raise DataError(f"{subject} {count} row{'' if count == 1 else 's'}{after}, expected at least {MIN_ROWS}: give more")
+        raise DataError(
+            f"{subject} {count} row{'' if count == 1 else 's'}{after}, "
+            f"expected at least {MIN_ROWS}: give more"
+        )
 
 
 _Half = tuple[np.ndarray, ...]
 
 
-def _splits(train: np.ndarray | None, test: np.ndarray | None, num_rows: int, name: str) -> tuple[_Half, _Half] | None:
+def _splits(
+    train: np.ndarray | None, test: np.ndarray | None, num_rows: int, name: str
+) -> tuple[_Half, _Half] | None:
     """Index arrays of each split; where only one half is given, the other is the rest of the rows."""
     if train is None and test is None:
         return None
@@ -222,7 +238,9 @@ def _splits(train: np.ndarray | None, test: np.ndarray | None, num_rows: int, na
     if second is None:
         second = tuple(np.setdiff1d(everything, rows) for rows in first)
     if len(first) != len(second):
-        raise DataError(f"{name} has {len(first)} splits in 'train' but {len(second)} in 'test': give as many in both")
+        raise DataError(
+            f"{name} has {len(first)} splits in 'train' but {len(second)} in 'test': give as many in both"
+        )
     for number, (a, b) in enumerate(zip(first, second, strict=True)):
         shared = np.intersect1d(a, b)
         if len(shared):
@@ -236,12 +254,13 @@ def _splits(train: np.ndarray | None, test: np.ndarray | None, num_rows: int, na
 def _indices(array: np.ndarray, key: str, num_rows: int, name: str) -> _Half:
     if array.dtype.kind not in "iu" or array.ndim not in (1, 2):
         raise DataError(
-            f"{key!r} of {name} is {array.dtype} of shape {array.shape}, expected integer row numbers of shape "
-            "(n,) or (splits, n): convert a mask with numpy.flatnonzero"
+            f"{key!r} of {name} is {array.dtype} of shape {array.shape}, expected integer row numbers of "
+            "shape (n,) or (splits, n): convert a mask with numpy.flatnonzero"
         )
     outside = array[(array < 0) | (array >= num_rows)]
     if outside.size:
         raise DataError(
-            f"{key!r} of {name} holds row {outside.flat[0]}, out of range: rows are counted from 0 to {num_rows - 1}"
+            f"{key!r} of {name} holds row {outside.flat[0]}, out of range: "
+            f"rows are counted from 0 to {num_rows - 1}"
         )
     return tuple(np.atleast_2d(array).astype(np.int64))

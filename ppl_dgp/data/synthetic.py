@@ -26,7 +26,7 @@ def sinusoids(num_rows: int = 100, seed: int = 0) -> Table:
 
 
 def periodic(num_rows: int = 100, seed: int = 0) -> Table:
-    """One sinusoid of period 0.75, f(x) = sin(2 pi x / 0.75) (four periods), with noise of standard deviation 0.1."""
+    """One sinusoid of period 0.75, f(x) = sin(2 pi x / 0.75), with noise of standard deviation 0.1."""
     return _draw("periodic", lambda x: np.sin(2 * np.pi * x / 0.75), 0.1, num_rows, seed)
 
 

@@ -47,8 +47,8 @@ class Table:
     def __post_init__(self) -> None:
         if self.X.ndim != 2 or self.y.ndim != 2 or len(self.X) != len(self.y):
             raise DataError(
-                f"X {self.X.shape} and y {self.y.shape} of {self.name} must be [N D] and [N P] with the same N: "
-                "reshape single columns to [N 1]"
+                f"X {self.X.shape} and y {self.y.shape} of {self.name} must be [N D] and [N P] with the same "
+                "N: reshape single columns to [N 1]"
             )
         if (len(self.feature_names), len(self.target_names)) != (self.X.shape[1], self.y.shape[1]):
             raise DataError(
@@ -74,20 +74,22 @@ class Table:
 
 
 def split(
-    table: Table, split: int | None = None, test_fraction: float = 0.1, seed: int = 0
+    table: Table, split: int | None = None, test_fraction: float | int = 0.1, seed: int = 0
 ) -> tuple[Int[np.ndarray, " train"], Int[np.ndarray, " test"]]:
     """Row indices (train, test) of one split.
 
-    A table that came with splits gives its own number `split` (default 0) whatever the `test_fraction`, but for 0,
-    which leaves out its test rows. Any other table is split at random: `split` counts the permutations drawn
-    from `seed` (default 0), and round(`test_fraction` * N) rows, at least one, are for the test.
-    With `test_fraction=0` there are no test rows.
+    A table that came with splits gives its own number `split` (default 0) whatever the `test_fraction`.
+    Any other table is split at random: `split` counts the permutations drawn from `seed` (default 0), and
+    round(`test_fraction` * N) rows, at least one, are for the test. With `test_fraction=0` there are no test
+    rows: a table's own are left out, and never trained on.
 
     Raises:
-        DataError: `split` out of range, `test_fraction` outside [0, 1), or fewer than two rows left for training.
+        DataError: `split` out of range, `test_fraction` outside [0, 1), fewer than two rows left to train on.
     """
     if not 0.0 <= test_fraction < 1.0:
-        raise DataError(f"test fraction is {test_fraction}, expected a number in [0, 1): 0 keeps every row to train on")
+        raise DataError(
+            f"test fraction is {test_fraction}, expected a number in [0, 1): 0 keeps every row to train on"
+        )
     number = 0 if split is None else split
     num_rows = len(table.X)
     if table.train is not None and table.test is not None:
@@ -105,8 +107,9 @@ def split(
     num_test = max(1, round(test_fraction * num_rows))
     if num_rows - num_test < MIN_ROWS:
         raise DataError(
-            f"{table.name} has {num_rows} rows, which leaves {num_rows - num_test} to train on after {num_test} for "
-            f"the test, expected at least {MIN_ROWS}: lower the test fraction (0 for none) or give more rows"
+            f"{table.name} has {num_rows} rows, which leaves {num_rows - num_test} to train on after "
+            f"{num_test} for the test, "
+            f"expected at least {MIN_ROWS}: lower the test fraction (0 for none) or give more rows"
         )
     order = np.random.default_rng([seed, number]).permutation(num_rows)
     return np.sort(order[num_test:]), np.sort(order[:num_test])
@@ -126,16 +129,18 @@ class Standardiser:
 
     @classmethod
     def fit(cls, array: Float[np.ndarray, "N D"]) -> Standardiser:
-        """Mean and standard deviation (divisor N) of the columns of `array`; scale 1 where a column is constant."""
+        """Mean and standard deviation (divisor N) of each column of `array`; scale 1 where it is constant."""
         array = np.asarray(array, dtype=np.float64)
         if array.ndim != 2 or len(array) == 0:
-            raise DataError(f"array to standardise has shape {array.shape}, expected [N D] with N > 0: reshape it")
+            raise DataError(
+                f"array to standardise has shape {array.shape}, expected [N D] with N > 0: reshape it"
+            )
         mean = array.mean(axis=0)
         deviation = array - mean
         # s_d = r_d sqrt(mean((x_nd - m_d)² / r_d²)), r_d = max_n |x_nd - m_d|: no square overflows
         largest = np.abs(deviation).max(axis=0)
         rounding = 8 * np.finfo(np.float64).eps * np.abs(array).max(axis=0)
-        varies = (np.ptp(array, axis=0) > 0) & (largest > rounding)
+        varies = (array != array[0]).any(axis=0) & (largest > rounding)
         unit = np.where(varies, largest, 1.0)
         scale = np.where(varies, unit * np.sqrt(np.mean((deviation / unit) ** 2, axis=0)), 1.0)
         return cls(mean, scale)
