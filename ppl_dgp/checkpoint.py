@@ -1,0 +1,187 @@
+"""Saved states: arrays as safetensors, what describes them as JSON, and a crash leaves the former state.
+
+A checkpoint is a directory with `checkpoint.json` and one file of arrays that it names together with its
+SHA-256. The arrays are written first; replacing `checkpoint.json` is the one atomic step that makes the new
+state the current one. Nothing is pickled: reading a checkpoint runs no code of whoever wrote it.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
+from safetensors.numpy import load as arrays_from_bytes
+from safetensors.numpy import save as arrays_to_bytes
+
+FORMAT = 1
+INDEX = "checkpoint.json"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that is missing, damaged, or of another fit; the message is one line with the remedy."""
+
+
+def save(directory: str | os.PathLike[str], state: Any, meta: Mapping[str, Any]) -> None:
+    """Write `state` (a pytree of arrays) and `meta` (JSON values) to `directory`, atomically.
+
+    Dtypes and shapes are kept; typed PRNG keys are stored as their raw uint32 words. A state saved there
+    before is replaced only when the new one is complete on disk.
+
+    Raises ValueError if two leaves have the same name (`{"a/b": …}` beside `{"a": {"b": …}}`), TypeError if
+    `meta` is not JSON, OSError if the directory cannot be written.
+    """
+    folder = Path(directory)
+    arrays: dict[str, np.ndarray] = {}
+    key_types: dict[str, str] = {}
+    for name, leaf in _named_leaves(state):
+        if name in arrays:
+            raise ValueError(
+                f"state has two leaves of the name {name!r}, expected different names; rename one of them"
+            )
+        if _is_key(leaf):
+            key_types[name] = str(jax.random.key_impl(leaf))
+            leaf = jax.random.key_data(leaf)
+        arrays[name] = np.array(leaf, order="C")
+    content = arrays_to_bytes(arrays)
+    digest = hashlib.sha256(content).hexdigest()
+    data_file = f"state-{digest[:16]}.safetensors"
+    index = {
+        "format": FORMAT,
+        "data": data_file,
+        "sha256": digest,
+        "prng_keys": key_types,
+        "meta": dict(meta),
+    }
+    text = json.dumps(index, indent=1, allow_nan=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    _replace(folder / data_file, content)
+    _replace(folder / INDEX, text.encode())
+    for old in folder.glob("state-*.safetensors"):
+        if old.name != data_file:
+            old.unlink(missing_ok=True)
+
+
+def read_meta(directory: str | os.PathLike[str]) -> dict[str, Any]:
+    """The `meta` saved in `directory`, without reading the arrays. Raises CheckpointError as `load` does."""
+    meta: dict[str, Any] = _read_index(Path(directory))["meta"]
+    return meta
+
+
+def load(directory: str | os.PathLike[str], like: Any = None) -> tuple[Any, dict[str, Any]]:
+    """Read what `save` wrote: `(state, meta)`.
+
+    `like` is a pytree of the structure, shapes and dtypes expected; the state comes back in that structure.
+    Without it the state is a flat dictionary from names (path entries joined by `/`) to arrays.
+
+    Raises CheckpointError if there is no checkpoint, if a file is damaged, or if it does not match `like`.
+    """
+    folder = Path(directory)
+    index = _read_index(folder)
+    path = folder / index["data"]
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise _damaged(folder, f"{path.name} cannot be read ({error.strerror})") from None
+    if hashlib.sha256(content).hexdigest() != index["sha256"]:
+        raise _damaged(folder, f"{path.name} does not have the content that {INDEX} promises")
+    saved: dict[str, Any] = {}
+    with jax.enable_x64(True):  # read every dtype as it was saved, whatever the current default precision
+        for name, value in arrays_from_bytes(content).items():
+            kind = index["prng_keys"].get(name)
+            saved[name] = jax.random.wrap_key_data(jnp.array(value), impl=kind) if kind else jnp.array(value)
+    return (saved if like is None else _arrange(folder, saved, like)), index["meta"]
+
+
+def _arrange(folder: Path, saved: Mapping[str, Any], like: Any) -> Any:
+    """The saved arrays in the structure of `like`, each checked against the leaf it replaces."""
+    expected = dict(_named_leaves(like))
+    if differing := sorted(saved.keys() ^ expected.keys()):
+        where = "only in the checkpoint" if differing[0] in saved else "missing from the checkpoint"
+        raise _mismatch(folder, f"{differing[0]!r} is {where}")
+    for name, leaf in expected.items():
+        found, wanted = saved[name], leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
+        if found.shape != wanted.shape or found.dtype != wanted.dtype:
+            raise _mismatch(
+                folder,
+                f"{name!r} is {found.dtype}{found.shape}, expected {wanted.dtype}{tuple(wanted.shape)}",
+            )
+    return jax.tree.unflatten(jax.tree.structure(like), [saved[name] for name in expected])
+
+
+def _named_leaves(tree: Any) -> list[tuple[str, Any]]:
+    """Leaves in order, each with the entries of its path joined by `/`."""
+    return [
+        ("/".join(map(_entry, path)) or "value", leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    ]
+
+
+def _entry(entry: Any) -> str:
+    match entry:
+        case DictKey() | FlattenedIndexKey():
+            return str(entry.key)
+        case SequenceKey():
+            return str(entry.idx)
+        case GetAttrKey():
+            return entry.name
+    return str(entry)
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _read_index(folder: Path) -> dict[str, Any]:
+    try:
+        index: dict[str, Any] = json.loads((folder / INDEX).read_text())
+        if index["format"] != FORMAT:
+            raise CheckpointError(
+                f"checkpoint {folder} has format {index['format']}, expected {FORMAT}; "
+                "read it with the version of ppl_dgp that wrote it"
+            )
+        if not isinstance(index["meta"], dict) or not isinstance(index["prng_keys"], dict):
+            raise TypeError
+        if Path(index["data"]).name != index["data"] or not isinstance(index["sha256"], str):
+            raise TypeError
+    except OSError:
+        raise CheckpointError(
+            f"no checkpoint in {folder}: {INDEX} cannot be read; check the path, or start without resuming"
+        ) from None
+    except CheckpointError:
+        raise
+    except (ValueError, KeyError, TypeError):
+        raise _damaged(folder, f"{INDEX} is not what a checkpoint holds") from None
+    return index
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write to a temporary name beside `path`, flush to disk, and move it over `path`."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _damaged(folder: Path, cause: str) -> CheckpointError:
+    return CheckpointError(
+        f"checkpoint {folder} is damaged: {cause}; restore it from a copy, or start without resuming"
+    )
+
+
+def _mismatch(folder: Path, cause: str) -> CheckpointError:
+    return CheckpointError(
+        f"checkpoint {folder} is of another fit: {cause}; use the model, guide and settings it was made with"
+    )

@@ -1,0 +1,186 @@
+"""Optimisation of a deterministic objective on all the data: exact evidence, collapsed bounds, MAP.
+
+L-BFGS with a zoom line search: Nocedal and Wright, "Numerical Optimization", 2006, algorithms 7.5 and 3.5.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.flatten_util import ravel_pytree
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float, Int, Num, Shaped
+from numpyro import handlers
+from numpyro.infer import ELBO, SVI, Trace_ELBO
+
+from ppl_dgp.fit import program
+from ppl_dgp.fit.result import Fit, FitError, Interrupted, assemble, checked_data, fingerprint
+from ppl_dgp.fit.session import deferred_interrupt
+
+PIECE = 50  # iterations between two looks at Ctrl-C, at most
+PIECE_SECONDS = 0.5  # that a piece takes about
+_lbfgs = optax.lbfgs()
+_unused = program.as_numpyro(optax.identity())  # SVI wants an optimiser to initialise the parameters
+_trace_elbo = Trace_ELBO()
+
+
+def no_latents(*args: Any, **kwargs: Any) -> None:
+    """The guide of a model whose only random sites are observed."""
+
+
+def fit_lbfgs(
+    key: Shaped[jax.Array, "..."],
+    model: Callable[..., Any],
+    x: ArrayLike,
+    y: ArrayLike,
+    *,
+    guide: Callable[..., Any] | None = None,
+    objective: ELBO | None = None,
+    steps: int = 200,
+    tolerance: float | None = None,
+) -> Fit:
+    """Minimise `objective` on all the data by L-BFGS, for objectives that are deterministic.
+
+    Without a guide the model may have no latent sites: its log density, such as an exact Gaussian process's
+    log evidence, is maximised over its parameters. A guide that draws is held at the draws of one key.
+
+    Args:
+        key: JAX random key of the initialisation and of the draws, if there are any.
+        model: NumPyro model, called as `(x, y)`. guide: likewise. objective: `Trace_ELBO()` if not given.
+        x: inputs (N, D). y: targets (N, P), or (N,) for one column.
+        steps: at most so many iterations.
+        tolerance: stop when no entry of the gradient, in the unconstrained parameters, exceeds `tolerance`
+            times max(1, |loss|); the square root of the machine's precision if not given. It also stops when
+            the line search finds nothing lower.
+
+    Returns a `Fit` of one restart; its losses are those before each iteration and, last, that of `params`.
+
+    Raises ValueError for data that cannot be used, or latent sites without a guide; FitError if the loss is
+    not finite; Interrupted on Ctrl-C.
+    """
+    x, y = checked_data(x, y)
+    if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 1:
+        raise ValueError(
+            f"steps is {steps!r}, expected a whole number of at least 1; change it or leave it out"
+        )
+    if tolerance is not None and not tolerance >= 0:
+        raise ValueError(
+            f"tolerance is {tolerance!r}, expected a number of at least 0; change it or leave it out"
+        )
+    started, compile_seconds = time.perf_counter(), 0.0
+    init_key, loss_key = jax.random.split(key)
+    if guide is None:
+        guide = no_latents
+        _check_no_latents(model, init_key, x, y)
+    objective = _trace_elbo if objective is None else objective
+    svi = SVI(model, guide, _unused, objective)
+    start = svi.optim.get_params(svi.init(init_key, x, y).optim_state)
+    if not start:
+        raise ValueError(
+            "model and guide have no parameters, expected some to optimise; declare them by numpyro.param"
+        )
+    kept = program.kept_program(svi, _build)
+    limit = float(np.sqrt(jnp.finfo(x.dtype).eps)) if tolerance is None else tolerance
+    state = jax.tree.map(program.own, (start, _lbfgs.init(ravel_pytree(start)[0])))
+    losses: list[float] = []
+    pace, done, final = 1, False, np.nan
+
+    def result() -> Fit:
+        stacked = {name: value[None] for name, value in kept.svi.constrain_fn(state[0]).items()}
+        about = {"model": model, "guide": guide, "objective": objective, "fingerprint": fingerprint(x, y)}
+        seconds = time.perf_counter() - started
+        # One more loss than iterations: the last is that of the parameters returned.
+        curve = np.asarray([[*losses, final]])
+        return assemble(stacked, curve, seconds=seconds, compile_seconds=compile_seconds, **about)
+
+    with deferred_interrupt() as presses:
+        while len(losses) < steps and not done:
+            count, before = min(pace, steps - len(losses)), time.perf_counter()
+            state, piece, done, turns, final = kept.run(state, loss_key, x, y, limit, count)
+            losses += np.asarray(piece)[: int(turns)].tolist()
+            final, elapsed = float(final), time.perf_counter() - before
+            compile_seconds = compile_seconds or elapsed
+            pace = max(1, min(PIECE, 4 * pace, int(count * PIECE_SECONDS / elapsed)))
+            if not np.isfinite(final):
+                raise FitError(
+                    f"the loss is {final} after {len(losses)} iterations, expected a finite one; "
+                    "standardise the data, use 64 bits (numpyro.enable_x64()), or check the model's start"
+                )
+            if presses():
+                raise Interrupted(result())
+    return result()
+
+
+def _build(svi: SVI) -> Callable[..., Any]:
+    """`run(state, key, x, y, limit, count)`: at most `count` iterations; the state is donated.
+
+    Gives the state, the losses before each iteration (PIECE,), whether it has converged, the number of
+    iterations done, and the loss at the end.
+    """
+
+    def run(
+        state: tuple[dict[str, Array], Any],
+        key: Shaped[Array, "..."],
+        x: Float[Array, "N D"],
+        y: Num[Array, "N P"],
+        limit: Float[Array, ""],
+        count: Int[Array, ""],
+    ) -> tuple[Any, Float[Array, " piece"], Bool[Array, ""], Int[Array, ""], Float[Array, ""]]:
+        params, memory = state
+        flat, unravel = ravel_pytree(params)
+
+        def loss(point: Float[Array, " K"]) -> Float[Array, ""]:
+            value: Array = svi.loss.loss(key, svi.constrain_fn(unravel(point)), svi.model, svi.guide, x, y)
+            return value
+
+        def converged(value: Float[Array, ""], slope: Float[Array, " K"]) -> Bool[Array, ""]:
+            return jnp.max(jnp.abs(slope)) <= limit * jnp.maximum(1.0, jnp.abs(value))
+
+        def going(carry: Any) -> Bool[Array, ""]:
+            done, turns = carry[-3:-1]
+            return (turns < count) & ~done
+
+        def iterate(carry: Any) -> Any:
+            point, value, slope, memory, done, turns, losses = carry
+            move, new_memory = _lbfgs.update(slope, memory, point, value=value, grad=slope, value_fn=loss)
+            new_value, new_slope = (
+                new_memory[-1].value,
+                new_memory[-1].grad,
+            )  # of the line search, at point + move
+            lower = new_value < value  # false for NaN too
+            point = jnp.where(lower, point + move, point)
+            slope = jnp.where(lower, new_slope, slope)
+            losses = losses.at[turns].set(value)
+            value = jnp.where(lower, new_value, value)
+            return point, value, slope, new_memory, ~lower | converged(value, slope), turns + 1, losses
+
+        value, slope = jax.value_and_grad(loss)(flat)
+        begin = (
+            flat,
+            value,
+            slope,
+            memory,
+            converged(value, slope),
+            jnp.zeros((), int),
+            jnp.zeros(PIECE, flat.dtype),
+        )
+        flat, value, _, memory, done, turns, losses = jax.lax.while_loop(going, iterate, begin)
+        return (unravel(flat), memory), losses, done, turns, value
+
+    return jax.jit(run, donate_argnums=0)
+
+
+def _check_no_latents(
+    model: Callable[..., Any], key: Shaped[Array, "..."], x: Float[Array, "N D"], y: Num[Array, "N P"]
+) -> None:
+    sites = handlers.trace(handlers.seed(model, key)).get_trace(x, y).values()
+    latent = [site["name"] for site in sites if site["type"] == "sample" and not site["is_observed"]]
+    if latent:
+        raise ValueError(
+            f"guide is None and the model has the latent sites {', '.join(latent)}, expected none; "
+            "pass a guide, for the most probable values numpyro.infer.autoguide.AutoDelta(model)"
+        )

@@ -1,0 +1,154 @@
+"""The compiled steps, kept so that fits of equal objects and shapes share one program.
+
+A chunk of steps is one loop whose first and last turns are arguments: it may be run in several pieces, short
+enough to answer Ctrl-C and move a progress bar, without compiling again and without changing a bit of the
+result.
+"""
+
+import operator
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int, Num, Shaped, UInt
+from numpyro.infer import SVI
+from numpyro.optim import optax_to_numpyro
+
+PROGRAMS_KEPT = 16  # beyond these the least recently used is dropped, and with it its model and guide
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Stands for an object that cannot be hashed: equal to itself alone."""
+
+    value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Identity) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+@dataclass
+class Kept:
+    """A compiled function `run` of an SVI whose parameters are constrained as `transforms` says."""
+
+    svi: SVI
+    run: Callable[..., Any]
+    transforms: Any
+
+
+_kept: OrderedDict[Hashable, Kept] = OrderedDict()
+
+
+def kept_program(svi: SVI, build: Callable[..., Callable[..., Any]], *settings: Hashable) -> Kept:
+    """The program `build(svi, *settings)`, or an earlier one of an SVI that means the same.
+
+    `svi` must be initialised. An SVI means the same if its model, guide, objective and optimiser are the same
+    objects (or equal and hashable) and its parameters have the same constraints.
+    """
+    name = (build, *map(_hashable, (svi.model, svi.guide, svi.loss, svi.optim)), *settings)
+    transforms = svi.constrain_fn.args[0]
+    kept = _kept.get(name)
+    if kept is None or not _same(kept.transforms, transforms):
+        kept = _kept[name] = Kept(svi, build(svi, *settings), transforms)
+    _kept.move_to_end(name)
+    while len(_kept) > PROGRAMS_KEPT:
+        _kept.popitem(last=False)
+    return kept
+
+
+def build_chunk(svi: SVI, minibatches: bool, chunk: int, restarts: int) -> Callable[..., Any]:
+    """`run(state, x, y, indices, begin, end) -> (state, losses)`: turns `begin` to `end` of a chunk of steps.
+
+    `indices` are the rows of the chunk's minibatches, (chunk, B), not looked at without `minibatches`. The
+    losses are (chunk, R), those of other turns NaN. With R > 1 every leaf of the state has a leading axis R.
+    The state is donated.
+    """
+
+    def step(state: Any, x: Float[Array, "N D"], y: Num[Array, "N P"], index: Int[Array, " B"]) -> Any:
+        if minibatches:
+            return svi.stable_update(state, x[index], y[index], index=index, size=x.shape[0])
+        return svi.stable_update(state, x, y)
+
+    steps = step if restarts == 1 else jax.vmap(step, in_axes=(0, None, None, None))
+
+    def run(
+        state: Any,
+        x: Float[Array, "N D"],
+        y: Num[Array, "N P"],
+        indices: Int[Array, "chunk B"],
+        begin: Int[Array, ""],
+        end: Int[Array, ""],
+    ) -> tuple[Any, Float[Array, "chunk R"]]:
+        def turn(i: Int[Array, ""], carry: Any) -> Any:
+            state, losses = carry
+            state, loss = steps(state, x, y, indices[i])
+            return state, losses.at[i].set(loss.astype(losses.dtype))
+
+        return jax.lax.fori_loop(begin, end, turn, (state, jnp.full((chunk, restarts), jnp.nan)))
+
+    return jax.jit(run, donate_argnums=0)
+
+
+def minibatches(
+    words: UInt[np.ndarray, " words"], number: int, chunk: int, batch_size: int, rows: int
+) -> Int[np.ndarray, "chunk B"]:
+    """Rows of the minibatches of chunk `number`, a function of the arguments; every row is equally likely.
+
+    Shuffled epochs one after another if a chunk is at least an epoch, else independent draws, which cost O(B)
+    a step. On the host, where a permutation costs a tenth of what a sort costs on the device.
+    """
+    random = np.random.default_rng([*map(int, words), number])
+    drawn = chunk * batch_size
+    if drawn < rows:
+        return random.integers(rows, size=(chunk, batch_size), dtype=np.int32)
+    epochs = [random.permutation(rows) for _ in range(-(-drawn // rows))]
+    return np.concatenate(epochs)[:drawn].reshape(chunk, batch_size).astype(np.int32)
+
+
+def key_words(key: Shaped[Array, "..."]) -> UInt[np.ndarray, " words"]:
+    """The raw words of a JAX key, typed or not."""
+    return np.asarray(jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key)
+
+
+def own(leaf: Any) -> Array:
+    """A fresh, strongly typed copy: its memory is taken over, and its type is the one it has after a step."""
+    array = jnp.asarray(leaf)
+    copied: Array = jnp.array(array, dtype=array.dtype, copy=True)
+    return copied
+
+
+@lru_cache(maxsize=64)
+def adam(learning_rate: float | optax.Schedule) -> optax.GradientTransformation:
+    """The same object for the same learning rate, so that programs are found again."""
+    return optax.adam(learning_rate)
+
+
+# The same NumPyro optimiser for the same optax transformation, likewise.
+as_numpyro = lru_cache(maxsize=64)(optax_to_numpyro)
+
+
+def _hashable(value: Any) -> Hashable:
+    try:
+        hash(value)
+    except TypeError:
+        return Identity(value)
+    return value
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two trees of transforms agree in structure and values."""
+    try:
+        ours, structure = jax.tree.flatten(one)
+        theirs, other_structure = jax.tree.flatten(other)
+        return operator.eq(structure, other_structure) and all(map(np.array_equal, ours, theirs))
+    except (TypeError, ValueError):  # constraints that cannot be compared: compile anew
+        return False

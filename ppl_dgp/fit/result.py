@@ -1,0 +1,120 @@
+"""What a fit takes and what it gives: the data checked, the parameters of the best restart, the errors."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Num, Shaped
+from numpyro.infer import ELBO
+
+
+class FitError(RuntimeError):
+    """Training cannot go on; the message says what happened and what to try."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """What was trained, how, and the parameters found.
+
+    `params` are the constrained parameters of the best restart (the lowest mean loss over the last tenth of
+    the steps), `restart_params` those of all R restarts, stacked. `losses` are the objective's losses in nats
+    at every step, NaN where a step was rejected; `rejected_steps` counts these over all restarts. `seconds`
+    is the wall-clock time of the whole fit, over all its sessions if it was resumed; `compile_seconds` is
+    what the first compiled call of the last session took of it. `fingerprint` is the SHA-256 of the data.
+    """
+
+    model: Callable[..., Any]
+    guide: Callable[..., Any]
+    objective: ELBO
+    params: dict[str, Array]
+    losses: Float[np.ndarray, "R steps"]
+    rejected_steps: int
+    seconds: float
+    steps: int
+    restart_params: dict[str, Shaped[Array, "..."]]
+    best: int
+    fingerprint: str
+    compile_seconds: float = 0.0
+
+
+class Interrupted(KeyboardInterrupt):
+    """Training was interrupted: `fit` is what was fitted so far; the checkpoint, if any, holds it too."""
+
+    def __init__(self, fit: Fit):
+        super().__init__(f"training interrupted after {fit.steps} steps")
+        self.fit = fit
+
+
+def best_restart(losses: Float[np.ndarray, "R steps"]) -> int:
+    """The restart with the lowest mean loss over the last tenth of the steps; rejected steps are left out."""
+    return int(np.argmin(mean_loss(losses[:, -max(1, losses.shape[1] // 10) :])))
+
+
+def mean_loss(losses: Float[np.ndarray, "R steps"]) -> Float[np.ndarray, " R"]:
+    """Mean over the steps that were not rejected, infinite where all were."""
+    kept = np.isfinite(losses)
+    total = np.where(kept, losses, 0.0).sum(axis=1)
+    return np.where(kept.any(axis=1), total / np.maximum(kept.sum(axis=1), 1), np.inf)
+
+
+def assemble(restart_params: Mapping[str, Array], losses: Float[np.ndarray, "R steps"], **rest: Any) -> Fit:
+    """The `Fit` of R stacked parameters and their losses."""
+    best = best_restart(losses)
+    return Fit(
+        params={name: value[best] for name, value in restart_params.items()},
+        losses=losses.copy(),
+        rejected_steps=int(np.isnan(losses).sum()),
+        steps=losses.shape[1],
+        restart_params=dict(restart_params),
+        best=best,
+        **rest,
+    )
+
+
+def checked_data(x: ArrayLike, y: ArrayLike) -> tuple[Float[Array, "N D"], Num[Array, "N P"]]:
+    """Inputs and targets as arrays of two dimensions.
+
+    Raises ValueError if they are not numbers of shapes (N, D) and (N, P) or (N,), or hold NaN or infinity.
+    """
+    arrays = {"x": np.asarray(x), "y": np.asarray(y)}
+    if arrays["y"].ndim == 1:
+        arrays["y"] = arrays["y"][:, None]
+    for name, array in arrays.items():
+        if array.dtype.kind not in "fiub":
+            raise ValueError(
+                f"{name} has dtype {array.dtype}, expected numbers; encode or drop other columns"
+            )
+        if array.ndim != 2 or 0 in array.shape:
+            remedy = f"reshape it, for one column {name}[:, None]"
+            raise ValueError(
+                f"{name} has shape {array.shape}, expected two dimensions, none of them empty; {remedy}"
+            )
+        if not np.isfinite(array).all():
+            row, column = np.argwhere(~np.isfinite(array))[0]
+            raise ValueError(
+                f"{name} is {array[row, column]} at row {row}, column {column}, expected finite numbers; "
+                "drop or impute such rows"
+            )
+    if len(arrays["x"]) != len(arrays["y"]):
+        raise ValueError(
+            f"x has {len(arrays['x'])} rows and y has {len(arrays['y'])}, expected as many; "
+            "pass the targets of the same rows"
+        )
+    floats = jnp.result_type(float)
+    # Counts and labels stay whole numbers.
+    return jnp.asarray(arrays["x"], floats), jnp.asarray(
+        arrays["y"], floats if arrays["y"].dtype.kind == "f" else None
+    )
+
+
+def fingerprint(x: Num[Array, "N D"], y: Num[Array, "N P"]) -> str:
+    """SHA-256 of shapes, dtypes and values."""
+    digest = hashlib.sha256()
+    for array in (np.asarray(x), np.asarray(y)):
+        digest.update(f"{array.dtype}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
