@@ -1,0 +1,260 @@
+"""Prediction at new rows: the model's own conditionals given q(u), in batches (Salimbeni & Deisenroth 2017, eq. 17)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+from jax.scipy.special import logsumexp
+from jaxtyping import Array, Float
+from numpyro.handlers import replay, seed, substitute, trace
+from numpyro.primitives import Messenger
+
+from ppl_dgp.gp import Emission, emission_of
+from ppl_dgp.guides import Guide
+from ppl_dgp.linalg import cholesky
+from ppl_dgp.objectives.carrying import Carried, Carrying
+
+Parameters = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What is known of f and y at N new rows, P columns; NumPy arrays in the units of the model's targets.
+
+    ``quantiles`` (K, N, P) at the requested ``levels``; ``samples`` (S, N, P) of y and ``log_density`` (N,), the log of
+    the mean over draws of p(y_n | draw), where they were asked for.
+    """
+
+    f_mean: np.ndarray
+    f_variance: np.ndarray
+    mean: np.ndarray
+    variance: np.ndarray
+    levels: tuple[float, ...]
+    quantiles: np.ndarray | None = None
+    samples: np.ndarray | None = None
+    log_density: np.ndarray | None = None
+
+
+def predict(
+    key: Array,
+    model: Callable[..., Any],
+    guide: Callable[..., Any],
+    params: Parameters,
+    x: Float[Array, "N D"],
+    y: Array | None = None,
+    *,
+    num_samples: int = 100,
+    levels: Sequence[float] = (),
+    samples: bool = False,
+    batch_size: int = 1000,
+) -> Prediction:
+    """Predict at the rows of x, the predictive a mixture over ``num_samples`` draws of the hidden layers.
+
+    :param key: the same key gives the same draws.
+    :param model: a model of the zoo, or one like it with a site ``y`` made by ``noisy`` or ``observe``.
+    :param guide: the fitted guide.
+    :param params: constrained parameters, as ``Fit.params``.
+    :param x: inputs (N, D), in the units of training.
+    :param y: targets (N, P); their log density is then returned.
+    :param levels: quantiles of y wanted, each in (0, 1).
+    :param samples: whether to return draws of y, (S, N, P).
+    :param batch_size: rows per compiled call: memory is of order ``num_samples`` · ``batch_size``.
+    :raises ValueError: for x that is no matrix, without rows or not finite, or for a level outside (0, 1).
+    """
+    rows = np.asarray(x)
+    _check(rows, levels, num_samples, batch_size)
+    num_rows, size = rows.shape[0], min(batch_size, rows.shape[0])
+    targets = None if y is None else np.asarray(y).reshape(num_rows, -1)
+    program = _program(model, guide, num_samples, tuple(levels), samples)
+    blocks: list[dict[str, np.ndarray]] = []
+    for start in range(0, num_rows, size):
+        # the last block is filled up with its first row, so that one shape is compiled
+        take = np.arange(start, start + size)
+        take[take >= num_rows] = start
+        block_y = None if targets is None else jnp.asarray(targets[take])
+        result = program(jax.random.fold_in(key, start), params, jnp.asarray(rows[take]), block_y)
+        blocks.append({name: np.asarray(value) for name, value in result.items()})
+    axis = {"quantiles": 1, "samples": 1}
+    joined = {
+        name: np.concatenate([block[name] for block in blocks], axis.get(name, 0)).take(
+            np.arange(num_rows), axis.get(name, 0)
+        )
+        for name in blocks[0]
+    }
+    return Prediction(levels=tuple(levels), **joined)
+
+
+def log_likelihood(
+    key: Array, model: Callable[..., Any], guide: Callable[..., Any], params: Parameters, x: Array, y: Array
+) -> Float[Array, " N"]:
+    """log p(y_n | θ) at one draw of θ ~ q(θ) and of the hidden layers, all rows at once: what ArviZ's LOO averages."""
+    emission = _emission(key, model, guide, params, x, joint_draw=True)
+    return emission.log_prob(jnp.reshape(y, emission.marginal.mean.shape))
+
+
+def sample_functions(
+    key: Array,
+    model: Callable[..., Any],
+    guide: Callable[..., Any],
+    params: Parameters,
+    x: Float[Array, "N D"],
+    num_samples: int = 10,
+) -> Float[Array, "S N P"]:
+    """Joint draws of f at the rows of x: each layer's function is drawn jointly over the rows, hidden noise included.
+
+    O(N³) per layer: meant for up to a few thousand rows.
+    """
+
+    def one(sample_key: Array) -> Array:
+        key_run, key_last = jax.random.split(sample_key)
+        emission = _emission(key_run, model, guide, params, x, joint_rows=True)
+        return _joint_draw(key_last, emission)
+
+    return jax.lax.map(one, jax.random.split(key, num_samples))
+
+
+def joint_prediction(
+    key: Array,
+    model: Callable[..., Any],
+    guide: Callable[..., Any],
+    params: Parameters,
+    x: Float[Array, "N D"],
+    num_samples: int = 100,
+) -> tuple[Float[Array, "N P"], Float[Array, "P N N"]]:
+    """Mean (N, P) and covariance (P, N, N) of f over the rows of x: a mixture over joint draws of the hidden layers."""
+
+    def one(sample_key: Array) -> tuple[Array, Array]:
+        marginal = _emission(sample_key, model, guide, params, x, joint_rows=True).marginal
+        return marginal.function.joint(marginal.inputs)
+
+    means, covariances = jax.lax.map(one, jax.random.split(key, num_samples))
+    centre = means.mean(0)
+    spread = means - centre
+    return centre, covariances.mean(0) + jnp.einsum("snp,smp->pnm", spread, spread) / num_samples
+
+
+def _check(x: np.ndarray, levels: Sequence[float], num_samples: int, batch_size: int) -> None:
+    if x.ndim != 2 or x.shape[0] == 0:
+        raise ValueError(f"x: found shape {x.shape}, expected (N, D) with at least one row")
+    if not np.isfinite(x).all():
+        row, column = np.argwhere(~np.isfinite(x))[0]
+        raise ValueError(f"x: found {x[row, column]} at row {row}, column {column}; remove or replace it")
+    for level in levels:
+        if not 0.0 < level < 1.0:
+            raise ValueError(f"levels: found {level}, expected a number in (0, 1)")
+    for name, value in (("num_samples", num_samples), ("batch_size", batch_size)):
+        if value < 1:
+            raise ValueError(f"{name}: found {value}, expected at least 1")
+
+
+class _JointRows(Messenger):
+    """Draws each hidden layer's f jointly over the rows."""
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        emission = emission_of(msg["fn"]) if msg["type"] == "sample" else None
+        if emission is None or msg["is_observed"] or msg["infer"].get("role") != "hidden" or msg["value"] is not None:
+            return
+        key_f, key_noise = jax.random.split(numpyro.prng_key())
+        noise = jax.random.normal(key_noise, emission.marginal.mean.shape)
+        msg["value"] = _joint_draw(key_f, emission) + jnp.sqrt(emission.likelihood.variance) * noise
+
+
+def _joint_draw(key: Array, emission: Emission) -> Float[Array, "N P"]:
+    mean, covariance = emission.marginal.function.joint(emission.marginal.inputs)
+    lower, _ = cholesky(covariance)
+    noise = jax.random.normal(key, mean.shape)
+    return mean + jnp.einsum("pnm,mp->np", lower, noise)
+
+
+def _emission(
+    key: Array,
+    model: Callable[..., Any],
+    guide: Callable[..., Any],
+    params: Parameters,
+    x: Array,
+    *,
+    joint_draw: bool = False,
+    joint_rows: bool = False,
+) -> Emission:
+    """The distribution of y at new rows given one draw of the globals' rest and of the hidden layers."""
+    key_guide, key_model, key_carry = jax.random.split(key, 3)
+    new_rows = guide.with_model_hidden() if isinstance(guide, Guide) else guide
+    sites = trace(substitute(seed(new_rows, key_guide), params)).get_trace(x)
+    globals_ = {
+        name: site
+        for name, site in sites.items()
+        if site["type"] == "sample" and not any(frame.name == "data" for frame in site["cond_indep_stack"])
+    }
+    kind: Carrying = "joint_draw" if joint_draw else "moments"
+    carrying: dict[str, Carrying] = {
+        name: "joint_draw" if site["infer"].get("reused") else kind
+        for name, site in globals_.items()
+        if site["infer"].get("role") == "inducing" or name.endswith("/u")
+    }
+    carried = Carried(carrying, x.shape[0], key_carry)
+    carried.answer_all(globals_)
+    program = seed(replay(model, globals_), key_model)
+    rows = _JointRows() if joint_rows else Messenger()
+    with carried:
+        # seed is the outer handler: the row sampler inside it asks it for keys
+        found = trace(substitute(_within(program, rows), params)).get_trace(x)
+    emission = emission_of(found["y"]["fn"])
+    if emission is None:
+        raise TypeError("model: found a site 'y' that is not made by noisy() or observe(); predict needs one that is")
+    return emission
+
+
+def _within(fn: Callable[..., Any], messenger: Messenger) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with messenger:
+            return fn(*args, **kwargs)
+
+    return run
+
+
+@lru_cache(maxsize=32)
+def _program(
+    model: Callable[..., Any], guide: Callable[..., Any], num_samples: int, levels: tuple[float, ...], samples: bool
+) -> Callable[..., dict[str, Array]]:
+    """One compiled block of rows: the mixture's moments, and on request quantiles, draws and log density."""
+
+    def block(key: Array, params: Parameters, x: Array, y: Array | None) -> dict[str, Array]:
+        def one(sample_key: Array) -> dict[str, Array]:
+            key_run, key_y = jax.random.split(sample_key)
+            emission = _emission(key_run, model, guide, params, x)
+            mean, variance = emission.mean, emission.variance
+            found = {
+                "f_mean": emission.marginal.mean,
+                "f_variance": emission.marginal.variance,
+                "mean": mean,
+                "variance": variance,
+            }
+            if levels or samples:
+                found["samples"] = emission.sample(key_y)
+            if y is not None:
+                found["log_density"] = emission.log_prob(y)
+            return found
+
+        draws = jax.lax.map(one, jax.random.split(key, num_samples))
+        result = {}
+        for prefix in ("f_", ""):
+            means, variances = draws[f"{prefix}mean"], draws[f"{prefix}variance"]
+            result[f"{prefix}mean"] = means.mean(0)
+            # law of total variance over the mixture
+            result[f"{prefix}variance"] = variances.mean(0) + means.var(0)
+        if levels:
+            result["quantiles"] = jnp.quantile(draws["samples"], jnp.asarray(levels), axis=0)
+        if samples:
+            result["samples"] = draws["samples"]
+        if y is not None:
+            result["log_density"] = logsumexp(draws["log_density"], axis=0) - jnp.log(float(num_samples))
+        return result
+
+    return jax.jit(block)
