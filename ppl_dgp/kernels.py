@@ -22,10 +22,12 @@ import jax.numpy as jnp
 from jax.tree_util import register_dataclass
 from jaxtyping import Array, Float
 
+from ppl_dgp.linalg import squared_distance
+
 if TYPE_CHECKING:
     Scalar: TypeAlias = Float[Array, ""] | float
     Lengthscale: TypeAlias = Float[Array, ""] | Float[Array, " D"] | float
-else:  # JAX rebuilds pytrees with batched leaves and with placeholders: shapes are checked when a kernel is called
+else:  # JAX rebuilds pytrees with batched leaves and placeholders: a call checks the shapes
     Scalar = Lengthscale = Any
 ActiveDims: TypeAlias = tuple[int, ...] | None
 
@@ -66,7 +68,7 @@ class _Stationary(Kernel):
         """The correlation at scaled squared distance r²; 1 at r² = 0."""
 
     def __call__(self, x: Float[Array, "N D"], z: Float[Array, "M D"]) -> Float[Array, "N M"]:
-        variance = _scalar("variance", self.variance, minimum=0.0)
+        variance = _variance(self.variance)
         x, z = self.scale(x), self.scale(z)
         return variance * self.correlation(squared_distance(x, z))
 
@@ -145,7 +147,7 @@ class RationalQuadratic(_Stationary):
     active_dims: ActiveDims = field(default=None, metadata={"static": True})
 
     def correlation(self, r2: Float[Array, "N M"]) -> Float[Array, "N M"]:
-        alpha = _scalar("alpha", self.alpha, minimum=0.0, strict=True)
+        alpha = _known("alpha", self.alpha, ())
         return jnp.exp(-alpha * jnp.log1p(r2 / (2.0 * alpha)))
 
 
@@ -187,11 +189,11 @@ class Linear(Kernel):
 
     def __call__(self, x: Float[Array, "N D"], z: Float[Array, "M D"]) -> Float[Array, "N M"]:
         x, z = _pair(_select(x, self.active_dims), _select(z, self.active_dims))
-        return _scalar("variance", self.variance, minimum=0.0) * jnp.matmul(x, z.T, precision="highest")
+        return _variance(self.variance) * jnp.matmul(x, z.T, precision="highest")
 
     def diag(self, x: Float[Array, "N D"]) -> Float[Array, " N"]:
         x = _select(x, self.active_dims)
-        return _scalar("variance", self.variance, minimum=0.0) * jnp.sum(x**2, axis=1)
+        return _variance(self.variance) * jnp.sum(x**2, axis=1)
 
 
 @register_dataclass
@@ -203,7 +205,7 @@ class Constant(Kernel):
 
     def __call__(self, x: Float[Array, "N D"], z: Float[Array, "M D"]) -> Float[Array, "N M"]:
         x, z = _pair(_select(x, None), _select(z, None))
-        variance = _scalar("variance", self.variance, minimum=0.0)
+        variance = _variance(self.variance)
         return variance * jnp.ones((x.shape[0], z.shape[0]), x.dtype)
 
     def diag(self, x: Float[Array, "N D"]) -> Float[Array, " N"]:
@@ -220,7 +222,7 @@ class White(Kernel):
     def __call__(self, x: Float[Array, "N D"], z: Float[Array, "M D"]) -> Float[Array, "N M"]:
         x, z = _pair(_select(x, None), _select(z, None))
         equal = jnp.all(x[:, None, :] == z[None, :, :], axis=-1)
-        return _scalar("variance", self.variance, minimum=0.0) * equal.astype(x.dtype)
+        return _variance(self.variance) * equal.astype(x.dtype)
 
     def diag(self, x: Float[Array, "N D"]) -> Float[Array, " N"]:
         return _constant_diag(self.variance, _select(x, None))
@@ -256,22 +258,6 @@ class Product(Kernel):
         return self.left.diag(x) * self.right.diag(x)
 
 
-def squared_distance(x: Float[Array, "N D"], z: Float[Array, "M D"]) -> Float[Array, "N M"]:
-    """|x_n − z_m|², never negative and exactly 0 between equal rows, by one matrix product.
-
-    What lies below the product's rounding error counts as 0. Derivatives are those of the exact distance.
-    """
-    x, z = _pair(x, z)
-    # |x − z|² does not change with the origin; one amid the points keeps the cancellation small
-    origin = jax.lax.stop_gradient(jnp.mean(z, axis=0)) if z.shape[0] else 0.0
-    x, z = x - origin, z - origin
-    # |x − z|² = |x|² + |z|² − 2 xᵀz
-    norms = jnp.sum(x**2, axis=1)[:, None] + jnp.sum(z**2, axis=1)
-    r2 = norms - 2.0 * jnp.matmul(x, z.T, precision="highest")
-    rounding = 4.0 * jnp.finfo(r2.dtype).eps * norms
-    return r2 + jax.lax.stop_gradient(jnp.where(r2 > rounding, r2, 0.0) - r2)
-
-
 # The Matern family in t = 2ν r², each the derivative of the next: smooth in t up to their order at t = 0.
 
 
@@ -282,7 +268,7 @@ def _matern12(t: Float[Array, "N M"]) -> Float[Array, "N M"]:
 
 
 @_matern12.defjvp
-def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+def _(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Array, Array]:
     (t,), (dt,) = primals, tangents
     value = _matern12(t)
     # d e^{−√t}/dt = −e^{−√t} / 2√t, taken as 0 at t = 0
@@ -298,7 +284,7 @@ def _matern32(t: Float[Array, "N M"]) -> Float[Array, "N M"]:
 
 
 @_matern32.defjvp
-def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+def _(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Array, Array]:
     (t,), (dt,) = primals, tangents
     # d/dt = −e^{−√t}/2
     return _matern32(t), -0.5 * _matern12(t) * dt
@@ -312,7 +298,7 @@ def _matern52(t: Float[Array, "N M"]) -> Float[Array, "N M"]:
 
 
 @_matern52.defjvp
-def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+def _(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Array, Array]:
     (t,), (dt,) = primals, tangents
     # d/dt = −(1 + √t) e^{−√t}/6
     return _matern52(t), -_matern32(t) * dt / 6.0
@@ -321,51 +307,45 @@ def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
 def _select(x: Array, active_dims: ActiveDims) -> Array:
     if x.ndim != 2:
         raise ValueError(
-            f"x has shape {x.shape}, a kernel expects (N, D): add an axis, or jax.vmap over leading ones."
+            f"x has shape {x.shape}, expected (N, D): add an axis, or jax.vmap over leading ones."
         )
     if active_dims is None:
         return x
     if max(active_dims) >= x.shape[1]:
         raise ValueError(
-            f"active_dims is {active_dims}, but x has {x.shape[1]} columns: expected them below {x.shape[1]}."
+            f"active_dims is {active_dims}, expected numbers below {x.shape[1]}, the columns of x."
         )
     return x[:, jnp.asarray(active_dims)]
 
 
 def _pair(x: Array, z: Array) -> tuple[Array, Array]:
     if x.shape[1] != z.shape[1]:
-        raise ValueError(
-            f"z has {z.shape[1]} columns and x has {x.shape[1]}: a kernel compares points of one dimension."
-        )
+        raise ValueError(f"z has {z.shape[1]} columns, expected {x.shape[1]} as in x: points of one space.")
     return x, z
 
 
 def _constant_diag(variance: Scalar, x: Array) -> Array:
-    return _scalar("variance", variance, minimum=0.0) * jnp.ones(x.shape[0], x.dtype)
+    return _variance(variance) * jnp.ones(x.shape[0], x.dtype)
 
 
-def _scalar(name: str, value: Scalar, minimum: float, strict: bool = False) -> Scalar:
-    if jnp.shape(value) != ():
-        raise ValueError(
-            f"{name} has shape {jnp.shape(value)}, expected a scalar: jax.vmap over a batch of kernels."
-        )
-    _check_sign(name, value, minimum, strict)
-    return value
+def _variance(value: Scalar) -> Scalar:
+    return _known("variance", value, (), zero_allowed=True)
 
 
 def _per_dimension(name: str, value: Lengthscale, dims: int) -> Lengthscale:
-    if jnp.shape(value) not in ((), (dims,)):
-        raise ValueError(
-            f"{name} has shape {jnp.shape(value)}, expected () or ({dims},): one for each active column of x."
-        )
-    _check_sign(name, value, 0.0, strict=True)
-    return value
+    return _known(name, value, (dims,))
 
 
-def _check_sign(name: str, value: Lengthscale, minimum: float, strict: bool) -> None:
+def _known(name: str, value: Lengthscale, shape: tuple[int, ...], zero_allowed: bool = False) -> Lengthscale:
+    if jnp.shape(value) not in ((), shape):
+        wanted = f"a scalar or {shape}, one for each active column" if shape else "a scalar"
+        raise ValueError(f"{name} has shape {jnp.shape(value)}, expected {wanted}: jax.vmap over a batch.")
     # only plain numbers are known before tracing
-    if isinstance(value, int | float) and (value < minimum or (strict and value == minimum)):
-        raise ValueError(f"{name} is {value}, expected {'more than' if strict else 'at least'} {minimum}.")
+    if isinstance(value, int | float) and not (value > 0 or (zero_allowed and value == 0)):
+        raise ValueError(
+            f"{name} is {value}, expected a {'non-negative' if zero_allowed else 'positive'} number."
+        )
+    return value
 
 
 def _checked_dims(active_dims: ActiveDims) -> ActiveDims:
@@ -374,6 +354,6 @@ def _checked_dims(active_dims: ActiveDims) -> ActiveDims:
     dims = tuple(index(d) for d in active_dims)
     if not dims or min(dims) < 0 or len(set(dims)) < len(dims):
         raise ValueError(
-            f"active_dims is {active_dims}, expected different column numbers from 0 on: use None for all."
+            f"active_dims is {active_dims}, expected different numbers from 0 on: None takes all."
         )
     return dims

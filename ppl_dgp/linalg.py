@@ -1,6 +1,8 @@
-"""The matrix computations of a sparse layer: a Cholesky factor that succeeds, its inverse, quadratic forms."""
+"""Matrix computations of a sparse layer: distances, a Cholesky factor that succeeds, inverse, variances."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +11,26 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 LARGEST_JITTER = 0.1
+
+
+def squared_distance(x: Float[Array, "N D"], z: Float[Array, "M D"]) -> Float[Array, "N M"]:
+    """|x_n − z_m|², never negative and exactly 0 between equal rows, by one matrix product.
+
+    What lies below the product's rounding error counts as 0. Derivatives are those of the exact distance.
+    Raises ValueError if x and z have different numbers of columns.
+    """
+    if x.ndim != 2 or z.ndim != 2 or x.shape[1] != z.shape[1]:
+        raise ValueError(
+            f"x has shape {x.shape} and z {z.shape}, expected (N, D) and (M, D): points of one space."
+        )
+    # |x − z|² does not change with the origin; one amid the points keeps the cancellation small
+    origin = jax.lax.stop_gradient(jnp.mean(z, axis=0)) if z.shape[0] else 0.0
+    x, z = x - origin, z - origin
+    # |x − z|² = |x|² + |z|² − 2 xᵀz
+    norms = jnp.sum(x**2, axis=1)[:, None] + jnp.sum(z**2, axis=1)
+    r2 = norms - 2.0 * _matmul(x, z.T)
+    rounding = 4.0 * jnp.finfo(r2.dtype).eps * norms
+    return r2 + jax.lax.stop_gradient(jnp.where(r2 > rounding, r2, 0.0) - r2)
 
 
 def first_jitter(dtype: DTypeLike) -> float:
@@ -71,9 +93,7 @@ def _jittered_cholesky(
 
 
 @_jittered_cholesky.defjvp
-def _(
-    primals: tuple[Array, Array], tangents: tuple[Array, Array]
-) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+def _(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     (matrix, first), (dmatrix, _) = primals, tangents
     lower, jitter = _jittered_cholesky(matrix, first)
     identity = jnp.eye(matrix.shape[0], dtype=matrix.dtype)

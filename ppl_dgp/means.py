@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 if TYPE_CHECKING:
     Vector: TypeAlias = Float[Array, " P"] | Float[Array, ""] | float
     Matrix: TypeAlias = Float[Array, "D P"]
-else:  # JAX rebuilds pytrees with batched leaves and with placeholders: shapes are checked when a mean is called
+else:  # JAX rebuilds pytrees with batched leaves and placeholders: a call checks the shapes
     Vector = Matrix = Any
 
 
