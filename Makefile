@@ -46,7 +46,7 @@ $(STAMP): requirements.lock pyproject.toml
 	echo "environment ready: $$($(PY) --version)"
 
 lint: $(STAMP)
-	@$(PY) -m ruff check --quiet .
+	@$(PY) -m ruff check --quiet --output-format concise .
 	@$(PY) -m mypy --no-error-summary ppl_dgp models
 	@echo "style and types: clean"
 
