@@ -11,6 +11,8 @@ from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 from numpyro.distributions.kl import kl_divergence
 
+from ppl_dgp.linalg import diag_quadratic
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -24,9 +26,7 @@ class Gaussian:
         """diag(A S Aᵀ) for each output: the variance of A u that comes from q(u)."""
         if self.scale.ndim == self.mean.ndim:
             return jnp.square(weights) @ jnp.square(self.scale).T
-        # one matmul for all outputs: (P, B, M), then the squared norms of its rows
-        projected = jnp.matmul(weights, self.scale)
-        return jnp.einsum("pbm,pbm->bp", projected, projected)
+        return diag_quadratic(weights, self.scale)
 
 
 class InducingGaussian(dist.Distribution):
