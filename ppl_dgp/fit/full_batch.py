@@ -57,7 +57,7 @@ def fit_lbfgs(
             times max(1, |loss|); the square root of the machine's precision if not given. It also stops when
             the line search finds nothing lower.
 
-    Returns a `Fit` of one restart; its losses are those before each iteration and, last, that of `params`.
+    Returns a `Fit` of one restart; its losses are those after each iteration, the last that of `params`.
 
     Raises ValueError for data that cannot be used, or latent sites without a guide; FitError if the loss is
     not finite; Interrupted on Ctrl-C.
@@ -87,27 +87,27 @@ def fit_lbfgs(
     limit = float(np.sqrt(jnp.finfo(x.dtype).eps)) if tolerance is None else tolerance
     state = jax.tree.map(program.own, (start, _lbfgs.init(ravel_pytree(start)[0])))
     losses: list[float] = []
-    pace, done, final = 1, False, np.nan
+    pace, done = 1, False
 
     def result() -> Fit:
         stacked = {name: value[None] for name, value in kept.svi.constrain_fn(state[0]).items()}
         about = {"model": model, "guide": guide, "objective": objective, "fingerprint": fingerprint(x, y)}
         seconds = time.perf_counter() - started
-        # One more loss than iterations: the last is that of the parameters returned.
-        curve = np.asarray([[*losses, final]])
-        return assemble(stacked, curve, seconds=seconds, compile_seconds=compile_seconds, **about)
+        return assemble(
+            stacked, np.asarray([losses]), seconds=seconds, compile_seconds=compile_seconds, **about
+        )
 
     with deferred_interrupt() as presses:
         while len(losses) < steps and not done:
             count, before = min(pace, steps - len(losses)), time.perf_counter()
-            state, piece, done, turns, final = kept.run(state, loss_key, x, y, limit, count)
+            state, piece, done, turns = kept.run(state, loss_key, x, y, limit, count)
             losses += np.asarray(piece)[: int(turns)].tolist()
-            final, elapsed = float(final), time.perf_counter() - before
+            elapsed = time.perf_counter() - before
             compile_seconds = compile_seconds or elapsed
             pace = max(1, min(PIECE, 4 * pace, int(count * PIECE_SECONDS / elapsed)))
-            if not np.isfinite(final):
+            if not np.isfinite(losses[-1]):
                 raise FitError(
-                    f"the loss is {final} after {len(losses)} iterations, expected a finite one; "
+                    f"the loss is {losses[-1]} after {len(losses)} iterations, expected a finite one; "
                     "standardise the data, use 64 bits (numpyro.enable_x64()), or check the model's start"
                 )
             if presses():
@@ -118,8 +118,8 @@ def fit_lbfgs(
 def _build(svi: SVI) -> Callable[..., Any]:
     """`run(state, key, x, y, limit, count)`: at most `count` iterations; the state is donated.
 
-    Gives the state, the losses before each iteration (PIECE,), whether it has converged, the number of
-    iterations done, and the loss at the end.
+    Gives the state, the losses after each iteration (PIECE,), whether it has converged, and the number of
+    iterations done.
     """
 
     def run(
@@ -129,7 +129,7 @@ def _build(svi: SVI) -> Callable[..., Any]:
         y: Num[Array, "N P"],
         limit: Float[Array, ""],
         count: Int[Array, ""],
-    ) -> tuple[Any, Float[Array, " piece"], Bool[Array, ""], Int[Array, ""], Float[Array, ""]]:
+    ) -> tuple[Any, Float[Array, " piece"], Bool[Array, ""], Int[Array, ""]]:
         params, memory = state
         flat, unravel = ravel_pytree(params)
 
@@ -147,15 +147,12 @@ def _build(svi: SVI) -> Callable[..., Any]:
         def iterate(carry: Any) -> Any:
             point, value, slope, memory, done, turns, losses = carry
             move, new_memory = _lbfgs.update(slope, memory, point, value=value, grad=slope, value_fn=loss)
-            new_value, new_slope = (
-                new_memory[-1].value,
-                new_memory[-1].grad,
-            )  # of the line search, at point + move
-            lower = new_value < value  # false for NaN too
+            found = new_memory[-1]  # the line search's value and gradient at point + move
+            lower = found.value < value  # false for NaN too
             point = jnp.where(lower, point + move, point)
-            slope = jnp.where(lower, new_slope, slope)
+            slope = jnp.where(lower, found.grad, slope)
+            value = jnp.where(lower, found.value, value)
             losses = losses.at[turns].set(value)
-            value = jnp.where(lower, new_value, value)
             return point, value, slope, new_memory, ~lower | converged(value, slope), turns + 1, losses
 
         value, slope = jax.value_and_grad(loss)(flat)
@@ -164,12 +161,12 @@ def _build(svi: SVI) -> Callable[..., Any]:
             value,
             slope,
             memory,
-            converged(value, slope),
+            jnp.zeros((), bool),
             jnp.zeros((), int),
-            jnp.zeros(PIECE, flat.dtype),
+            jnp.zeros(PIECE, value.dtype),
         )
-        flat, value, _, memory, done, turns, losses = jax.lax.while_loop(going, iterate, begin)
-        return (unravel(flat), memory), losses, done, turns, value
+        flat, _, _, memory, done, turns, losses = jax.lax.while_loop(going, iterate, begin)
+        return (unravel(flat), memory), losses, done, turns
 
     return jax.jit(run, donate_argnums=0)
 
