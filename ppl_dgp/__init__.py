@@ -1,1 +1,51 @@
-"""ppl_dgp: deep Gaussian processes as declarative NumPyro models."""
+"""ppl_dgp: deep Gaussian processes as declarative NumPyro models.
+
+Public names are imported when first used, so that `import ppl_dgp` costs next to nothing. Prediction
+is `ppl_dgp.predict.predict`: the module has the name of its main function.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+_HOMES = {
+    "ppl_dgp.data": ("DataError", "Standardiser", "Table", "load_rows", "load_table", "split"),
+    "ppl_dgp.estimators": ("DeepGPRegressor", "SparseGPRegressor"),
+    "ppl_dgp.fit": ("Fit", "FitError", "Interrupted", "fit_lbfgs", "fit_svi"),
+    "ppl_dgp.gp": ("data_plate", "sparse_gp"),
+    "ppl_dgp.guides": (
+        "Conditional",
+        "Diagonal",
+        "DoublyStochastic",
+        "FullRank",
+        "Guide",
+        "HiddenRule",
+        "InducingRule",
+        "Markov",
+        "MeanField",
+    ),
+    "ppl_dgp.models": ("deep_gp", "exact_gp_regression", "sparse_gp_regression"),
+    "ppl_dgp.objectives": ("BlackBoxAlpha", "PowerEP"),
+    "ppl_dgp.predict": ("Prediction", "joint_prediction", "log_likelihood", "sample_functions"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+try:
+    __version__ = version("ppl-dgp")
+except PackageNotFoundError:  # a source tree that was never installed
+    __version__ = "0"
+
+__all__ = ["__version__", *_HOME_OF]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'ppl_dgp' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,226 @@
+"""The commands and options of `ppl-dgp`. Nothing heavy is imported before a command runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ppl_dgp.cli import settings as choices
+from ppl_dgp.cli.errors import BadInput
+from ppl_dgp.cli.settings import Settings, real_numbers, whole_numbers, words
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=False)
+
+
+def _option(help: str, *names: str) -> Any:
+    return typer.Option(*names, help=help)
+
+
+Source = Annotated[str, typer.Argument(help="A built-in name, or a .csv, .parquet or .npz file.")]
+RunDir = Annotated[str, typer.Argument(help="A directory that 'ppl-dgp fit' wrote.")]
+Model = Annotated[str, _option(" | ".join(choices.MODELS), "--model")]
+Hidden = Annotated[str, _option(" | ".join(choices.HIDDEN), "--hidden")]
+InducingRule = Annotated[str, _option(" | ".join(choices.INDUCING), "--inducing-rule")]
+Objective = Annotated[str, _option(" | ".join(choices.OBJECTIVES), "--objective")]
+KernelName = Annotated[str, _option(" | ".join(choices.KERNELS), "--kernel")]
+Target = Annotated[str | None, _option("Target column(s); for an .npz, the target array [y].", "--target")]
+Drop = Annotated[bool, _option("Leave out rows with missing or infinite values.", "--drop-missing")]
+Widths = Annotated[str, _option("Widths of the hidden layers.", "--widths")]
+Inducing = Annotated[int | None, _option("Inducing points per layer [100, or fewer rows].", "--inducing")]
+Alpha = Annotated[float, _option("Divergence: 0 is the ELBO; at most 1.", "--alpha")]
+Alphas = Annotated[str, _option("Values of α, with commas between.", "--alpha")]
+Particles = Annotated[int | None, _option("Draws per step [1 at α = 0, else 8].", "--particles")]
+Steps = Annotated[int | None, _option("Training steps [gp 100, sparse-gp 3000, deep-gp 5000].", "--steps")]
+Batch = Annotated[int | None, _option("Rows per step [all up to 2000 rows, else 1000].", "--batch")]
+Rate = Annotated[float, _option("Learning rate of Adam.", "--learning-rate")]
+Seed = Annotated[int, _option("Seed of splits, synthetic data and training.", "--seed")]
+Split = Annotated[int | None, _option("Which split [0].", "--split")]
+Fraction = Annotated[float, _option("Share of the rows kept for the test; 0 for none.", "--test-fraction")]
+Restarts = Annotated[int, _option("Independent fits side by side; the best is kept.", "--restarts")]
+Float32 = Annotated[bool, _option("Compute in 32 bits.", "--float32")]
+Float64 = Annotated[bool, _option("Compute in 64 bits, the default on a CPU.", "--float64")]
+Out = Annotated[str | None, _option("Directory to write [runs/NAME-NUMBER].", "--out")]
+Resume = Annotated[bool, _option("Continue the run in --out.", "--resume")]
+Json = Annotated[bool, _option("Print one JSON object, and nothing else, on standard output.", "--json")]
+Quiet = Annotated[bool, _option("No progress and no notes.", "--quiet")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from ppl_dgp import __version__
+
+        typer.echo(f"ppl-dgp {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Deep Gaussian processes: fit them to a table, predict, and see which approximation is to be trusted."""
+
+
+@app.command()
+def models(as_json: Json = False) -> None:
+    """List the models, the guides' rules, the objectives, the kernels and the built-in data."""
+    from ppl_dgp.data import BUILT_INS
+
+    groups: dict[str, dict[str, str]] = {
+        "models": choices.MODELS,
+        "hidden": choices.HIDDEN,
+        "inducing_rules": choices.INDUCING,
+        "objectives": choices.OBJECTIVES,
+        "kernels": dict.fromkeys(choices.KERNELS, ""),
+        "sources": dict.fromkeys(BUILT_INS, ""),
+    }
+    if as_json:
+        return _print_json(groups)
+    for title, entries in groups.items():
+        typer.echo(title.replace("_", " "))
+        for name, meaning in entries.items():
+            typer.echo(f"  {name:18} {meaning}".rstrip())
+
+
+@app.command()
+def fit(
+    context: typer.Context,
+    source: Source,
+    model: Model = "deep-gp",
+    hidden: Hidden = "doubly-stochastic",
+    inducing_rule: InducingRule = "full-rank",
+    objective: Objective = "power-ep",
+    alpha: Alpha = 0.0,
+    widths: Widths = "2,2",
+    inducing: Inducing = None,
+    kernel: KernelName = "rbf",
+    particles: Particles = None,
+    steps: Steps = None,
+    batch: Batch = None,
+    learning_rate: Rate = 0.01,
+    restarts: Restarts = 1,
+    seed: Seed = 0,
+    target: Target = None,
+    drop_missing: Drop = False,
+    split: Split = None,
+    test_fraction: Fraction = 0.1,
+    float32: Float32 = False,
+    float64: Float64 = False,
+    out: Out = None,
+    resume: Resume = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Fit a model to SOURCE and write a run directory."""
+    values = {name: context.params[name] for name in _FIT if name in context.params}
+    values |= {"widths": whole_numbers("--widths", widths), "precision": _precision(float32, float64)}
+    settings = Settings(**values)
+    settings.check()
+    given = _given(context)
+    if float32 or float64:
+        given = given | {"precision"}
+    from ppl_dgp.cli import commands
+
+    bar = not quiet and not as_json and sys.stderr.isatty()
+    folder, record = commands.fit(
+        source, settings, sorted(given & set(_FIT)), out, resume, bar, _sayer(quiet)
+    )
+    if as_json:
+        config = {name: value for name, value in record.to_json().items() if name != "result"}
+        _print_json({**record.result, "run_directory": str(folder), "config": config})
+    else:
+        _print_record(str(folder), record)
+
+
+@app.command()
+def predict(
+    run_dir: RunDir,
+    source: Source,
+    target: Target = None,
+    drop_missing: Drop = False,
+    seed: Annotated[int | None, _option("Of synthetic data [the run's].", "--seed")] = None,
+    out: Annotated[str | None, _option("CSV file to write [standard output].", "--out")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Predict at the rows of SOURCE with the model of RUN_DIR."""
+    if out is not None and Path(out).exists():
+        raise BadInput(f"--out {out!r} exists", "name a file that does not")
+    from ppl_dgp.cli import commands
+    from ppl_dgp.cli.run_directory import place
+
+    frame, figures = commands.predict(Path(run_dir), source, target, drop_missing, seed, _sayer(quiet))
+    if out is not None:
+        place(Path(out), lambda path: frame.to_csv(path, index=False))
+    if as_json:
+        rows = {} if out is not None else {"predictions": json.loads(frame.to_json(orient="records"))}
+        _print_json({**figures, "out": out, **rows})
+    elif out is None:
+        sys.stdout.write(frame.to_csv(index=False))
+    else:
+        typer.echo(f"{len(frame)} predictions in {out}")
+        for name, value in figures.items():
+            if value is not None and name != "rows":
+                typer.echo(f"{name} {value:.6g}")
+
+
+@app.command()
+def show(run_dir: RunDir, as_json: Json = False) -> None:
+    """Show what the run in RUN_DIR was asked and what it found."""
+    from ppl_dgp.cli import run_directory
+
+    record = run_directory.read(Path(run_dir))
+    if record.status == "done":
+        run_directory.load_parameters(Path(run_dir))
+    if as_json:
+        values = record.to_json()
+        result = values.pop("result")
+        return _print_json({**result, "status": record.status, "run_directory": run_dir, "config": values})
+    _print_record(run_dir, record)
+
+
+_FIT = tuple(Settings.__dataclass_fields__)
+
+
+def _given(context: typer.Context) -> set[str]:
+    """Names of the options that stand on the command line."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+
+
+def _precision(float32: bool, float64: bool) -> str | None:
+    if float32 and float64:
+        raise BadInput("--float32 and --float64 are both given", "leave one of them out")
+    return "float32" if float32 else "float64" if float64 else None
+
+
+def _sayer(quiet: bool) -> Callable[[str], None]:
+    """Notes go to standard error."""
+    return (lambda text: None) if quiet else (lambda text: print(f"ppl-dgp: {text}", file=sys.stderr))
+
+
+def _print_json(values: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(values, allow_nan=False, default=str) + "\n")
+
+
+def _print_record(folder: str, record: Any) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("", folder, title=f"{record.settings.model} on {record.source} ({record.status})")
+    shown = {"rows": f"{record.num_train} to train on, {record.num_test} to test"}
+    shown |= {"features": ", ".join(record.feature_names), "targets": ", ".join(record.target_names)}
+    settings = {name: value for name, value in record.settings.to_json().items() if value is not None}
+    for name, value in (shown | settings | record.result).items():
+        text = "–" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+        table.add_row(name.replace("_", " "), text)
+    Console().print(table)
+
+
+__all__ = ["app", "real_numbers", "words"]

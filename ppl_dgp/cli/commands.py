@@ -1,0 +1,227 @@
+"""What `fit`, `predict` and `show` do, once their arguments are read."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from ppl_dgp.checkpoint import INDEX
+from ppl_dgp.cli import run_directory
+from ppl_dgp.cli.artefacts import khat_of, write_artefacts
+from ppl_dgp.cli.errors import BadInput
+from ppl_dgp.cli.programs import Program, build, elbo, predict_rows, train
+from ppl_dgp.cli.report import finite, metrics, nats_per_row, prediction_frame
+from ppl_dgp.cli.run_directory import Record
+from ppl_dgp.cli.settings import Settings
+from ppl_dgp.data import Standardiser, Table, load_rows, load_table, split
+from ppl_dgp.fit import Fit, Interrupted
+
+CONTINUE = "continue it with the same command and --resume"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Task:
+    """A table cut into rows to train on and rows to test on, each in standardised units."""
+
+    table: Table
+    train_rows: np.ndarray
+    test_rows: np.ndarray
+    x_units: Standardiser
+    y_units: Standardiser
+
+    def rows(self, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Standardised inputs and targets of some rows."""
+        return self.x_units.transform(self.table.X[which]), self.y_units.transform(self.table.y[which])
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the table and of which rows are trained on."""
+        digest = hashlib.sha256(self.table.fingerprint().encode())
+        digest.update(np.ascontiguousarray(self.train_rows, dtype="<i8").tobytes())
+        return digest.hexdigest()
+
+
+def load_task(source: str, settings: Settings) -> Task:
+    """The data of a fit; only the rows to train on decide the standardisation. Raises DataError or BadInput."""
+    table = load_table(source, settings.target, settings.drop_missing, settings.seed)
+    train_rows, test_rows = split(table, settings.split, settings.test_fraction, settings.seed)
+    y = table.y[train_rows]
+    for name, varies in zip(table.target_names, (y != y[0]).any(axis=0), strict=True):
+        if not varies:
+            raise BadInput(
+                f"target {name!r} of {table.name} is constant over the rows to train on",
+                "choose another target, --split or --seed",
+            )
+    units = Standardiser.fit(table.X[train_rows]), Standardiser.fit(y)
+    return Task(table, train_rows, test_rows, *units)
+
+
+def precision(settings: Settings) -> Settings:
+    """The settings with their precision decided: 64 bits on a CPU, else 32, unless asked otherwise."""
+    if settings.precision is not None:
+        return settings
+    return dataclasses.replace(settings, precision="float64" if jax.default_backend() == "cpu" else "float32")
+
+
+def fit(
+    source: str,
+    settings: Settings,
+    given: Collection[str],
+    out: str | None,
+    resume: bool,
+    progress: bool,
+    say: Any,
+) -> tuple[Path, Record]:
+    """Fit, evaluate and fill a run directory; `given` names the settings that were asked for explicitly.
+
+    Raises BadInput and the errors of the data before anything is written; KeyboardInterrupt, after saving,
+    when interrupted.
+    """
+    settings.check()
+    earlier = None
+    if resume:
+        if out is None:
+            raise BadInput("--resume is given without --out", "name the run directory to continue")
+        folder = Path(out)
+        earlier = run_directory.read(folder)
+        settings = _continued(earlier.settings, settings, given)
+    else:
+        stem = f"{Path(source).stem}-{settings.model}"
+        folder = run_directory.fresh_folder(
+            out, stem, "name another directory, or continue its run with --resume"
+        )
+    task = load_task(source, settings)
+    for note in task.table.notes:
+        say(f"note: {note}")
+    settings = precision(settings).resolve(len(task.train_rows))
+    record = Record(
+        settings=settings,
+        source=source,
+        fingerprint=task.fingerprint(),
+        feature_names=task.table.feature_names,
+        target_names=task.table.target_names,
+        x_units=task.x_units,
+        y_units=task.y_units,
+        num_train=len(task.train_rows),
+        num_test=len(task.test_rows),
+    )
+    if earlier is not None and earlier.fingerprint != record.fingerprint:
+        raise BadInput(
+            f"run directory {str(folder)!r} was fitted on other data than {source!r}",
+            "resume with the source it was made of, or choose another --out",
+        )
+    program = build(settings, len(record.target_names))
+    say(f"fitting {settings.model} to {record.num_train} rows, writing to {folder}")
+    with jax.enable_x64(settings.precision == "float64"):
+        try:
+            return folder, _run(folder, record, task, program, resume, progress)
+        except Interrupted as stop:
+            raise KeyboardInterrupt(
+                f"interrupted after {stop.fit.steps} steps; {str(folder)!r} holds the fit so far, {CONTINUE}"
+            ) from None
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"interrupted; {str(folder)!r} holds what was done so far, {CONTINUE}"
+            ) from None
+
+
+def _run(folder: Path, record: Record, task: Task, program: Program, resume: bool, progress: bool) -> Record:
+    existed = folder.exists()
+    run_directory.write(folder, record)
+    x, y = task.rows(task.train_rows)
+    saved = folder / "checkpoint"
+    training = {"x": x, "y": y} if program.guide is None else {}
+    try:
+        continued = resume and (saved / INDEX).is_file()
+        fitted = train(program, x, y, checkpoint=saved, resume=continued, progress=progress)
+    except Interrupted as stop:
+        run_directory.save_parameters(folder, stop.fit.params, training)
+        run_directory.write(folder, dataclasses.replace(record, status="interrupted"))
+        raise
+    except Exception:
+        if not resume:  # nothing half-written
+            shutil.rmtree(folder, ignore_errors=True)
+            if existed:
+                folder.mkdir(exist_ok=True)
+        raise
+    run_directory.save_parameters(folder, fitted.params, training)
+    return finish(folder, record, task, program, fitted)
+
+
+def finish(folder: Path, record: Record, task: Task, program: Program, fitted: Fit) -> Record:
+    """Evaluate a fit on its rows and write everything of the run directory but the parameters."""
+    x, y = task.rows(task.train_rows)
+    bound, error = elbo(program, fitted.params, x, y)
+    tested = len(task.test_rows) > 0
+    rows = task.test_rows if tested else task.train_rows
+    prediction = predict_rows(program, fitted.params, *task.rows(rows), training=(x, y))
+    targets = task.table.y[rows]
+    frame = prediction_frame(prediction, targets, task.y_units, record.target_names, rows)
+    run_directory.place(folder / "predictions.csv", lambda path: frame.to_csv(path, index=False))
+    running = max(fitted.seconds - fitted.compile_seconds, 1e-9)
+    result = {
+        # log p(y) of the data = log p of the standardised data − N Σ log s
+        "elbo": finite(bound - len(x) * nats_per_row(task.y_units)),
+        "elbo_se": finite(error),
+        **metrics(prediction if tested else None, targets, task.y_units),
+        "khat": khat_of(program, fitted, x, y),
+        "seconds": finite(fitted.seconds),
+        "steps": fitted.steps,
+        "steps_per_second": finite(fitted.steps / running),
+        "rejected_steps": fitted.rejected_steps,
+        "parameters": int(sum(np.size(value) for value in fitted.params.values())),
+    }
+    write_artefacts(folder, program, fitted, task, prediction, rows)
+    done = dataclasses.replace(record, status="done", result=result)
+    run_directory.write(folder, done)
+    return done
+
+
+def _continued(earlier: Settings, asked: Settings, given: Collection[str]) -> Settings:
+    """The settings of a run to go on with; of those given again only the steps may differ."""
+    for name in given:
+        before, now = getattr(earlier, name), getattr(asked, name)
+        if name != "steps" and before != now:
+            option = name.replace("_", "-")
+            raise BadInput(
+                f"--{option} is {now} but the run to resume was made with {before}",
+                f"leave --{option} out, or start a new run in another --out",
+            )
+    return dataclasses.replace(earlier, steps=asked.steps) if "steps" in given else earlier
+
+
+def predict(
+    folder: Path, source: str, target: str | None, drop_missing: bool, seed: int | None, say: Any
+) -> tuple[Any, dict[str, Any]]:
+    """Predictions of a run's model at the rows of `source`, as a DataFrame, and figures where it has targets.
+
+    Raises BadInput, CheckpointError or DataError if the run or the rows cannot be used.
+    """
+    record = run_directory.read(folder)
+    params, training = run_directory.load_parameters(folder)
+    if record.status != "done":
+        say(f"note: the run in {str(folder)!r} was not finished; predictions are those of its fit so far")
+    settings = record.settings
+    x, y, notes = load_rows(
+        source,
+        record.feature_names,
+        record.target_names,
+        target=target,
+        drop_missing=drop_missing,
+        seed=settings.seed if seed is None else seed,
+    )
+    for note in notes:
+        say(f"note: {note}")
+    program = build(settings, len(record.target_names))
+    rows = (training["x"], training["y"]) if program.guide is None else None
+    targets = None if y is None else record.y_units.transform(y)
+    with jax.enable_x64(settings.precision == "float64"):
+        prediction = predict_rows(program, params, record.x_units.transform(x), targets, training=rows)
+    frame = prediction_frame(prediction, y, record.y_units, record.target_names, np.arange(len(x)))
+    return frame, {"rows": len(x), **metrics(prediction, y, record.y_units)}

@@ -1,0 +1,61 @@
+"""The entry point: every way out is an exit code, every error one line on standard error."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import typer
+
+INTERRUPTED = 130
+# typer's own usage errors, whichever copy of click it is built on
+_USAGE: tuple[type[BaseException], ...] = tuple(
+    kind for kind in typer.BadParameter.__mro__ if kind.__name__ in ("UsageError", "ClickException")
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `ppl-dgp` with `argv` (default: the process's own). Returns 0, 2 for bad input, 130 if interrupted."""
+    from ppl_dgp.cli.app import app
+
+    try:
+        code = app(args=None if argv is None else list(argv), prog_name="ppl-dgp", standalone_mode=False)
+        return int(code or 0)
+    except _USAGE as error:
+        name = getattr(getattr(error, "ctx", None), "command_path", None) or "ppl-dgp"
+        message = error.format_message().strip().rstrip(".")  # type: ignore[attr-defined]
+        return _complain(f"{message or 'no command given'}; see '{name} --help'")
+    except typer.Exit as done:
+        return done.exit_code
+    except (KeyboardInterrupt, typer.Abort) as interrupt:
+        print(f"ppl-dgp: {str(interrupt) or 'interrupted; nothing was kept'}", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # the reader of standard output has gone: no more to say, and nothing to flush at exit
+        sys.stdout = open(os.devnull, "w")
+        return 0
+    except OSError as error:
+        where = f" {str(error.filename)!r}" if error.filename else ""
+        return _complain(
+            f"cannot read or write{where} ({error.strerror or error}); check the path and its rights"
+        )
+    except Exception as error:
+        if not _expected(error):
+            raise
+        return _complain(str(error))
+
+
+def _expected(error: Exception) -> bool:
+    """Whether the error is of the kinds whose messages are written for the user."""
+    from ppl_dgp.checkpoint import CheckpointError
+    from ppl_dgp.cli.errors import BadInput
+    from ppl_dgp.data import DataError
+    from ppl_dgp.fit import FitError
+
+    return isinstance(error, (BadInput, CheckpointError, DataError, FitError))
+
+
+def _complain(message: str) -> int:
+    print(f"ppl-dgp: error: {' '.join(message.split())}", file=sys.stderr)
+    return 2

@@ -1,0 +1,188 @@
+"""From settings to a model, guide and objective, their fit, and predictions, all in standardised units."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import cho_solve, solve_triangular
+from jax.scipy.stats import norm
+from jaxtyping import Array, Float, Shaped
+from numpyro.handlers import seed, substitute, trace
+from numpyro.infer import ELBO
+
+from ppl_dgp import kernels
+from ppl_dgp.cli.settings import KERNELS, Settings
+from ppl_dgp.fit import Fit, fit_lbfgs, fit_svi
+from ppl_dgp.guides import (
+    Conditional,
+    Diagonal,
+    DoublyStochastic,
+    FullRank,
+    Guide,
+    HiddenRule,
+    Markov,
+    MeanField,
+)
+from ppl_dgp.linalg import cholesky
+from ppl_dgp.models import deep_gp, exact_gp_regression, sparse_gp_regression
+from ppl_dgp.models.parts import kernel_parameters
+from ppl_dgp.objectives import BlackBoxAlpha, PowerEP
+from ppl_dgp.predict import Prediction, predict
+
+HIDDEN_RULES: dict[str, Callable[[], HiddenRule]] = {
+    "mean-field": MeanField,
+    "markov": Markov,
+    "conditional": Conditional,
+    "conditional-tied": lambda: Conditional(tied=True),
+    "conditional-free": lambda: Conditional(free=True),
+    "doubly-stochastic": DoublyStochastic,
+}
+INDUCING_RULES = {"full-rank": FullRank, "diagonal": Diagonal}
+OBJECTIVES = {"power-ep": PowerEP, "black-box-alpha": BlackBoxAlpha}
+LEVELS = (0.025, 0.5, 0.975)
+PREDICTION_DRAWS = 200
+ELBO_DRAWS = 100
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A model with its guide (None where nothing is latent) and objective, made of resolved settings."""
+
+    settings: Settings
+    model: Callable[..., Any]
+    guide: Callable[..., Any] | None
+    objective: ELBO | None
+
+
+def build(settings: Settings, num_outputs: int) -> Program:
+    """The model, guide and objective that resolved `settings` name, for P = `num_outputs` target columns."""
+    kernel = getattr(kernels, KERNELS[settings.kernel])
+    if settings.model == "gp":
+        return Program(settings, exact_gp_regression(kernel=kernel), None, None)
+    assert settings.inducing is not None
+    inducing = INDUCING_RULES[settings.inducing_rule]()
+    objective = OBJECTIVES[settings.objective](settings.alpha, settings.particles)
+    if settings.model == "sparse-gp":
+        model = sparse_gp_regression(settings.inducing, num_outputs=num_outputs, kernel=kernel)
+        return Program(settings, model, Guide(model, inducing=inducing), objective)
+    model = deep_gp(settings.widths, settings.inducing, num_outputs=num_outputs, kernel=kernel)
+    guide = Guide(model, hidden=HIDDEN_RULES[settings.hidden](), inducing=inducing)
+    return Program(settings, model, guide, objective)
+
+
+def train(
+    program: Program,
+    x: Float[np.ndarray, "N D"],
+    y: Float[np.ndarray, "N P"],
+    *,
+    checkpoint: Path | None = None,
+    resume: bool = False,
+    progress: bool = False,
+) -> Fit:
+    """Fit the program to standardised rows; raises what `fit_svi` and `fit_lbfgs` do."""
+    settings = program.settings
+    assert settings.steps is not None
+    key = jax.random.key(settings.seed)
+    if program.guide is None or program.objective is None:
+        return fit_lbfgs(key, program.model, x, y, steps=settings.steps)
+    return fit_svi(
+        key,
+        program.model,
+        program.guide,
+        program.objective,
+        x,
+        y,
+        steps=settings.steps,
+        batch_size=settings.batch,
+        learning_rate=settings.learning_rate,
+        restarts=settings.restarts,
+        progress=progress,
+        checkpoint=checkpoint,
+        resume=resume,
+    )
+
+
+def elbo(
+    program: Program, params: dict[str, Array], x: Float[np.ndarray, "N D"], y: Float[np.ndarray, "N P"]
+) -> tuple[float, float]:
+    """ELBO and its standard error over `ELBO_DRAWS` draws, in nats; the exact log evidence where it is known."""
+    key = jax.random.key(program.settings.seed + 1)
+    rows, targets = jnp.asarray(x), jnp.asarray(y)
+    if program.guide is None:
+        sites = trace(substitute(seed(program.model, key), params)).get_trace(rows, targets)
+        return float(sites["y"]["fn"].log_prob(sites["y"]["value"]).sum()), 0.0
+    bound = PowerEP(0.0, num_particles=1)
+
+    @jax.jit
+    def draw(keys: Shaped[Array, " draws"], params: dict[str, Array], rows: Array, targets: Array) -> Array:
+        one = lambda k: -bound.loss(k, params, program.model, program.guide, rows, targets)  # noqa: E731
+        return jax.lax.map(one, keys)
+
+    draws = np.asarray(draw(jax.random.split(key, ELBO_DRAWS), params, rows, targets))
+    return float(draws.mean()), float(draws.std(ddof=1) / np.sqrt(len(draws)))
+
+
+def predict_rows(
+    program: Program,
+    params: dict[str, Array],
+    x: Float[np.ndarray, "N D"],
+    y: Float[np.ndarray, "N P"] | None,
+    training: tuple[Float[np.ndarray, "K D"], Float[np.ndarray, "K P"]] | None = None,
+    levels: Sequence[float] = LEVELS,
+) -> Prediction:
+    """Prediction at standardised rows; the exact GP needs its `training` rows and targets."""
+    if program.guide is not None:
+        key = jax.random.key(program.settings.seed + 2)
+        return predict(
+            key,
+            program.model,
+            program.guide,
+            params,
+            x,
+            y,
+            num_samples=PREDICTION_DRAWS,
+            levels=tuple(levels),
+        )
+    assert training is not None
+    kernel = getattr(kernels, KERNELS[program.settings.kernel])
+    return _exact(kernel, params, x, y, *training, levels=tuple(levels))
+
+
+def _exact(
+    kernel: Callable[..., kernels.Kernel],
+    params: dict[str, Array],
+    x: Float[np.ndarray, "N D"],
+    y: Float[np.ndarray, "N P"] | None,
+    train_x: Float[np.ndarray, "K D"],
+    train_y: Float[np.ndarray, "K P"],
+    levels: tuple[float, ...],
+    block: int = 1000,
+) -> Prediction:
+    """The exact GP's predictive, Rasmussen and Williams 2006, eq. 2.23 to 2.24; rows go in blocks."""
+    k = substitute(lambda: kernel_parameters("gp", kernel, train_x.shape[1]), params)()
+    noise = params["likelihood/noise"]
+    rows = jnp.asarray(train_x)
+    # K + s²I = L Lᵀ
+    lower, _ = cholesky(k(rows, rows) + noise * jnp.eye(len(rows)), 0.0)
+    weights = cho_solve((lower, True), jnp.asarray(train_y))
+    means, variances = [], []
+    for start in range(0, len(x), block):
+        new = jnp.asarray(x[start : start + block])
+        cross = k(rows, new)
+        means.append(np.asarray(cross.T @ weights))
+        # k** − k*ᵀ (K + s²I)⁻¹ k*, which rounding alone can take below 0
+        explained = jnp.square(solve_triangular(lower, cross, lower=True)).sum(0)
+        variances.append(np.asarray(jnp.maximum(k.diag(new) - explained, 0.0)))
+    mean = np.concatenate(means)
+    f_variance = np.broadcast_to(np.concatenate(variances)[:, None], mean.shape)
+    variance = f_variance + np.asarray(noise)
+    deviation = np.sqrt(variance)
+    quantiles = np.stack([mean + float(norm.ppf(level)) * deviation for level in levels]) if levels else None
+    density = None if y is None else np.asarray(norm.logpdf(y, mean, deviation).sum(-1))
+    return Prediction(mean, f_variance, mean, variance, levels, quantiles, None, density)

@@ -1,0 +1,67 @@
+"""Figures of merit in the units of the data, and the table of predictions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int
+
+from ppl_dgp.data import Standardiser
+from ppl_dgp.predict import Prediction
+
+
+def nats_per_row(units: Standardiser) -> float:
+    """Σ_p log s_p: what a row's log density loses on the way from standardised to original units."""
+    return float(np.log(units.scale).sum())
+
+
+def metrics(
+    prediction: Prediction | None, y: Float[np.ndarray, "N P"] | None, units: Standardiser
+) -> dict[str, float | None]:
+    """Mean log density per row, RMSE and coverage of the 95 % interval against `y`, all in original units.
+
+    None throughout where there is nothing to compare with.
+    """
+    if prediction is None or y is None or prediction.log_density is None or prediction.quantiles is None:
+        return {"test_log_density": None, "test_rmse": None, "coverage95": None}
+    lower, upper = units.inverse(prediction.quantiles[0]), units.inverse(prediction.quantiles[-1])
+    error = units.inverse(prediction.mean) - y
+    return {
+        "test_log_density": finite(prediction.log_density.mean() - nats_per_row(units)),
+        "test_rmse": finite(np.sqrt(np.mean(np.square(error)))),
+        "coverage95": finite(np.mean((lower <= y) & (y <= upper))),
+    }
+
+
+def finite(value: Any) -> float | None:
+    """A Python float, None where it is no finite number: JSON has no other way to say it."""
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def prediction_frame(
+    prediction: Prediction,
+    y: Float[np.ndarray, "N P"] | None,
+    units: Standardiser,
+    target_names: Sequence[str],
+    rows: Int[np.ndarray, " N"],
+) -> pd.DataFrame:
+    """One line per row: its number, and for each target value, mean, sd, median and 95 % interval."""
+    assert prediction.quantiles is not None
+    columns: dict[str, np.ndarray] = {"row": np.asarray(rows)}
+    mean, deviation = units.inverse(prediction.mean), np.sqrt(prediction.variance) * units.scale
+    quantiles = units.inverse(prediction.quantiles)
+    for p, name in enumerate(target_names):
+        if y is not None:
+            columns[name] = y[:, p]
+        columns[f"{name}_mean"] = mean[:, p]
+        columns[f"{name}_sd"] = deviation[:, p]
+        for label, values in zip(("lower95", "median", "upper95"), quantiles, strict=True):
+            columns[f"{name}_{label}"] = values[:, p]
+    if prediction.log_density is not None:
+        columns["log_density"] = prediction.log_density - nats_per_row(units)
+    return pd.DataFrame(columns)

@@ -1,0 +1,162 @@
+"""The settings of one fit: checked before anything is loaded or compiled, kept in the run directory as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ppl_dgp.cli.errors import BadInput
+
+MODELS = {
+    "gp": "exact GP regression: closed form, O(N³), for up to a few thousand rows",
+    "sparse-gp": "sparse GP regression: inducing points, minibatches",
+    "deep-gp": "deep GP: layers of sparse GPs, for steps and changing lengthscales",
+}
+HIDDEN = {
+    "mean-field": "one Gaussian per datum and layer",
+    "markov": "linear in the layer before",
+    "conditional": "the model's own function and a free Gaussian, mixed per datum; contains the first and the last",
+    "conditional-tied": "the same with one draw of the function's inducing outputs",
+    "conditional-free": "free linear map of the inducing outputs per datum",
+    "doubly-stochastic": "the model's own conditional, nothing learnt per datum",
+}
+INDUCING = {"full-rank": "q(u) with a full covariance", "diagonal": "q(u) with a diagonal one"}
+OBJECTIVES = {
+    "power-ep": "a lower bound at every α, the ELBO at 0",
+    "black-box-alpha": "an energy, no bound for α > 0; the ELBO at 0",
+}
+KERNELS = {
+    "rbf": "RBF",
+    "matern12": "Matern12",
+    "matern32": "Matern32",
+    "matern52": "Matern52",
+    "rational-quadratic": "RationalQuadratic",
+    "periodic": "Periodic",
+    "linear": "Linear",
+}
+DEFAULT_INDUCING = 100
+FULL_BATCH_ROWS = 2000  # up to so many rows every step sees them all
+DEFAULT_BATCH = 1000
+DEFAULT_STEPS = {"gp": 100, "sparse-gp": 3000, "deep-gp": 5000}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that decides the numbers of a fit, besides the data."""
+
+    model: str = "deep-gp"
+    hidden: str = "doubly-stochastic"
+    inducing_rule: str = "full-rank"
+    objective: str = "power-ep"
+    alpha: float = 0.0
+    widths: tuple[int, ...] = (2, 2)
+    inducing: int | None = None
+    kernel: str = "rbf"
+    particles: int | None = None
+    steps: int | None = None
+    batch: int | None = None
+    learning_rate: float = 0.01
+    restarts: int = 1
+    seed: int = 0
+    precision: str | None = None
+    target: str | None = None
+    drop_missing: bool = False
+    split: int | None = None
+    test_fraction: float = 0.1
+
+    def check(self) -> None:
+        """Raise BadInput for the first setting that no data could make right."""
+        for option, value, allowed in (
+            ("--model", self.model, MODELS),
+            ("--hidden", self.hidden, HIDDEN),
+            ("--inducing-rule", self.inducing_rule, INDUCING),
+            ("--objective", self.objective, OBJECTIVES),
+            ("--kernel", self.kernel, KERNELS),
+        ):
+            if value not in allowed:
+                raise BadInput(
+                    f"{option} is {value!r}, which is unknown", f"choose from {', '.join(allowed)}"
+                )
+        if not 0.0 <= self.alpha <= 1.0:
+            raise BadInput(
+                f"--alpha is {self.alpha:g}, outside [0, 1]", "give a number from 0 (the ELBO) to 1"
+            )
+        for width in self.widths:
+            if width < 1:
+                raise BadInput(
+                    f"--widths has a layer of width {width}", "every hidden layer needs at least 1 output"
+                )
+        for option, number in (
+            ("--inducing", self.inducing),
+            ("--particles", self.particles),
+            ("--steps", self.steps),
+            ("--batch", self.batch),
+            ("--restarts", self.restarts),
+        ):
+            if number is not None and number < 1:
+                raise BadInput(f"{option} is {number}", "give a whole number of at least 1")
+        if not 0 <= self.seed < 2**32:
+            raise BadInput(f"--seed is {self.seed}", "give a whole number from 0 to 4294967295")
+        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0.0):
+            raise BadInput(
+                f"--learning-rate is {self.learning_rate:g}", "give a positive number, such as 0.01"
+            )
+
+    def resolve(self, num_rows: int) -> Settings:
+        """Defaults that depend on the `num_rows` rows to train on, filled in. Raises BadInput if more is asked."""
+        rows = f"{num_rows} rows to train on"
+        if self.model != "gp" and self.inducing is not None and self.inducing > num_rows:
+            raise BadInput(
+                f"--inducing is {self.inducing}, more than the {rows}", f"lower it to at most {num_rows}"
+            )
+        if self.model != "gp" and self.batch is not None and self.batch > num_rows:
+            raise BadInput(
+                f"--batch is {self.batch}, more than the {rows}", f"lower it to at most {num_rows}"
+            )
+        batch = DEFAULT_BATCH if num_rows > FULL_BATCH_ROWS else None
+        return dataclasses.replace(
+            self,
+            inducing=self.inducing or min(DEFAULT_INDUCING, num_rows),
+            batch=self.batch or (None if self.model == "gp" else batch),
+            steps=self.steps or DEFAULT_STEPS[self.model],
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return dataclasses.asdict(self) | {"widths": list(self.widths)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Settings:
+        """The inverse of `to_json`. Raises KeyError, TypeError or ValueError if `values` is not of it."""
+        settings = cls(
+            **{field.name: values[field.name] for field in dataclasses.fields(cls)}
+            | {"widths": tuple(int(width) for width in values["widths"])}
+        )
+        settings.check()
+        return settings
+
+
+def whole_numbers(option: str, text: str) -> tuple[int, ...]:
+    """`"2,2"` to `(2, 2)`. Raises BadInput for anything else."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise BadInput(
+            f"{option} is {text!r}", "give whole numbers with commas between, such as 2,2"
+        ) from None
+
+
+def real_numbers(option: str, text: str) -> tuple[float, ...]:
+    """`"0,0.5"` to `(0.0, 0.5)`. Raises BadInput for anything else."""
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise BadInput(f"{option} is {text!r}", "give numbers with commas between, such as 0,0.5") from None
+
+
+def words(text: str) -> Sequence[str]:
+    """A comma list, without blanks and repetitions."""
+    return list(dict.fromkeys(part.strip() for part in text.split(",")))
