@@ -51,7 +51,7 @@ def deep_gp(
     :param noise: variance of y's noise: None to learn it, a number to fix it, or one per training row (N,).
     :param inner_noise: where the learnt noise variances s_l² of hidden layers start.
     :param train_inducing: whether the inducing inputs are learnt.
-    :param subsample_size: rows per step drawn by the plate itself, at O(N) per step; better is ``fit_svi(batch_size=)``.
+    :param subsample_size: rows per step drawn by the plate, at O(N) per step; ``fit_svi(batch_size=)`` is better.
     :param jitter: see :func:`ppl_dgp.gp.sparse_gp`.
     :raises ValueError: for a width below 1, or where shapes do not fit, naming them.
     """

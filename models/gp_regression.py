@@ -37,7 +37,9 @@ def exact_gp_regression(
 
     def model(x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None) -> Any:
         if index is not None:
-            raise ValueError("index: found a minibatch, but the exact GP needs all rows; use sparse_gp_regression")
+            raise ValueError(
+                "index: found a minibatch, but the exact GP needs all rows; use sparse_gp_regression"
+            )
         y = as_columns(x, y)
         k = kernel_parameters("gp", kernel, x.shape[1])
         noise_rows = rows_of_noise(noise_variance(noise), None, y is not None)
@@ -69,7 +71,7 @@ def sparse_gp_regression(
     :param kernel: a kernel class, or a function D → kernel that calls ``numpyro.param`` or ``sample`` itself.
     :param noise: the noise variance: None to learn it, a number to fix it, or one per training row (N,).
     :param train_inducing: whether Z is learnt; it starts at k-means centres of the rows.
-    :param subsample_size: rows per step drawn by the plate itself, at O(N) per step; better is ``fit_svi(batch_size=)``.
+    :param subsample_size: rows per step drawn by the plate, at O(N) per step; ``fit_svi(batch_size=)`` is better.
     :param jitter: see :func:`ppl_dgp.gp.sparse_gp`.
     :raises ValueError: where shapes do not fit, naming them.
     """

@@ -33,9 +33,9 @@ def kernel_parameters(
     input_dim: int,
     starts: dict[str, float] | None = None,
 ) -> Kernel:
-    """The kernel of layer ``name`` with its values as ``numpyro.param`` sites ``name/variance``, ``name/lengthscale`` ….
+    """The kernel of layer ``name``, its values ``numpyro.param`` sites ``name/variance``, ``name/lengthscale`` ….
 
-    :param kernel: a kernel class of :mod:`ppl_dgp.kernels`, or a function of the input dimension D that returns a kernel.
+    :param kernel: a class of :mod:`ppl_dgp.kernels`, or a function of the input dimension D that returns a kernel.
     :param starts: initial values that differ from 1.
     """
     values = _STARTS.get(kernel)  # type: ignore[call-overload]
@@ -49,7 +49,9 @@ def kernel_parameters(
     return kernel(**arguments)
 
 
-def inducing_inputs(name: str, x: Float[Array, "N D"], num_inducing: int, train: bool = True) -> Float[Array, "M D"]:
+def inducing_inputs(
+    name: str, x: Float[Array, "N D"], num_inducing: int, train: bool = True
+) -> Float[Array, "M D"]:
     """The site ``name/inducing``: M inputs, started at k-means centres of x.
 
     :raises ValueError: if M is not positive, or exceeds the rows that initialise it.
@@ -109,12 +111,16 @@ def as_columns(x: Array, y: Array | None, num_outputs: int | None = None) -> Flo
     :raises ValueError: if x is not a matrix, or y does not fit x or ``num_outputs``.
     """
     if jnp.ndim(x) != 2:
-        raise ValueError(f"x: found shape {jnp.shape(x)}, expected (N, D); give a column per input, x[:, None]")
+        raise ValueError(
+            f"x: found shape {jnp.shape(x)}, expected (N, D); give a column per input, x[:, None]"
+        )
     if y is None:
         return None
     columns = y[:, None] if jnp.ndim(y) == 1 else y
     if columns.shape[0] != x.shape[0]:
-        raise ValueError(f"y: found {columns.shape[0]} rows, expected {x.shape[0]} as x has; check how they were cut")
+        raise ValueError(
+            f"y: found {columns.shape[0]} rows, expected {x.shape[0]} as x has; check how they were cut"
+        )
     if num_outputs is not None and columns.shape[1] != num_outputs:
         raise ValueError(
             f"y: found {columns.shape[1]} columns, expected {num_outputs}; make the model with num_outputs="

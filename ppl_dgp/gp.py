@@ -67,7 +67,9 @@ def sparse_gp(
     :raises ValueError: if Z is not a matrix, or ``num_outputs`` is not positive.
     """
     if jnp.ndim(inducing) != 2:
-        raise ValueError(f"inducing: found shape {jnp.shape(inducing)}, expected (M, D); give one row per input")
+        raise ValueError(
+            f"inducing: found shape {jnp.shape(inducing)}, expected (M, D); give one row per input"
+        )
     if num_outputs < 1:
         raise ValueError(f"num_outputs: found {num_outputs}, expected at least 1")
     lower, used = cholesky(kernel(inducing, inducing), jitter)
@@ -97,10 +99,14 @@ class SparseGP:
         :raises ValueError: if h is not (B, D) with the D of the inducing inputs.
         """
         if isinstance(h, Gaussian):
-            raise TypeError(f"{self.name}: found moments of the inputs, expected draws (B, D); sample h instead")
+            raise TypeError(
+                f"{self.name}: found moments of the inputs, expected draws (B, D); sample h instead"
+            )
         if jnp.ndim(h) != 2 or h.shape[1] != self.inducing.shape[1]:
             expected = f"(B, {self.inducing.shape[1]})"
-            raise ValueError(f"{self.name}: found inputs of shape {jnp.shape(h)}, expected {expected}, as Z has")
+            raise ValueError(
+                f"{self.name}: found inputs of shape {jnp.shape(h)}, expected {expected}, as Z has"
+            )
         weights = self.kernel(h, self.inducing) @ self.whiten.T
         residual = self.kernel.diag(h) - jnp.square(weights).sum(1)
         # k(h,h) ≥ ‖A‖² in exact arithmetic; rounding alone can bring it below, by a few ulps of k
@@ -173,7 +179,7 @@ class Emission(dist.Distribution):
         return constraints.independent(self.likelihood.support, 1)
 
     def tempered(self, value: Array, alpha: float, *, u_outside: bool = False) -> Float[Array, "B"]:
-        """t_α of each row, summed over outputs; with ``u_outside`` the variance due to q(u) is averaged outside the log."""
+        """t_α of each row, summed over outputs; ``u_outside`` averages the variance of q(u) outside the log."""
         marginal = self.marginal
         if u_outside:
             parts = (marginal.mean, jnp.broadcast_to(marginal.residual, marginal.mean.shape), marginal.from_u)

@@ -18,6 +18,7 @@ from numpyro.primitives import Messenger
 
 from ppl_dgp.gp import Emission, emission_of
 from ppl_dgp.guides import Guide
+from ppl_dgp.likelihoods import Gaussian
 from ppl_dgp.linalg import cholesky
 from ppl_dgp.objectives.carrying import Carried, Carrying
 
@@ -159,8 +160,17 @@ class _JointRows(Messenger):
 
     def process_message(self, msg: dict[str, Any]) -> None:
         emission = emission_of(msg["fn"]) if msg["type"] == "sample" else None
-        if emission is None or msg["is_observed"] or msg["infer"].get("role") != "hidden" or msg["value"] is not None:
+        if (
+            emission is None
+            or msg["is_observed"]
+            or msg["infer"].get("role") != "hidden"
+            or msg["value"] is not None
+        ):
             return
+        if not isinstance(emission.likelihood, Gaussian):
+            raise TypeError(
+                f"model: found hidden site {msg['name']!r} whose noise is not Gaussian; use noisy()"
+            )
         key_f, key_noise = jax.random.split(numpyro.prng_key())
         noise = jax.random.normal(key_noise, emission.marginal.mean.shape)
         msg["value"] = _joint_draw(key_f, emission) + jnp.sqrt(emission.likelihood.variance) * noise
@@ -207,7 +217,9 @@ def _emission(
         found = trace(substitute(_within(program, rows), params)).get_trace(x)
     emission = emission_of(found["y"]["fn"])
     if emission is None:
-        raise TypeError("model: found a site 'y' that is not made by noisy() or observe(); predict needs one that is")
+        raise TypeError(
+            "model: found a site 'y' that is not made by noisy() or observe(); predict needs one that is"
+        )
     return emission
 
 
@@ -221,7 +233,11 @@ def _within(fn: Callable[..., Any], messenger: Messenger) -> Callable[..., Any]:
 
 @lru_cache(maxsize=32)
 def _program(
-    model: Callable[..., Any], guide: Callable[..., Any], num_samples: int, levels: tuple[float, ...], samples: bool
+    model: Callable[..., Any],
+    guide: Callable[..., Any],
+    num_samples: int,
+    levels: tuple[float, ...],
+    samples: bool,
 ) -> Callable[..., dict[str, Array]]:
     """One compiled block of rows: the mixture's moments, and on request quantiles, draws and log density."""
 

@@ -91,10 +91,14 @@ class _Answer(Messenger):
     def _hidden(self, msg: dict[str, Any]) -> None:
         step = emission_of(msg["fn"])
         if step is None:
-            raise TypeError(f"guide: found {type(msg['fn']).__name__} at hidden site {msg['name']!r}, expected f(h)")
+            raise TypeError(
+                f"guide: found {type(msg['fn']).__name__} at hidden site {msg['name']!r}, expected f(h)"
+            )
         plates = msg["cond_indep_stack"]
         if len(plates) != 1:
-            raise ValueError(f"guide: found {len(plates)} plates around {msg['name']!r}, expected the data plate only")
+            raise ValueError(
+                f"guide: found {len(plates)} plates around {msg['name']!r}, expected the data plate only"
+            )
         params = self.guide.hidden.declare(msg["name"], self.sizes[plates[0].name], step)
         msg["fn"] = HiddenConditional(self.guide.hidden, params, step)
 
@@ -158,5 +162,3 @@ class Guide:
         other = Guide(self.model, DoublyStochastic(), self.inducing, None)
         other.observed, other._others = self.observed, self._others
         return other
-
-

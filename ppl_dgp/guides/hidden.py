@@ -40,7 +40,9 @@ def _rows(name: str, initial: Callable[[], Array], size: int, event_dim: int, **
 def _noise(step: Emission) -> Array:
     """Variance of a hidden layer's Gaussian noise, shape (B, Q)."""
     if not isinstance(step.likelihood, Gaussian):
-        raise TypeError("hidden: found a layer whose noise is not Gaussian; use f(h).noisy(variance) for hidden sites")
+        raise TypeError(
+            "hidden: found a layer whose noise is not Gaussian; use f(h).noisy(variance) for hidden sites"
+        )
     return jnp.broadcast_to(step.likelihood.variance, step.marginal.mean.shape)
 
 
@@ -214,7 +216,9 @@ class Free(HiddenRule):
     def conditional(self, params: Params, step: Emission) -> dist.Distribution:
         u = step.marginal.function.u
         if not isinstance(u, Array):
-            raise TypeError("Conditional(free=True): found moments of u, expected a draw; it depends on u as a whole")
+            raise TypeError(
+                "Conditional(free=True): found moments of u, expected a draw; it depends on u as a whole"
+            )
         projected = jnp.einsum("bqm,...qm->bq" if u.ndim == 2 else "bqm,bqm->bq", params["weights"], u)
         return dist.Normal(projected + params["loc"], params["scale"]).to_event(1)
 

@@ -180,7 +180,7 @@ def _global_kl(structure: Structure, model: Trace, guide: Trace) -> Array:
                 raise NotImplementedError
             term = kl_divergence(q["fn"], p["fn"]).sum()
         except NotImplementedError:
-            term = (q["fn"].log_prob(q["value"]).sum() - p["fn"].log_prob(q["value"]).sum())
+            term = q["fn"].log_prob(q["value"]).sum() - p["fn"].log_prob(q["value"]).sum()
         kl = kl + scale * term
     return kl
 

@@ -88,7 +88,9 @@ def find_structure(model: Trace, guide: Trace, alpha: float) -> Structure:
         if site["is_observed"]:
             found.factors.append(name)
         elif name not in guide:
-            raise ValueError(f"guide: found no site {name!r}, a latent of the model; give it a role or a guide")
+            raise ValueError(
+                f"guide: found no site {name!r}, a latent of the model; give it a role or a guide"
+            )
         elif inside:
             found.factors.append(name)
             found.local_sites.append(name)
@@ -121,5 +123,3 @@ def _find_carrying(found: Structure, model: Trace, guide: Trace) -> None:
         if moments_of(guide[name]["fn"]) is None or len(groups) != 1:
             wish = "joint_draw"
         found.carrying[name] = wish
-
-
