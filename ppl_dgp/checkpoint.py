@@ -8,7 +8,6 @@ state the current one. Nothing is pickled: reading a checkpoint runs no code of 
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -163,15 +162,15 @@ def _read_index(folder: Path) -> dict[str, Any]:
 
 def _replace(path: Path, content: bytes) -> None:
     """Write to a temporary name beside `path`, flush to disk, and move it over `path`."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
