@@ -1,0 +1,99 @@
+"""The functions inside a fitted model: each layer's f with its moments under q(u), and where the rows go through it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float
+from numpyro.handlers import replay, seed, substitute, trace
+
+from ppl_dgp.gp import Marginal, emission_of
+from ppl_dgp.guides import Guide
+from ppl_dgp.objectives.carrying import Carried, Carrying
+
+
+@dataclass(frozen=True, eq=False)
+class LayerMap:
+    """One layer: N rows of inputs and outputs, the layer on a grid where its input is a line, its inducing points.
+
+    ``mean`` and ``deviation`` (N, P) are those of f under q(u) at ``inputs`` (N, D), which are the mean outputs of the
+    layer before. ``inducing`` (M, D) and ``inducing_mean`` (M, P) are Z and E[u].
+    """
+
+    name: str
+    inputs: np.ndarray
+    mean: np.ndarray
+    deviation: np.ndarray
+    inducing: np.ndarray
+    inducing_mean: np.ndarray
+    grid: np.ndarray | None = None
+    grid_mean: np.ndarray | None = None
+    grid_deviation: np.ndarray | None = None
+
+
+def layer_maps(
+    model: Callable[..., Any],
+    guide: Callable[..., Any],
+    params: dict[str, Array],
+    x: Float[Array, "N D"],
+    *,
+    grid_size: int = 200,
+) -> list[LayerMap]:
+    """Every layer's input-output map, in the model's order, the rows of x carried by the layers' means.
+
+    :param params: constrained parameters, as ``Fit.params``.
+    :param grid_size: points on the grid of a layer with one input; it spans rows and inducing inputs.
+    :raises TypeError: if the model has no layer made by ``sparse_gp``.
+    """
+    maps = []
+    for name, marginal in layer_marginals(model, guide, params, x).items():
+        function = marginal.function
+        found = {
+            "inputs": marginal.inputs,
+            "mean": marginal.mean,
+            "deviation": marginal.variance**0.5,
+            "inducing": function.inducing,
+            "inducing_mean": function(function.inducing).mean,
+        }
+        if marginal.inputs.shape[1] == 1:
+            ends = np.concatenate([np.ravel(marginal.inputs), np.ravel(function.inducing)])
+            grid = np.linspace(ends.min(), ends.max(), grid_size)[:, None]
+            on_grid = function(jax.numpy.asarray(grid))
+            found |= {"grid": grid, "grid_mean": on_grid.mean, "grid_deviation": on_grid.variance**0.5}
+        maps.append(LayerMap(name=name, **{key: np.asarray(value) for key, value in found.items()}))
+    return maps
+
+
+def layer_marginals(
+    model: Callable[..., Any], guide: Callable[..., Any], params: dict[str, Array], x: Float[Array, "N D"]
+) -> dict[str, Marginal]:
+    """Each layer's marginals of f under q(u) at the rows of x, hidden sites held at their means; by layer name."""
+    key = jax.random.key(0)  # nothing that is returned depends on a draw
+    new_rows = guide.with_model_hidden() if isinstance(guide, Guide) else guide
+    sites = trace(substitute(seed(new_rows, key), params)).get_trace(x)
+    global_sites = {
+        name: site
+        for name, site in sites.items()
+        if site["type"] == "sample" and not any(frame.name == "data" for frame in site["cond_indep_stack"])
+    }
+    carrying: dict[str, Carrying] = {name: "moments" for name in global_sites if name.endswith("/u")}
+    carried = Carried(carrying, x.shape[0], key)
+    carried.answer_all(global_sites)
+
+    def at_the_mean(msg: dict[str, Any]) -> Array | None:
+        hidden = msg["type"] == "sample" and msg["infer"].get("role") == "hidden"
+        emission = emission_of(msg["fn"]) if hidden else None
+        return None if emission is None else emission.marginal.mean
+
+    program = substitute(seed(replay(model, global_sites), key), substitute_fn=at_the_mean)
+    with carried:
+        found = trace(substitute(program, params)).get_trace(x)
+    emissions = [emission_of(site["fn"]) for site in found.values() if site["type"] == "sample"]
+    marginals = {e.marginal.function.name: e.marginal for e in emissions if e is not None}
+    if not marginals:
+        raise TypeError("model: found no layer made by sparse_gp, expected at least one; there are no maps to show")
+    return marginals
