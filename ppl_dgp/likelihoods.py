@@ -15,10 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Num
 from numpyro.distributions import constraints
 
-Rows = Float[Array, "B P"]
+Rows = Float[Array, "*#rows"]  # (B, P), or (K, B, P) inside a quadrature
+Targets = Num[Array, "*#rows"]
 
 
 @jax.tree_util.register_dataclass
@@ -92,7 +93,7 @@ class Scalar:
         centres, log_weights = self._nodes(mean, outside)
         return (jnp.exp(log_weights) * self.tempered(y, centres, inside, alpha)).sum(0)
 
-    def sample(self, key: Array, mean: Rows, variance: Rows) -> Rows:
+    def sample(self, key: Array, mean: Rows, variance: Rows) -> Targets:
         """A draw of f, then one of y."""
         key_f, key_y = jax.random.split(key)
         noise = jax.random.normal(key_f, jnp.shape(mean), jnp.result_type(mean))
