@@ -188,6 +188,15 @@ def show(run_dir: RunDir, as_json: Json = False) -> None:
 _FIT = tuple(Settings.__dataclass_fields__)
 
 
+_SPARSE = {"hidden", "widths"}
+_UNUSED = {
+    "deep-gp": set[str](),
+    "sparse-gp": _SPARSE,
+    "gp": _SPARSE
+    | {"inducing", "inducing_rule", "objective", "alpha", "particles", "learning_rate", "restarts"},
+}
+
+
 def _given(context: typer.Context) -> set[str]:
     """Names of the options that stand on the command line."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
@@ -216,7 +225,12 @@ def _print_record(folder: str, record: Any) -> None:
     table = Table("", folder, title=f"{record.settings.model} on {record.source} ({record.status})")
     shown = {"rows": f"{record.num_train} to train on, {record.num_test} to test"}
     shown |= {"features": ", ".join(record.feature_names), "targets": ", ".join(record.target_names)}
-    settings = {name: value for name, value in record.settings.to_json().items() if value is not None}
+    unused = _UNUSED[record.settings.model]
+    settings = {
+        name: value
+        for name, value in record.settings.to_json().items()
+        if value is not None and name not in unused
+    }
     for name, value in (shown | settings | record.result).items():
         text = "–" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
         table.add_row(name.replace("_", " "), text)

@@ -14,10 +14,10 @@ import numpy as np
 
 from ppl_dgp.checkpoint import INDEX
 from ppl_dgp.cli import run_directory
-from ppl_dgp.cli.artefacts import khat_of, write_artefacts
+from ppl_dgp.cli.artefacts import khat_of, write_figures
 from ppl_dgp.cli.errors import BadInput
 from ppl_dgp.cli.programs import Program, build, elbo, predict_rows, train
-from ppl_dgp.cli.report import finite, metrics, nats_per_row, prediction_frame
+from ppl_dgp.cli.report import finite, in_units, metrics, nats_per_row, prediction_frame
 from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.settings import Settings
 from ppl_dgp.data import Standardiser, Table, load_rows, load_table, split
@@ -39,6 +39,10 @@ class Task:
     def rows(self, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Standardised inputs and targets of some rows."""
         return self.x_units.transform(self.table.X[which]), self.y_units.transform(self.table.y[which])
+
+    def raw(self, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs and targets of some rows in their own units."""
+        return self.table.X[which], self.table.y[which]
 
     def fingerprint(self) -> str:
         """SHA-256 of the table and of which rows are trained on."""
@@ -160,16 +164,17 @@ def finish(folder: Path, record: Record, task: Task, program: Program, fitted: F
     bound, error = elbo(program, fitted.params, x, y)
     tested = len(task.test_rows) > 0
     rows = task.test_rows if tested else task.train_rows
-    prediction = predict_rows(program, fitted.params, *task.rows(rows), training=(x, y))
+    found = predict_rows(program, fitted.params, *task.rows(rows), training=(x, y))
+    prediction = in_units(found, task.y_units)
     targets = task.table.y[rows]
-    frame = prediction_frame(prediction, targets, task.y_units, record.target_names, rows)
+    frame = prediction_frame(prediction, targets, record.target_names, rows)
     run_directory.place(folder / "predictions.csv", lambda path: frame.to_csv(path, index=False))
     running = max(fitted.seconds - fitted.compile_seconds, 1e-9)
     result = {
         # log p(y) of the data = log p of the standardised data − N Σ log s
         "elbo": finite(bound - len(x) * nats_per_row(task.y_units)),
         "elbo_se": finite(error),
-        **metrics(prediction if tested else None, targets, task.y_units),
+        **metrics(prediction if tested else None, targets),
         "khat": khat_of(program, fitted, x, y),
         "seconds": finite(fitted.seconds),
         "steps": fitted.steps,
@@ -177,7 +182,7 @@ def finish(folder: Path, record: Record, task: Task, program: Program, fitted: F
         "rejected_steps": fitted.rejected_steps,
         "parameters": int(sum(np.size(value) for value in fitted.params.values())),
     }
-    write_artefacts(folder, program, fitted, task, prediction, rows)
+    write_figures(folder, program, fitted, x, task.raw(task.train_rows), task.raw(rows), prediction)
     done = dataclasses.replace(record, status="done", result=result)
     run_directory.write(folder, done)
     return done
@@ -222,6 +227,7 @@ def predict(
     rows = (training["x"], training["y"]) if program.guide is None else None
     targets = None if y is None else record.y_units.transform(y)
     with jax.enable_x64(settings.precision == "float64"):
-        prediction = predict_rows(program, params, record.x_units.transform(x), targets, training=rows)
-    frame = prediction_frame(prediction, y, record.y_units, record.target_names, np.arange(len(x)))
-    return frame, {"rows": len(x), **metrics(prediction, y, record.y_units)}
+        found = predict_rows(program, params, record.x_units.transform(x), targets, training=rows)
+    prediction = in_units(found, record.y_units)
+    frame = prediction_frame(prediction, y, record.target_names, np.arange(len(x)))
+    return frame, {"rows": len(x), **metrics(prediction, y)}

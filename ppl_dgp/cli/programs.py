@@ -70,10 +70,16 @@ def build(settings: Settings, num_outputs: int) -> Program:
     objective = OBJECTIVES[settings.objective](settings.alpha, settings.particles)
     if settings.model == "sparse-gp":
         model = sparse_gp_regression(settings.inducing, num_outputs=num_outputs, kernel=kernel)
-        return Program(settings, model, Guide(model, inducing=inducing), objective)
+        return Program(settings, model, _observing(Guide(model, inducing=inducing)), objective)
     model = deep_gp(settings.widths, settings.inducing, num_outputs=num_outputs, kernel=kernel)
     guide = Guide(model, hidden=HIDDEN_RULES[settings.hidden](), inducing=inducing)
-    return Program(settings, model, guide, objective)
+    return Program(settings, model, _observing(guide), objective)
+
+
+def _observing(guide: Guide) -> Guide:
+    """A guide learns which sites are data when it first sees them: a loaded one is told."""
+    guide.observed.add("y")
+    return guide
 
 
 def train(
@@ -114,14 +120,15 @@ def elbo(
     """ELBO and its standard error over `ELBO_DRAWS` draws, in nats; the exact log evidence where it is known."""
     key = jax.random.key(program.settings.seed + 1)
     rows, targets = jnp.asarray(x), jnp.asarray(y)
-    if program.guide is None:
+    guide = program.guide
+    if guide is None:
         sites = trace(substitute(seed(program.model, key), params)).get_trace(rows, targets)
         return float(sites["y"]["fn"].log_prob(sites["y"]["value"]).sum()), 0.0
     bound = PowerEP(0.0, num_particles=1)
 
     @jax.jit
     def draw(keys: Shaped[Array, " draws"], params: dict[str, Array], rows: Array, targets: Array) -> Array:
-        one = lambda k: -bound.loss(k, params, program.model, program.guide, rows, targets)  # noqa: E731
+        one = lambda k: -bound.loss(k, params, program.model, guide, rows, targets)  # noqa: E731
         return jax.lax.map(one, keys)
 
     draws = np.asarray(draw(jax.random.split(key, ELBO_DRAWS), params, rows, targets))
@@ -139,13 +146,15 @@ def predict_rows(
     """Prediction at standardised rows; the exact GP needs its `training` rows and targets."""
     if program.guide is not None:
         key = jax.random.key(program.settings.seed + 2)
+        # in the precision asked for
+        rows, targets = jnp.asarray(x), None if y is None else jnp.asarray(y)
         return predict(
             key,
             program.model,
             program.guide,
             params,
-            x,
-            y,
+            rows,
+            targets,
             num_samples=PREDICTION_DRAWS,
             levels=tuple(levels),
         )

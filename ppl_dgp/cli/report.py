@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -19,20 +20,33 @@ def nats_per_row(units: Standardiser) -> float:
     return float(np.log(units.scale).sum())
 
 
-def metrics(
-    prediction: Prediction | None, y: Float[np.ndarray, "N P"] | None, units: Standardiser
-) -> dict[str, float | None]:
-    """Mean log density per row, RMSE and coverage of the 95 % interval against `y`, all in original units.
+def in_units(prediction: Prediction, units: Standardiser) -> Prediction:
+    """A prediction of standardised targets in the units of the data."""
+    squared = np.square(units.scale)
+    density = prediction.log_density
+    return dataclasses.replace(
+        prediction,
+        f_mean=units.inverse(prediction.f_mean),
+        f_variance=prediction.f_variance * squared,
+        mean=units.inverse(prediction.mean),
+        variance=prediction.variance * squared,
+        quantiles=None if prediction.quantiles is None else units.inverse(prediction.quantiles),
+        samples=None if prediction.samples is None else units.inverse(prediction.samples),
+        log_density=None if density is None else density - nats_per_row(units),
+    )
+
+
+def metrics(prediction: Prediction | None, y: Float[np.ndarray, "N P"] | None) -> dict[str, float | None]:
+    """Mean log density per row, RMSE and coverage of the 95 % interval against `y`, both in original units.
 
     None throughout where there is nothing to compare with.
     """
     if prediction is None or y is None or prediction.log_density is None or prediction.quantiles is None:
         return {"test_log_density": None, "test_rmse": None, "coverage95": None}
-    lower, upper = units.inverse(prediction.quantiles[0]), units.inverse(prediction.quantiles[-1])
-    error = units.inverse(prediction.mean) - y
+    lower, upper = prediction.quantiles[0], prediction.quantiles[-1]
     return {
-        "test_log_density": finite(prediction.log_density.mean() - nats_per_row(units)),
-        "test_rmse": finite(np.sqrt(np.mean(np.square(error)))),
+        "test_log_density": finite(prediction.log_density.mean()),
+        "test_rmse": finite(np.sqrt(np.mean(np.square(prediction.mean - y)))),
         "coverage95": finite(np.mean((lower <= y) & (y <= upper))),
     }
 
@@ -46,22 +60,19 @@ def finite(value: Any) -> float | None:
 def prediction_frame(
     prediction: Prediction,
     y: Float[np.ndarray, "N P"] | None,
-    units: Standardiser,
     target_names: Sequence[str],
     rows: Int[np.ndarray, " N"],
 ) -> pd.DataFrame:
-    """One line per row: its number, and for each target value, mean, sd, median and 95 % interval."""
+    """One line per row: its number, and for each target value, mean, sd, 95 % interval and median."""
     assert prediction.quantiles is not None
     columns: dict[str, np.ndarray] = {"row": np.asarray(rows)}
-    mean, deviation = units.inverse(prediction.mean), np.sqrt(prediction.variance) * units.scale
-    quantiles = units.inverse(prediction.quantiles)
     for p, name in enumerate(target_names):
         if y is not None:
             columns[name] = y[:, p]
-        columns[f"{name}_mean"] = mean[:, p]
-        columns[f"{name}_sd"] = deviation[:, p]
-        for label, values in zip(("lower95", "median", "upper95"), quantiles, strict=True):
+        columns[f"{name}_mean"] = prediction.mean[:, p]
+        columns[f"{name}_sd"] = np.sqrt(prediction.variance[:, p])
+        for label, values in zip(("lower95", "median", "upper95"), prediction.quantiles, strict=True):
             columns[f"{name}_{label}"] = values[:, p]
     if prediction.log_density is not None:
-        columns["log_density"] = prediction.log_density - nats_per_row(units)
+        columns["log_density"] = prediction.log_density
     return pd.DataFrame(columns)

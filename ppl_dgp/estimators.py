@@ -1,0 +1,275 @@
+"""Sparse and deep GP regression as scikit-learn estimators.
+
+The model, guide and objective are those of `sparse_gp_regression` (Titsias 2009; Hensman et al. 2013) and
+`deep_gp` (Salimbeni and Deisenroth 2017) under the ELBO or a divergence of `alpha`; features and targets are
+standardised inside, and everything that comes out is in the units that went in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import ArrayLike
+from numpyro.infer import ELBO
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from ppl_dgp import kernels
+from ppl_dgp.data import Standardiser
+from ppl_dgp.fit import Fit, fit_svi
+from ppl_dgp.guides import (
+    Conditional,
+    Diagonal,
+    DoublyStochastic,
+    FullRank,
+    Guide,
+    HiddenRule,
+    InducingRule,
+    Markov,
+    MeanField,
+)
+from ppl_dgp.models import deep_gp, sparse_gp_regression
+from ppl_dgp.objectives import BlackBoxAlpha, PowerEP
+from ppl_dgp.predict import Prediction, predict
+
+_KERNELS: dict[str, type[kernels.Kernel]] = {
+    "rbf": kernels.RBF,
+    "matern12": kernels.Matern12,
+    "matern32": kernels.Matern32,
+    "matern52": kernels.Matern52,
+    "rational-quadratic": kernels.RationalQuadratic,
+    "periodic": kernels.Periodic,
+    "linear": kernels.Linear,
+}
+_HIDDEN: dict[str, Callable[[], HiddenRule]] = {
+    "mean-field": MeanField,
+    "markov": Markov,
+    "conditional": Conditional,
+    "conditional-tied": lambda: Conditional(tied=True),
+    "conditional-free": lambda: Conditional(free=True),
+    "doubly-stochastic": DoublyStochastic,
+}
+_INDUCING: dict[str, type[InducingRule]] = {"full-rank": FullRank, "diagonal": Diagonal}
+_OBJECTIVES: dict[str, type[PowerEP] | type[BlackBoxAlpha]] = {
+    "power-ep": PowerEP,
+    "black-box-alpha": BlackBoxAlpha,
+}
+
+
+class _Regressor(RegressorMixin, BaseEstimator):
+    """What the two estimators share: standardised rows to `fit_svi`, predictions back to the data's units."""
+
+    kernel: str
+    num_inducing: int
+    inducing_rule: str
+    objective: str
+    alpha: float
+    num_particles: int | None
+    steps: int
+    batch_size: int | None
+    learning_rate: float
+    num_samples: int
+    random_state: Any
+
+    def _model(self, num_inducing: int, num_outputs: int) -> Callable[..., Any]:
+        raise NotImplementedError
+
+    def _guide(self, model: Callable[..., Any]) -> Guide:
+        raise NotImplementedError
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Train on N rows.
+
+        Args:
+            X: features (N, D), finite. y: targets (N,) or (N, P), finite.
+
+        Returns the estimator, with the `Fit` as `fit_`.
+
+        Raises ValueError for data or settings that cannot be used, naming them; FitError if training fails.
+        """
+        rows, targets = validate_data(
+            self, X, y, multi_output=True, y_numeric=True, dtype=np.float64, ensure_min_samples=2
+        )
+        objective = _named("objective", self.objective, _OBJECTIVES)(self.alpha, self.num_particles)
+        self.single_output_ = targets.ndim == 1
+        columns = np.asarray(targets, np.float64).reshape(len(rows), -1)
+        self.x_units_, self.y_units_ = Standardiser.fit(rows), Standardiser.fit(columns)
+        # at most one inducing point per row: small tables are no error here
+        self.num_inducing_ = min(self.num_inducing, len(rows))
+        model = self._model(self.num_inducing_, columns.shape[1])
+        guide = self._guide(model)
+        self._key_seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        batch = None if self.batch_size is None else min(self.batch_size, len(rows))
+        self.fit_ = self._train(model, guide, objective, self.x_units_.transform(rows), columns, batch)
+        self.n_iter_ = self.fit_.steps
+        return self
+
+    def _train(
+        self,
+        model: Callable[..., Any],
+        guide: Guide,
+        objective: ELBO,
+        x: np.ndarray,
+        columns: np.ndarray,
+        batch: int | None,
+    ) -> Fit:
+        return fit_svi(
+            jax.random.key(self._key_seed),
+            model,
+            guide,
+            objective,
+            x,
+            self.y_units_.transform(columns),
+            steps=self.steps,
+            batch_size=batch,
+            learning_rate=self.learning_rate,
+        )
+
+    def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
+        """Predictive mean of y at K rows, in the targets' units, (K,) or (K, P) as y was.
+
+        Args:
+            X: features (K, D). return_std: also give the standard deviation of y, noise included.
+
+        Raises NotFittedError before `fit`; ValueError for rows that cannot be used.
+        """
+        found = self.predict_distribution(X)
+        mean = self.y_units_.inverse(found.mean)
+        deviation = np.sqrt(found.variance) * self.y_units_.scale
+        if self.single_output_:
+            mean, deviation = mean[:, 0], deviation[:, 0]
+        return (mean, deviation) if return_std else mean
+
+    def predict_distribution(self, X: ArrayLike, levels: Sequence[float] = ()) -> Prediction:
+        """The whole `Prediction` at K rows, in standardised units (`y_units_` takes them back)."""
+        check_is_fitted(self, "fit_")
+        rows = validate_data(self, X, reset=False, dtype=np.float64)
+        x = jnp.asarray(self.x_units_.transform(rows))
+        return predict(
+            jax.random.key(self._key_seed + 1),
+            self.fit_.model,
+            self.fit_.guide,
+            self.fit_.params,
+            x,
+            num_samples=self.num_samples,
+            levels=tuple(levels),
+        )
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        tags.regressor_tags.poor_score = False
+        return tags
+
+
+class SparseGPRegressor(_Regressor):
+    """Sparse variational GP regression for tables of any length.
+
+    Args:
+        kernel: rbf, matern12, matern32, matern52, rational-quadratic, periodic or linear.
+        num_inducing: inducing points M; fewer where there are fewer rows.
+        inducing_rule: full-rank or diagonal covariance of q(u).
+        objective: power-ep or black-box-alpha. alpha: 0 (the ELBO) to 1.
+        num_particles: draws per step; 1 at alpha 0, else 8, if None.
+        steps: of Adam, at `learning_rate`. batch_size: rows per step; all if None.
+        num_samples: draws that a prediction averages over.
+        random_state: seed of the training and of predictions.
+
+    >>> from sklearn.datasets import load_diabetes
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> SparseGPRegressor(num_inducing=20, steps=2).fit(X[:40], y[:40]).predict(X[:3]).shape
+    (3,)
+    """
+
+    def __init__(
+        self,
+        kernel: str = "rbf",
+        num_inducing: int = 100,
+        inducing_rule: str = "full-rank",
+        objective: str = "power-ep",
+        alpha: float = 0.0,
+        num_particles: int | None = None,
+        steps: int = 2000,
+        batch_size: int | None = None,
+        learning_rate: float = 0.01,
+        num_samples: int = 1,
+        random_state: Any = None,
+    ) -> None:
+        self.kernel = kernel
+        self.num_inducing = num_inducing
+        self.inducing_rule = inducing_rule
+        self.objective = objective
+        self.alpha = alpha
+        self.num_particles = num_particles
+        self.steps = steps
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.num_samples = num_samples
+        self.random_state = random_state
+
+    def _model(self, num_inducing: int, num_outputs: int) -> Callable[..., Any]:
+        kernel = _named("kernel", self.kernel, _KERNELS)
+        return sparse_gp_regression(num_inducing, num_outputs=num_outputs, kernel=kernel)
+
+    def _guide(self, model: Callable[..., Any]) -> Guide:
+        return Guide(model, inducing=_named("inducing_rule", self.inducing_rule, _INDUCING)())
+
+
+class DeepGPRegressor(_Regressor):
+    """Deep GP regression: for steps, changing lengthscales and features that have to be learnt.
+
+    Args:
+        widths: outputs of each hidden layer.
+        hidden: mean-field, markov, conditional, conditional-tied, conditional-free or doubly-stochastic.
+        kernel, num_inducing, inducing_rule, objective, alpha, num_particles, steps, batch_size, learning_rate,
+            num_samples, random_state: as in `SparseGPRegressor`, the first three for every layer.
+    """
+
+    def __init__(
+        self,
+        widths: Sequence[int] = (2,),
+        hidden: str = "doubly-stochastic",
+        kernel: str = "rbf",
+        num_inducing: int = 100,
+        inducing_rule: str = "full-rank",
+        objective: str = "power-ep",
+        alpha: float = 0.0,
+        num_particles: int | None = None,
+        steps: int = 5000,
+        batch_size: int | None = None,
+        learning_rate: float = 0.01,
+        num_samples: int = 100,
+        random_state: Any = None,
+    ) -> None:
+        self.widths = widths
+        self.hidden = hidden
+        self.kernel = kernel
+        self.num_inducing = num_inducing
+        self.inducing_rule = inducing_rule
+        self.objective = objective
+        self.alpha = alpha
+        self.num_particles = num_particles
+        self.steps = steps
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.num_samples = num_samples
+        self.random_state = random_state
+
+    def _model(self, num_inducing: int, num_outputs: int) -> Callable[..., Any]:
+        kernel = _named("kernel", self.kernel, _KERNELS)
+        return deep_gp(tuple(self.widths), num_inducing, num_outputs=num_outputs, kernel=kernel)
+
+    def _guide(self, model: Callable[..., Any]) -> Guide:
+        hidden = _named("hidden", self.hidden, _HIDDEN)()
+        return Guide(model, hidden=hidden, inducing=_named("inducing_rule", self.inducing_rule, _INDUCING)())
+
+
+def _named(argument: str, value: str, choices: dict[str, Any]) -> Any:
+    if value not in choices:
+        raise ValueError(f"{argument} is {value!r}, expected one of {', '.join(choices)}; change it")
+    return choices[value]
