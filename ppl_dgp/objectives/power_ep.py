@@ -85,7 +85,7 @@ class AlphaDivergence(ELBO):
             with Carried(carrying, structure.num_rows, key_carry, dict(shared)):
                 guide_trace = _run(guide, key_run, fixed, args, kwargs)
                 model_trace = _run(replay(model, guide_trace), key_run, fixed, args, kwargs)
-            weights = _log_weights(structure, model_trace, guide_trace, self.alpha, u_outside)
+            weights = log_weights(structure, model_trace, guide_trace, self.alpha, u_outside)
             return weights, _global_kl(structure, model_trace, guide_trace)
 
         keys = jax.random.split(particle_key, self.num_particles)
@@ -136,7 +136,7 @@ def _tempered_mean(log_w: Float[Array, "S *rows"], alpha: float) -> Float[Array,
     return (logsumexp(alpha * log_w, axis=0) - jnp.log(float(log_w.shape[0]))) / alpha
 
 
-def _log_weights(
+def log_weights(
     structure: Structure, model: Trace, guide: Trace, alpha: float, u_outside: bool
 ) -> dict[str, Array]:
     """Tempered log p/q per row of each data plate (and a scalar for data outside all plates)."""
