@@ -41,6 +41,7 @@ def fit_svi(
     optimizer: optax.GradientTransformation | None = None,
     chunk: int = 100,
     restarts: int = 1,
+    start: Mapping[str, jax.Array] | None = None,
     progress: bool = False,
     patience: int | None = None,
     max_rejected_in_a_row: int = 50,
@@ -69,6 +70,8 @@ def fit_svi(
         optimizer: any optax transformation.
         chunk: steps between two calls of `on_chunk`, checks of `patience`, and saves.
         restarts: number R of independent fits, trained side by side (vmap).
+        start: constrained parameters to start from, such as `params` of a fit under a poorer guide; those that
+            are not named start as usual.
         progress: show a bar on standard error.
         patience: stop when, in every restart, the mean loss of the last `patience` steps is no lower than
             that of the `patience` steps before them.
@@ -105,7 +108,8 @@ def fit_svi(
     optim = program.as_numpyro(program.adam(learning_rate) if optimizer is None else optimizer)
     svis = [SVI(model, each, optim, objective) for each in guides]
     index_key, *init_keys = jax.random.split(key, restarts + 1)
-    starts = [svi.init(init_key, x, y) for svi, init_key in zip(svis, init_keys, strict=True)]
+    warm = None if start is None else dict(start)
+    starts = [svi.init(init_key, x, y, init_params=warm) for svi, init_key in zip(svis, init_keys, strict=True)]
     state = starts[0] if restarts == 1 else jax.tree.map(lambda *leaves: jnp.stack(leaves), *starts)
     kept = program.kept_program(svis[0], program.build_chunk, batch_size is not None, chunk, restarts)
     state, words = jax.tree.map(program.own, state), program.key_words(index_key)
