@@ -8,6 +8,7 @@ standardised inside, and everything that comes out is in the units that went in.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Self
 
 import jax
@@ -21,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ppl_dgp import kernels
 from ppl_dgp.data import Standardiser
-from ppl_dgp.fit import Fit, fit_svi
+from ppl_dgp.fit import fit_svi
 from ppl_dgp.guides import (
     Conditional,
     Diagonal,
@@ -76,11 +77,9 @@ class _Regressor(RegressorMixin, BaseEstimator):
     num_samples: int
     random_state: Any
 
-    def _model(self, num_inducing: int, num_outputs: int) -> Callable[..., Any]:
-        raise NotImplementedError
-
-    def _guide(self, model: Callable[..., Any]) -> Guide:
-        raise NotImplementedError
+    def _layers(self) -> tuple[tuple[int, ...], str | None]:
+        """Widths and rule of the hidden layers."""
+        return (), None
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Train on N rows.
@@ -88,47 +87,39 @@ class _Regressor(RegressorMixin, BaseEstimator):
         Args:
             X: features (N, D), finite. y: targets (N,) or (N, P), finite.
 
-        Returns the estimator, with the `Fit` as `fit_`.
+        Returns the estimator, with the constrained parameters as `params_` and the loss trace as `losses_`.
 
         Raises ValueError for data or settings that cannot be used, naming them; FitError if training fails.
         """
         rows, targets = validate_data(
             self, X, y, multi_output=True, y_numeric=True, dtype=np.float64, ensure_min_samples=2
         )
-        objective = _named("objective", self.objective, _OBJECTIVES)(self.alpha, self.num_particles)
         self.single_output_ = targets.ndim == 1
         columns = np.asarray(targets, np.float64).reshape(len(rows), -1)
         self.x_units_, self.y_units_ = Standardiser.fit(rows), Standardiser.fit(columns)
         # at most one inducing point per row: small tables are no error here
         self.num_inducing_ = min(self.num_inducing, len(rows))
-        model = self._model(self.num_inducing_, columns.shape[1])
-        guide = self._guide(model)
-        self._key_seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        batch = None if self.batch_size is None else min(self.batch_size, len(rows))
-        self.fit_ = self._train(model, guide, objective, self.x_units_.transform(rows), columns, batch)
-        self.n_iter_ = self.fit_.steps
-        return self
-
-    def _train(
-        self,
-        model: Callable[..., Any],
-        guide: Guide,
-        objective: ELBO,
-        x: np.ndarray,
-        columns: np.ndarray,
-        batch: int | None,
-    ) -> Fit:
-        return fit_svi(
-            jax.random.key(self._key_seed),
+        self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        model, guide, objective = self._program(columns.shape[1])
+        fitted = fit_svi(
+            jax.random.key(self._seed),
             model,
             guide,
             objective,
-            x,
+            self.x_units_.transform(rows),
             self.y_units_.transform(columns),
             steps=self.steps,
-            batch_size=batch,
+            batch_size=None if self.batch_size is None else min(self.batch_size, len(rows)),
             learning_rate=self.learning_rate,
         )
+        self.params_ = {name: np.asarray(value) for name, value in fitted.params.items()}
+        self.losses_ = fitted.losses[fitted.best]
+        self.n_iter_ = fitted.steps
+        return self
+
+    def _program(self, num_outputs: int) -> tuple[Callable[..., Any], Guide, ELBO]:
+        rules = self.kernel, self.inducing_rule, self.objective, self.alpha, self.num_particles
+        return _program(*self._layers(), self.num_inducing_, num_outputs, *rules)
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
         """Predictive mean of y at K rows, in the targets' units, (K,) or (K, P) as y was.
@@ -147,18 +138,13 @@ class _Regressor(RegressorMixin, BaseEstimator):
 
     def predict_distribution(self, X: ArrayLike, levels: Sequence[float] = ()) -> Prediction:
         """The whole `Prediction` at K rows, in standardised units (`y_units_` takes them back)."""
-        check_is_fitted(self, "fit_")
+        check_is_fitted(self, "params_")
         rows = validate_data(self, X, reset=False, dtype=np.float64)
+        model, guide, _ = self._program(len(self.y_units_.mean))
+        params = {name: jnp.asarray(value) for name, value in self.params_.items()}
         x = jnp.asarray(self.x_units_.transform(rows))
-        return predict(
-            jax.random.key(self._key_seed + 1),
-            self.fit_.model,
-            self.fit_.guide,
-            self.fit_.params,
-            x,
-            num_samples=self.num_samples,
-            levels=tuple(levels),
-        )
+        key = jax.random.key(self._seed + 1)
+        return predict(key, model, guide, params, x, num_samples=self.num_samples, levels=tuple(levels))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -212,13 +198,6 @@ class SparseGPRegressor(_Regressor):
         self.num_samples = num_samples
         self.random_state = random_state
 
-    def _model(self, num_inducing: int, num_outputs: int) -> Callable[..., Any]:
-        kernel = _named("kernel", self.kernel, _KERNELS)
-        return sparse_gp_regression(num_inducing, num_outputs=num_outputs, kernel=kernel)
-
-    def _guide(self, model: Callable[..., Any]) -> Guide:
-        return Guide(model, inducing=_named("inducing_rule", self.inducing_rule, _INDUCING)())
-
 
 class DeepGPRegressor(_Regressor):
     """Deep GP regression: for steps, changing lengthscales and features that have to be learnt.
@@ -260,13 +239,35 @@ class DeepGPRegressor(_Regressor):
         self.num_samples = num_samples
         self.random_state = random_state
 
-    def _model(self, num_inducing: int, num_outputs: int) -> Callable[..., Any]:
-        kernel = _named("kernel", self.kernel, _KERNELS)
-        return deep_gp(tuple(self.widths), num_inducing, num_outputs=num_outputs, kernel=kernel)
+    def _layers(self) -> tuple[tuple[int, ...], str | None]:
+        return tuple(self.widths), self.hidden
 
-    def _guide(self, model: Callable[..., Any]) -> Guide:
-        hidden = _named("hidden", self.hidden, _HIDDEN)()
-        return Guide(model, hidden=hidden, inducing=_named("inducing_rule", self.inducing_rule, _INDUCING)())
+
+@lru_cache(maxsize=16)
+def _program(
+    widths: tuple[int, ...],
+    hidden: str | None,
+    num_inducing: int,
+    num_outputs: int,
+    kernel: str,
+    inducing_rule: str,
+    objective: str,
+    alpha: float,
+    num_particles: int | None,
+) -> tuple[Callable[..., Any], Guide, ELBO]:
+    """Model, guide and objective: the same for the same settings, so that a second fit compiles nothing."""
+    kind = _named("kernel", kernel, _KERNELS)
+    inducing = _named("inducing_rule", inducing_rule, _INDUCING)()
+    divergence = _named("objective", objective, _OBJECTIVES)(alpha, num_particles)
+    if hidden is None:
+        model = sparse_gp_regression(num_inducing, num_outputs=num_outputs, kernel=kind)
+        guide = Guide(model, inducing=inducing)
+    else:
+        model = deep_gp(widths, num_inducing, num_outputs=num_outputs, kernel=kind)
+        guide = Guide(model, hidden=_named("hidden", hidden, _HIDDEN)(), inducing=inducing)
+    # a guide learns which sites are data when it first sees them: one of an unpickled estimator is told
+    guide.observed.add("y")
+    return model, guide, divergence
 
 
 def _named(argument: str, value: str, choices: dict[str, Any]) -> Any:

@@ -23,25 +23,31 @@ def _option(help: str, *names: str) -> Any:
 
 Source = Annotated[str, typer.Argument(help="A built-in name, or a .csv, .parquet or .npz file.")]
 RunDir = Annotated[str, typer.Argument(help="A directory that 'ppl-dgp fit' wrote.")]
-Model = Annotated[str, _option(" | ".join(choices.MODELS), "--model")]
-Hidden = Annotated[str, _option(" | ".join(choices.HIDDEN), "--hidden")]
-InducingRule = Annotated[str, _option(" | ".join(choices.INDUCING), "--inducing-rule")]
-Objective = Annotated[str, _option(" | ".join(choices.OBJECTIVES), "--objective")]
-KernelName = Annotated[str, _option(" | ".join(choices.KERNELS), "--kernel")]
+Model = Annotated[str | None, _option(" | ".join(choices.MODELS) + " [deep-gp]", "--model")]
+Hidden = Annotated[str | None, _option(" | ".join(choices.HIDDEN) + " [doubly-stochastic]", "--hidden")]
+InducingRule = Annotated[
+    str | None, _option(" | ".join(choices.INDUCING) + " [full-rank]", "--inducing-rule")
+]
+Objective = Annotated[str | None, _option(" | ".join(choices.OBJECTIVES) + " [power-ep]", "--objective")]
+KernelName = Annotated[str | None, _option(" | ".join(choices.KERNELS) + " [rbf]", "--kernel")]
 Target = Annotated[str | None, _option("Target column(s); for an .npz, the target array [y].", "--target")]
-Drop = Annotated[bool, _option("Leave out rows with missing or infinite values.", "--drop-missing")]
-Widths = Annotated[str, _option("Widths of the hidden layers.", "--widths")]
+Drop = Annotated[bool | None, _option("Leave out rows with missing or infinite values.", "--drop-missing")]
+Widths = Annotated[str | None, _option("Widths of the hidden layers [2,2].", "--widths")]
 Inducing = Annotated[int | None, _option("Inducing points per layer [100, or fewer rows].", "--inducing")]
-Alpha = Annotated[float, _option("Divergence: 0 is the ELBO; at most 1.", "--alpha")]
+Alpha = Annotated[float | None, _option("Divergence: 0 is the ELBO; at most 1 [0].", "--alpha")]
 Alphas = Annotated[str, _option("Values of α, with commas between.", "--alpha")]
 Particles = Annotated[int | None, _option("Draws per step [1 at α = 0, else 8].", "--particles")]
 Steps = Annotated[int | None, _option("Training steps [gp 100, sparse-gp 3000, deep-gp 5000].", "--steps")]
 Batch = Annotated[int | None, _option("Rows per step [all up to 2000 rows, else 1000].", "--batch")]
-Rate = Annotated[float, _option("Learning rate of Adam.", "--learning-rate")]
-Seed = Annotated[int, _option("Seed of splits, synthetic data and training.", "--seed")]
+Rate = Annotated[float | None, _option("Learning rate of Adam [0.01].", "--learning-rate")]
+Seed = Annotated[int | None, _option("Seed of splits, synthetic data and training [0].", "--seed")]
 Split = Annotated[int | None, _option("Which split [0].", "--split")]
-Fraction = Annotated[float, _option("Share of the rows kept for the test; 0 for none.", "--test-fraction")]
-Restarts = Annotated[int, _option("Independent fits side by side; the best is kept.", "--restarts")]
+Fraction = Annotated[
+    float | None, _option("Share of the rows kept for the test; 0 for none [0.1].", "--test-fraction")
+]
+Restarts = Annotated[
+    int | None, _option("Independent fits side by side; the best is kept [1].", "--restarts")
+]
 Float32 = Annotated[bool, _option("Compute in 32 bits.", "--float32")]
 Float64 = Annotated[bool, _option("Compute in 64 bits, the default on a CPU.", "--float64")]
 Out = Annotated[str | None, _option("Directory to write [runs/NAME-NUMBER].", "--out")]
@@ -50,7 +56,7 @@ Json = Annotated[bool, _option("Print one JSON object, and nothing else, on stan
 Quiet = Annotated[bool, _option("No progress and no notes.", "--quiet")]
 
 
-def _version(wanted: bool) -> None:
+def _version(wanted: bool | None) -> None:
     if wanted:
         from ppl_dgp import __version__
 
@@ -61,8 +67,8 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
+        bool | None, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = None,
 ) -> None:
     """Deep Gaussian processes: fit them to a table, predict, and see which approximation is to be trusted."""
 
@@ -90,26 +96,25 @@ def models(as_json: Json = False) -> None:
 
 @app.command()
 def fit(
-    context: typer.Context,
     source: Source,
-    model: Model = "deep-gp",
-    hidden: Hidden = "doubly-stochastic",
-    inducing_rule: InducingRule = "full-rank",
-    objective: Objective = "power-ep",
-    alpha: Alpha = 0.0,
-    widths: Widths = "2,2",
+    model: Model = None,
+    hidden: Hidden = None,
+    inducing_rule: InducingRule = None,
+    objective: Objective = None,
+    alpha: Alpha = None,
+    widths: Widths = None,
     inducing: Inducing = None,
-    kernel: KernelName = "rbf",
+    kernel: KernelName = None,
     particles: Particles = None,
     steps: Steps = None,
     batch: Batch = None,
-    learning_rate: Rate = 0.01,
-    restarts: Restarts = 1,
-    seed: Seed = 0,
+    learning_rate: Rate = None,
+    restarts: Restarts = None,
+    seed: Seed = None,
     target: Target = None,
-    drop_missing: Drop = False,
+    drop_missing: Drop = None,
     split: Split = None,
-    test_fraction: Fraction = 0.1,
+    test_fraction: Fraction = None,
     float32: Float32 = False,
     float64: Float64 = False,
     out: Out = None,
@@ -118,19 +123,12 @@ def fit(
     quiet: Quiet = False,
 ) -> None:
     """Fit a model to SOURCE and write a run directory."""
-    values = {name: context.params[name] for name in _FIT if name in context.params}
-    values |= {"widths": whole_numbers("--widths", widths), "precision": _precision(float32, float64)}
-    settings = Settings(**values)
-    settings.check()
-    given = _given(context)
-    if float32 or float64:
-        given = given | {"precision"}
+    given = {name: value for name, value in locals().items() if name in _FIT and value is not None}
+    settings = _settings(given, float32, float64)
     from ppl_dgp.cli import commands
 
     bar = not quiet and not as_json and sys.stderr.isatty()
-    folder, record = commands.fit(
-        source, settings, sorted(given & set(_FIT)), out, resume, bar, _sayer(quiet)
-    )
+    folder, record = commands.fit(source, settings, sorted(given), out, resume, bar, _sayer(quiet))
     if as_json:
         config = {name: value for name, value in record.to_json().items() if name != "result"}
         _print_json({**record.result, "run_directory": str(folder), "config": config})
@@ -143,7 +141,7 @@ def predict(
     run_dir: RunDir,
     source: Source,
     target: Target = None,
-    drop_missing: Drop = False,
+    drop_missing: Drop = None,
     seed: Annotated[int | None, _option("Of synthetic data [the run's].", "--seed")] = None,
     out: Annotated[str | None, _option("CSV file to write [standard output].", "--out")] = None,
     as_json: Json = False,
@@ -155,7 +153,7 @@ def predict(
     from ppl_dgp.cli import commands
     from ppl_dgp.cli.run_directory import place
 
-    frame, figures = commands.predict(Path(run_dir), source, target, drop_missing, seed, _sayer(quiet))
+    frame, figures = commands.predict(Path(run_dir), source, target, bool(drop_missing), seed, _sayer(quiet))
     if out is not None:
         place(Path(out), lambda path: frame.to_csv(path, index=False))
     if as_json:
@@ -185,7 +183,7 @@ def show(run_dir: RunDir, as_json: Json = False) -> None:
     _print_record(run_dir, record)
 
 
-_FIT = tuple(Settings.__dataclass_fields__)
+_FIT = frozenset(Settings.__dataclass_fields__)
 
 
 _SPARSE = {"hidden", "widths"}
@@ -197,10 +195,15 @@ _UNUSED = {
 }
 
 
-def _given(context: typer.Context) -> set[str]:
-    """Names of the options that stand on the command line."""
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+def _settings(given: dict[str, Any], float32: bool, float64: bool) -> Settings:
+    """The settings given on the command line, checked, the others at their defaults; `given` is completed."""
+    if "widths" in given:
+        given["widths"] = whole_numbers("--widths", given["widths"])
+    if (precision := _precision(float32, float64)) is not None:
+        given["precision"] = precision
+    settings = Settings(**given)
+    settings.check()
+    return settings
 
 
 def _precision(float32: bool, float64: bool) -> str | None:

@@ -15,7 +15,7 @@ import numpy as np
 from ppl_dgp.checkpoint import INDEX
 from ppl_dgp.cli import run_directory
 from ppl_dgp.cli.artefacts import khat_of, write_figures
-from ppl_dgp.cli.errors import BadInput
+from ppl_dgp.cli.errors import BadInput, Stopped
 from ppl_dgp.cli.programs import Program, build, elbo, predict_rows, train
 from ppl_dgp.cli.report import finite, in_units, metrics, nats_per_row, prediction_frame
 from ppl_dgp.cli.run_directory import Record
@@ -84,8 +84,8 @@ def fit(
 ) -> tuple[Path, Record]:
     """Fit, evaluate and fill a run directory; `given` names the settings that were asked for explicitly.
 
-    Raises BadInput and the errors of the data before anything is written; KeyboardInterrupt, after saving,
-    when interrupted.
+    Raises BadInput and the errors of the data before anything is written; Stopped, after saving, when
+    interrupted.
     """
     settings.check()
     earlier = None
@@ -126,13 +126,11 @@ def fit(
         try:
             return folder, _run(folder, record, task, program, resume, progress)
         except Interrupted as stop:
-            raise KeyboardInterrupt(
+            raise Stopped(
                 f"interrupted after {stop.fit.steps} steps; {str(folder)!r} holds the fit so far, {CONTINUE}"
             ) from None
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(
-                f"interrupted; {str(folder)!r} holds what was done so far, {CONTINUE}"
-            ) from None
+            raise Stopped(f"interrupted; {str(folder)!r} holds what was done so far, {CONTINUE}") from None
 
 
 def _run(folder: Path, record: Record, task: Task, program: Program, resume: bool, progress: bool) -> Record:
@@ -224,7 +222,7 @@ def predict(
     for note in notes:
         say(f"note: {note}")
     program = build(settings, len(record.target_names))
-    rows = (training["x"], training["y"]) if program.guide is None else None
+    rows = (np.asarray(training["x"]), np.asarray(training["y"])) if program.guide is None else None
     targets = None if y is None else record.y_units.transform(y)
     with jax.enable_x64(settings.precision == "float64"):
         found = predict_rows(program, params, record.x_units.transform(x), targets, training=rows)

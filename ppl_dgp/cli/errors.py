@@ -6,3 +6,10 @@ class BadInput(ValueError):
 
     def __init__(self, cause: str, remedy: str) -> None:
         super().__init__(f"{cause}; {remedy}")
+
+
+class Stopped(Exception):
+    """Ctrl-C came; the message says what was kept and how to go on.
+
+    No KeyboardInterrupt: that one never reaches the entry point, typer makes an exit code of it.
+    """

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 import typer
 
+from ppl_dgp.cli.errors import BadInput, Stopped
+
 INTERRUPTED = 130
 # typer's own usage errors, whichever copy of click it is built on
 _USAGE: tuple[type[BaseException], ...] = tuple(
@@ -21,15 +23,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         code = app(args=None if argv is None else list(argv), prog_name="ppl-dgp", standalone_mode=False)
+        if code == INTERRUPTED:
+            print("ppl-dgp: interrupted; nothing was written", file=sys.stderr)
         return int(code or 0)
+    except Stopped as interrupt:
+        print(f"ppl-dgp: {interrupt}", file=sys.stderr)
+        return INTERRUPTED
     except _USAGE as error:
         name = getattr(getattr(error, "ctx", None), "command_path", None) or "ppl-dgp"
         message = error.format_message().strip().rstrip(".")  # type: ignore[attr-defined]
         return _complain(f"{message or 'no command given'}; see '{name} --help'")
     except typer.Exit as done:
         return done.exit_code
-    except (KeyboardInterrupt, typer.Abort) as interrupt:
-        print(f"ppl-dgp: {str(interrupt) or 'interrupted; nothing was kept'}", file=sys.stderr)
+    except (KeyboardInterrupt, typer.Abort):
+        print("ppl-dgp: interrupted; nothing was written", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         # the reader of standard output has gone: no more to say, and nothing to flush at exit
@@ -49,7 +56,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _expected(error: Exception) -> bool:
     """Whether the error is of the kinds whose messages are written for the user."""
     from ppl_dgp.checkpoint import CheckpointError
-    from ppl_dgp.cli.errors import BadInput
     from ppl_dgp.data import DataError
     from ppl_dgp.fit import FitError
 
