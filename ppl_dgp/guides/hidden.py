@@ -162,16 +162,17 @@ class Coupled(HiddenRule):
         b = (1.0 - c) * params["loc"]
         m, v = step.marginal.mean, step.marginal.variance
         # q(f | h) = N(m_f, v_f)
-        k = c * v / (spread + jnp.square(c) * v)
-        m_f = m + k * (value - c * m - b)
-        v_f = v * (1.0 - k * c)
+        total = spread + jnp.square(c) * v
+        m_f = m + c * v / total * (value - c * m - b)
+        v_f = v * spread / total
         ratio = _log_normal(value, m_f, s2) - _log_normal(value, c * m_f + b, spread)
         if alpha == 0.0:
             return (ratio - 0.5 * v_f / s2 + 0.5 * jnp.square(c) * v_f / spread).sum(-1)
-        kappa = 1.0 / s2 - jnp.square(c) / spread
         g = (value - m_f) / s2 - c * (value - b - c * m_f) / spread
-        tilt = 1.0 + alpha * v_f * kappa
-        return (ratio - jnp.log(tilt) / (2.0 * alpha) + 0.5 * alpha * jnp.square(g) * v_f / tilt).sum(-1)
+        # v_f κ, κ = 1/s² − c²/S
+        tilt = v_f / s2 - jnp.square(c) * v / total
+        penalty = jnp.log1p(alpha * tilt) / (2.0 * alpha)
+        return (ratio - penalty + 0.5 * alpha * jnp.square(g) * v_f / (1.0 + alpha * tilt)).sum(-1)
 
 
 @dataclass(frozen=True)
