@@ -1,0 +1,168 @@
+"""Rules for hidden variables: their weights against quadrature, and the families that contain each other."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro import handlers
+from numpyro.infer import SVI, Trace_ELBO
+from numpyro.infer.autoguide import AutoNormal
+from scipy import stats
+
+from ppl_dgp.gp import Emission, Marginal, SparseGP
+from ppl_dgp.guides import Conditional, Diagonal, DoublyStochastic, FullRank, Guide, Markov, MeanField
+from ppl_dgp.guides.hidden import Coupled
+from ppl_dgp.kernels import RBF
+from ppl_dgp.likelihoods import Gaussian
+from ppl_dgp.means import Zero
+from ppl_dgp.models import deep_gp
+from ppl_dgp.objectives import BlackBoxAlpha, PowerEP
+
+KEY = jax.random.PRNGKey(3)
+RULES = {
+    "mean-field": MeanField(),
+    "markov": Markov(),
+    "coupled": Conditional(),
+    "tied": Conditional(tied=True),
+    "free": Conditional(free=True),
+    "doubly-stochastic": DoublyStochastic(),
+}
+X = jnp.linspace(-1.5, 1.5, 6)[:, None] * jnp.array([[1.0, -0.5]])
+Y = jnp.sin(2 * X[:, :1])
+MODEL = deep_gp((2, 1), 3, inner_noise=0.05)
+
+
+@cache
+def started(rule):
+    """A guide and its parameters, moved away from where they start."""
+    guide = Guide(MODEL, hidden=rule)
+    svi = SVI(MODEL, guide, numpyro.optim.Adam(0.1), Trace_ELBO())
+    params = svi.get_params(svi.init(KEY, X, Y))
+    moved = {}
+    for position, (name, value) in enumerate(sorted(params.items())):
+        step = 0.1 * jax.random.normal(jax.random.fold_in(KEY, position), jnp.shape(value), value.dtype)
+        if name.endswith("_loc") or name.endswith("inducing"):
+            moved[name] = value + step
+        elif name.endswith("u_scale"):
+            moved[name] = value * jnp.exp(step) + 0.3 * jnp.eye(value.shape[-1])
+        else:
+            moved[name] = value * jnp.exp(step)
+    return guide, moved
+
+
+def value(objective, guide, params, key=KEY):
+    return -float(objective.loss(key, params, guide.model, guide, X, Y))
+
+
+def emission(mean, variance, noise):
+    """A layer's step with given moments of f."""
+    function = SparseGP("f", RBF(1.0, 1.0), jnp.zeros((1, 1)), jnp.eye(1), Zero(), jnp.zeros((1, 1)))
+    one = jnp.ones((1, 1))
+    marginal = Marginal(function, one, one, mean * one, variance * one, 0.0 * one)
+    return Emission(marginal, Gaussian(jnp.asarray(noise)))
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1e-3, 0.5, 1.0])
+@pytest.mark.parametrize("gain, spread", [(0.8, 0.05), (-0.4, 0.3), (1.0, 0.1), (0.0, 0.2)])
+def test_coupled_weight_is_the_integral_over_f(gain, spread, alpha):
+    """(1/α) log ∫ q(f | h) (p(h | f) / q(h | f))^α df, and its limit E_{q(f|h)} log p/q."""
+    mean, variance, noise, h, loc = 0.3, 0.5, 0.1, 0.55, -0.2
+    params = {"gain": jnp.full((1, 1), gain), "loc": jnp.full((1, 1), loc), "scale": jnp.full((1, 1), spread**0.5)}
+    found = Coupled().log_weight(params, emission(mean, variance, noise), jnp.full((1, 1), h), alpha)
+    f = np.linspace(mean - 9, mean + 9, 200_001)
+    log_q = stats.norm.logpdf(h, gain * f + (1 - gain) * loc, spread**0.5)
+    posterior = np.exp(log_q) * stats.norm.pdf(f, mean, variance**0.5)
+    posterior /= np.trapezoid(posterior, f)
+    # both factors share q(h), which the rule also draws from: p(h, f)/q(h, f) = p(h|f)/q(h|f)
+    ratio = stats.norm.logpdf(h, f, noise**0.5) - log_q
+    if alpha == 0.0:
+        expected = np.trapezoid(posterior * ratio, f)
+    else:
+        expected = np.log(np.trapezoid(posterior * np.exp(alpha * ratio), f)) / alpha
+    np.testing.assert_allclose(found, [expected], atol=1e-8)
+
+
+def test_coupled_weight_in_32_bits():
+    """Small α and a near-deterministic q lose no digits: closed forms by log1p and without cancellation."""
+    for alpha, spread in [(1e-4, 0.05), (1e-3, 1e-4), (0.5, 1e-4)]:
+        results = []
+        for dtype in (jnp.float32, jnp.float64):
+            cast = lambda a: jnp.full((1, 1), a, dtype)  # noqa: B023, E731
+            params = {"gain": cast(0.5), "loc": cast(0.25), "scale": cast(spread**0.5)}
+            function = SparseGP("f", RBF(1.0, 1.0), cast(0), cast(1), Zero(), cast(0))
+            step = Emission(Marginal(function, cast(1), cast(1), cast(0.25), cast(0.5), cast(0)), Gaussian(cast(0.125)))
+            results.append(float(Coupled().log_weight(params, step, cast(0.25), alpha)[0]))
+        assert results[0] == pytest.approx(results[1], rel=1e-5, abs=1e-5)
+
+
+def mean_field_inside(rule):
+    """Parameters of a richer rule at which it is a given mean field."""
+    poor, params = started(MeanField())
+    rich, richer = started(rule)
+    both = {**richer, **params}
+    for name, current in richer.items():
+        if name.endswith(("_gain", "_slope", "_weights")):
+            both[name] = jnp.zeros_like(current)
+        elif name.endswith("_residual"):
+            both[name] = jnp.full_like(current, 1e-14)
+    return (poor, params), (rich, both)
+
+
+@pytest.mark.parametrize("name", ["markov", "coupled", "tied", "free"])
+def test_richer_families_contain_mean_field(name):
+    objective = PowerEP(0.0)
+    (poor, params), (rich, both) = mean_field_inside(RULES[name])
+    draws = lambda g, p, key: handlers.seed(handlers.substitute(g, data=p), key)(X, Y)["layer2/h"]  # noqa: E731
+    np.testing.assert_allclose(draws(rich, both, KEY), draws(poor, params, KEY), atol=1e-6)
+    if name in ("markov", "coupled"):
+        # u is carried as moments in both: the same key gives the same number
+        assert value(objective, rich, both) == pytest.approx(value(objective, poor, params), abs=1e-9)
+        return
+    # u is drawn for each datum: equal in expectation
+    many = PowerEP(0.0, 4000)
+    expected = value(many, poor, params)
+    parts = jax.vmap(lambda key: -objective.loss(key, both, MODEL, rich, X, Y))(jax.random.split(KEY, 4000))
+    assert abs(float(parts.mean()) - expected) < 6 * float(parts.std()) / 4000**0.5
+
+
+@pytest.mark.parametrize("objective", [PowerEP(0.5, 3), BlackBoxAlpha(0.0, 2)], ids=repr)
+def test_coupled_at_the_models_own_conditional_is_doubly_stochastic(objective):
+    plain, params = started(DoublyStochastic())
+    coupled, both = started(Conditional())
+    both = {**both, **params}
+    for layer, width in (("layer1", 2), ("layer2", 1)):
+        both[f"{layer}/h_gain"] = jnp.ones((6, width))
+        both[f"{layer}/h_scale"] = jnp.full((6, width), jnp.sqrt(params[f"{layer}/noise"]))
+    assert value(objective, coupled, both) == pytest.approx(value(objective, plain, params), abs=1e-8)
+
+
+@pytest.mark.parametrize("inducing", [FullRank(), Diagonal()], ids=["full-rank", "diagonal"])
+@pytest.mark.parametrize("name", RULES)
+def test_every_rule_runs_in_numpyros_own_elbo(name, inducing):
+    guide = Guide(MODEL, hidden=RULES[name], inducing=inducing)
+    svi = SVI(MODEL, guide, numpyro.optim.Adam(0.01), Trace_ELBO())
+    params = svi.get_params(svi.init(KEY, X, Y))
+    assert np.isfinite(float(Trace_ELBO().loss(KEY, params, MODEL, guide, X, Y)))
+
+
+def test_latents_without_a_role_need_a_guide():
+    def model(x, y=None):
+        a = numpyro.sample("a", dist.Normal(0.0, 1.0))
+        numpyro.sample("y", dist.Normal(a, 1.0).expand(x.shape[:1]).to_event(1), obs=y)
+
+    with pytest.raises(ValueError, match="'a' without a role"):
+        handlers.seed(Guide(model), KEY)(X, Y[:, 0])
+    approximated = handlers.seed(Guide(model, others=AutoNormal), KEY)(X, Y[:, 0])
+    assert set(approximated) == {"a"}
+
+
+def test_bad_arguments_are_named():
+    for argument in ("hidden", "inducing"):
+        with pytest.raises(TypeError, match=argument):
+            Guide(MODEL, **{argument: "mean-field"})
+    with pytest.raises(TypeError, match="model"):
+        Guide(3)
