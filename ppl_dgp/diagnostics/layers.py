@@ -52,7 +52,7 @@ def layer_maps(
     maps = []
     for name, marginal in layer_marginals(model, guide, params, x).items():
         function = marginal.function
-        found = {
+        found: dict[str, Any] = {
             "inputs": marginal.inputs,
             "mean": marginal.mean,
             "deviation": marginal.variance**0.5,

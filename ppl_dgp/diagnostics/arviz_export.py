@@ -1,0 +1,174 @@
+"""A fit as ArviZ sees it: ``InferenceData`` in ArviZ 0.23, ``xarray.DataTree`` in 1.x, one chain per restart.
+
+netCDF takes '/' in a name for a group, so a site ``layer1/u`` is the variable ``layer1.u`` here.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import jax
+import numpy as np
+import xarray as xr
+from jax.typing import ArrayLike
+from jaxtyping import Array
+
+from ppl_dgp.diagnostics.arviz_api import container
+from ppl_dgp.diagnostics.draws import Draws, joint_draws
+from ppl_dgp.fit import Fit
+
+#: hidden layers are exported unasked where they take no more numbers than this
+HIDDEN_NUMBERS = 2_000_000
+
+
+def to_arviz(
+    fit: Fit,
+    key: Array,
+    x: ArrayLike,
+    y: ArrayLike,
+    *,
+    num_draws: int = 200,
+    num_locals: int = 8,
+    hidden: bool | None = None,
+    row: Any = None,
+) -> Any:
+    """Draws from every restart's posterior as ArviZ's container: ``InferenceData`` (0.23) or ``DataTree`` (1.x).
+
+    Groups, with C restarts as chains and S draws:
+
+    * posterior: whitened inducing outputs ``layer1.u`` (C, S, P, M) and ``layer1.u_unwhitened``, other global sites,
+      and the hidden layers ``layer1.h`` (C, S, N, Q) under q;
+    * posterior_predictive ``y`` (C, S, N[, P]): replicated at x, hidden layers from the model's own conditionals;
+    * log_likelihood ``y`` (C, S, N): log p(y_n | θ), targets of a row together, the locals averaged out over
+      ``num_locals`` draws, importance-weighted by p(h_n | θ)/q(h_n | θ): what LOO needs;
+    * observed_data ``y``; constant_data ``x``, ``index``, and the model's parameters that are not random
+      (``layer1.lengthscale``, inducing inputs; C first);
+    * sample_stats: ``log_p`` = log p(y, θ) and ``log_q`` = log q(θ) per draw, as ``loo_approximate_posterior`` takes
+      them, ``lp`` the same as ``log_p``, and the ``loss`` of every step (C, steps).
+
+    Densities are of the t_1 (FITC) model and, like all else, in the units of training.
+
+    :param fit: what ``fit_svi`` returned.
+    :param x: the training inputs (N, D), all of them, in their order; y (N, P) or (N,) the targets.
+    :param num_draws: S per restart.
+    :param num_locals: K, see above.
+    :param hidden: whether to keep the hidden layers; by default where they are at most two million numbers.
+    :param row: labels of the N rows, 0 … N − 1 by default.
+    :raises ValueError: if the rows of x, y and ``row`` do not agree.
+    :raises TypeError: for a model without a data plate (exact GP).
+    """
+    inputs, targets = np.asarray(x), np.asarray(y)
+    targets = targets.reshape(targets.shape[0], -1)
+    labels = np.arange(inputs.shape[0]) if row is None else np.asarray(row)
+    for name, array in (("y", targets), ("row", labels)):
+        if array.shape[0] != inputs.shape[0]:
+            raise ValueError(f"{name}: found {array.shape[0]} rows, expected {inputs.shape[0]} as x has")
+    chains = []
+    for chain in range(next(iter(fit.restart_params.values())).shape[0]):
+        params = {name: value[chain] for name, value in fit.restart_params.items()}
+        chain_key = jax.random.fold_in(key, chain)
+        draws = joint_draws(
+            chain_key, fit.model, fit.guide, params, inputs, targets, num_draws=num_draws, num_locals=num_locals
+        )
+        chains.append(draws)
+    numbers = len(chains) * sum(value.size for value in chains[0].hidden.values())
+    keep_hidden = numbers <= HIDDEN_NUMBERS if hidden is None else hidden
+    coords = {"chain": np.arange(len(chains)), "draw": np.arange(num_draws), "row": labels}
+    target = [] if targets.shape[1] == 1 else ["target"]
+    observed = targets[:, 0] if not target else targets
+    replicated = _stack(chains, "y")
+    log_p = _stack(chains, "log_p") + _stack(chains, "log_likelihood").sum(-1)
+    sample = ["chain", "draw"]
+    stats = {
+        "lp": (sample, log_p),
+        "log_p": (sample, log_p),
+        "log_q": (sample, _stack(chains, "log_q")),
+        "loss": (["chain", "step"], fit.losses),
+    }
+    groups = {
+        "posterior": _dataset(_posterior(chains, keep_hidden), coords),
+        "posterior_predictive": _dataset(
+            {"y": ([*sample, "row", *target], replicated if target else replicated[..., 0])}, coords
+        ),
+        "log_likelihood": _dataset({"y": ([*sample, "row"], _stack(chains, "log_likelihood"))}, coords),
+        "observed_data": _dataset({"y": (["row", *target], observed)}, coords),
+        "constant_data": _dataset(_constants(fit, inputs, set(chains[0].sites) | set(chains[0].hidden)), coords),
+        "sample_stats": _dataset(stats, coords),
+    }
+    return container(groups, _attributes(fit))
+
+
+def variable_name(site: str) -> str:
+    """The variable of a site: '/' becomes '.', for netCDF keeps '/' for groups."""
+    return site.replace("/", ".")
+
+
+def _stack(chains: list[Draws], name: str) -> np.ndarray:
+    return np.stack([getattr(chain, name) for chain in chains])
+
+
+def _posterior(chains: list[Draws], keep_hidden: bool) -> dict[str, tuple[list[str], np.ndarray]]:
+    variables: dict[str, tuple[list[str], np.ndarray]] = {}
+    for site in chains[0].sites:
+        value = np.stack([chain.sites[site] for chain in chains])
+        axes = _axes(site, value.ndim - 2, ["output", "inducing"] if site in chains[0].unwhitened else None)
+        variables[variable_name(site)] = (["chain", "draw", *axes], value)
+    for site in chains[0].unwhitened:
+        value = np.stack([chain.unwhitened[site] for chain in chains])
+        axes = _axes(site, 2, ["output", "inducing"])
+        variables[variable_name(site) + "_unwhitened"] = (["chain", "draw", *axes], value)
+    for site in chains[0].hidden if keep_hidden else ():
+        value = np.stack([chain.hidden[site] for chain in chains])
+        axes = ["row", *_axes(site, value.ndim - 3, ["output"] if value.ndim == 4 else None)]
+        variables[variable_name(site)] = (["chain", "draw", *axes], value)
+    return variables
+
+
+def _constants(fit: Fit, x: np.ndarray, sites: set[str]) -> dict[str, tuple[list[str], np.ndarray]]:
+    variables = {"x": (["row", "input"], x), "index": (["row"], np.arange(x.shape[0]))}
+    for name, stacked in fit.restart_params.items():
+        # the guide's parameters are named after the sites they approximate
+        if any(name.startswith(f"{site}_") for site in sites):
+            continue
+        value = np.asarray(stacked)
+        named = {"inducing": ["inducing", "input"], "lengthscale": ["input"]}.get(name.rpartition("/")[2])
+        axes = _axes(name, value.ndim - 1, named if named is not None and len(named) == value.ndim - 1 else None)
+        variables[variable_name(name)] = (["chain", *axes], value)
+    return variables
+
+
+def _axes(site: str, number: int, named: list[str] | None) -> list[str]:
+    """Names of a site's own axes: ``layer1_output``, ``layer1_inducing``, or numbered."""
+    if named is not None:
+        layer = site.rpartition("/")[0].replace("/", "_") or site
+        return [f"{layer}_{axis}" for axis in named]
+    return [f"{variable_name(site)}_dim_{axis}" for axis in range(number)]
+
+
+def _dataset(
+    variables: dict[str, tuple[list[str], np.ndarray]], coords: dict[str, np.ndarray]
+) -> xr.Dataset:
+    """A dataset with a coordinate for every axis: those given, else 0, 1, …."""
+    lengths = {axis: size for axes, value in variables.values() for axis, size in zip(axes, value.shape, strict=True)}
+    return xr.Dataset(variables, {axis: coords.get(axis, np.arange(size)) for axis, size in lengths.items()})
+
+
+def _attributes(fit: Fit) -> dict[str, Any]:
+    try:
+        own = version("ppl-dgp")
+    except PackageNotFoundError:
+        own = "unknown"
+    rules = {name: repr(getattr(fit.guide, name)) for name in ("hidden", "inducing") if hasattr(fit.guide, name)}
+    return {
+        "inference_library": "ppl_dgp",
+        "inference_library_version": own,
+        "created_at": datetime.now(UTC).isoformat(),
+        "objective": repr(fit.objective),
+        **rules,
+        "steps": fit.steps,
+        "seconds": fit.seconds,
+        "best_chain": fit.best,
+        "units": "as in training",
+    }

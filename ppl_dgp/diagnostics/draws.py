@@ -1,0 +1,151 @@
+"""Joint draws of a fit's θ with their weights: what k-hat, bounds, LOO and the ArviZ export are made of.
+
+θ are all sites outside the data plate, h_n the latents inside it. Everything here is of the model that NumPyro sees,
+in which the f_n are independent given u (t_1, the FITC model; exact where Z = X).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+from numpyro.handlers import replay, seed, substitute, trace
+
+from ppl_dgp.gp import emission_of
+from ppl_dgp.objectives.power_ep import log_weights
+from ppl_dgp.objectives.structure import Structure, find_structure
+
+Trace = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """S draws of θ ~ q(θ), K of the locals under each; NumPy arrays.
+
+    ``log_p`` (S,) is log p(θ), ``log_q`` (S,) log q(θ). ``log_likelihood`` (S, N) is log p(y_n | θ), the locals
+    averaged out: log (1/K) Σ_k p(y_n, h_nk | θ) / q(h_nk | θ), which for ``DoublyStochastic`` is the average of
+    p(y_n | h_nk) under the model's own conditionals. ``local_weights`` (S, K, N) are the logs of its terms.
+    ``sites`` are the values of θ, ``unwhitened`` those of u = m(Z) + L v by layer (S, P, M), ``hidden`` one draw of
+    each hidden site (S, N, Q), ``y`` replicated targets (S, N, P) with hidden layers from the model.
+    """
+
+    log_p: np.ndarray
+    log_q: np.ndarray
+    log_likelihood: np.ndarray
+    local_weights: np.ndarray
+    sites: dict[str, np.ndarray]
+    unwhitened: dict[str, np.ndarray]
+    hidden: dict[str, np.ndarray]
+    y: np.ndarray
+
+    @property
+    def log_ratio(self) -> Float[np.ndarray, " S"]:
+        """log p(y, θ) − log q(θ) of each draw: the weights of the global sites."""
+        return self.log_p + self.log_likelihood.sum(1) - self.log_q
+
+
+def joint_draws(
+    key: Array,
+    model: Callable[..., Any],
+    guide: Callable[..., Any],
+    params: dict[str, Array],
+    x: ArrayLike,
+    y: ArrayLike,
+    *,
+    num_draws: int = 200,
+    num_locals: int = 8,
+) -> Draws:
+    """Draw θ, and under each draw the locals, on all rows at once.
+
+    :param params: constrained parameters, as ``Fit.params``; x (N, D) and y (N, P) or (N,) the rows it was
+        trained on, in their order.
+    :param num_draws: S.
+    :param num_locals: K; the average over the locals is biased low by O(1/K) of its relative variance.
+    :raises ValueError: for a number of draws below 1.
+    :raises TypeError: if the model has data outside one data plate (an exact GP): its rows have no separate weights.
+    """
+    for name, value in (("num_draws", num_draws), ("num_locals", num_locals)):
+        if value < 1:
+            raise ValueError(f"{name}: found {value}, expected at least 1; a few hundred draws are usual")
+    rows = jnp.asarray(y)
+    rows = rows.reshape(rows.shape[0], -1)
+    found = _program(model, guide, num_draws, num_locals)(key, dict(params), jnp.asarray(x), rows)
+    found = jax.tree.map(np.asarray, found)
+    averaged = np.logaddexp.reduce(found["local_weights"], axis=1) - np.log(num_locals)
+    return Draws(log_likelihood=averaged, **found)
+
+
+def _run(fn: Callable[..., Any], key: Array, values: dict[str, Array], x: Array, y: Array) -> Trace:
+    return trace(substitute(seed(fn, key), data=values)).get_trace(x, y)
+
+
+def _check(structure: Structure) -> None:
+    groups = set(structure.groups[name] for name in structure.factors)
+    if len(groups) != 1 or "" in groups:
+        raise TypeError(
+            f"model: found data in the plates {sorted(groups)}, expected one data plate; weights per row need it "
+            "(an exact GP has none: use sparse_gp_regression)"
+        )
+    (group,) = groups
+    if structure.scales[group] != 1.0:
+        raise ValueError(
+            f"model: found the plate {group!r} subsampled, expected all rows; make the model without subsample_size"
+        )
+
+
+@lru_cache(maxsize=32)
+def _program(
+    model: Callable[..., Any], guide: Callable[..., Any], num_draws: int, num_locals: int
+) -> Callable[..., dict[str, Any]]:
+    """S draws of θ one after the other, K draws of the locals side by side under each, as one compiled program."""
+
+    def one(key: Array, params: dict[str, Array], x: Array, y: Array) -> dict[str, Any]:
+        key_theta, key_model, key_y, key_locals = jax.random.split(key, 4)
+        guided = _run(guide, key_theta, params, x, y)
+        # α = 1: weights in terms of t_1; u is the joint draw, as no message asks for anything else
+        structure = find_structure(_run(replay(model, guided), key_theta, params, x, y), guided, 1.0)
+        _check(structure)
+        theta = {name: guided[name]["value"] for name in structure.global_sites}
+        fixed = {**params, **structure.plates, **theta}
+
+        def particle(key_h: Array) -> Array:
+            q = _run(guide, key_h, fixed, x, y)
+            p = _run(replay(model, q), key_h, fixed, x, y)
+            (rows,) = log_weights(structure, p, q, 1.0, False).values()
+            return rows
+
+        # one row per target and hidden layer, from the model's own conditionals
+        replicated = _run(model, key_model, fixed, x, y)
+        log_p = sum(
+            (replicated[name]["fn"].log_prob(theta[name]).sum() for name in theta if name in replicated), jnp.zeros(())
+        )
+        log_q = sum((guided[name]["fn"].log_prob(theta[name]).sum() for name in theta), jnp.zeros(()))
+        functions = {}
+        for site in replicated.values():
+            emission = emission_of(site["fn"]) if site["type"] == "sample" else None
+            if emission is not None:
+                function = emission.marginal.function
+                # m(Z) + k(Z,Z) L⁻ᵀ v = m(Z) + L v
+                functions[f"{function.name}/u"] = function(function.inducing).mean.T
+        hidden = {name: guided[name]["value"] for name in structure.local_sites}
+        return {
+            "log_p": log_p,
+            "log_q": log_q,
+            "local_weights": jax.vmap(particle)(jax.random.split(key_locals, num_locals)),
+            "sites": theta,
+            "unwhitened": functions,
+            "hidden": hidden,
+            "y": replicated["y"]["fn"].sample(key_y).reshape(y.shape),
+        }
+
+    def program(key: Array, params: dict[str, Array], x: Array, y: Array) -> dict[str, Any]:
+        return jax.lax.map(lambda k: one(k, params, x, y), jax.random.split(key, num_draws))
+
+    return jax.jit(program)

@@ -1,0 +1,207 @@
+"""Diagnostics against closed forms: where q is the posterior, every bound is the evidence and LOO is known."""
+
+import dataclasses
+
+import arviz as az
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.stats import multivariate_normal
+
+from ppl_dgp.diagnostics import khat, to_arviz
+from ppl_dgp.diagnostics.arviz_api import ONE, container, group, load, pareto_smoothed, save
+from ppl_dgp.diagnostics.draws import joint_draws
+from ppl_dgp.diagnostics.layers import layer_maps
+from ppl_dgp.fit import fit_svi
+from ppl_dgp.guides import Conditional, Guide
+from ppl_dgp.kernels import Matern32
+from ppl_dgp.models.deep_gp import deep_gp
+from ppl_dgp.models.gp_regression import exact_gp_regression, sparse_gp_regression
+from ppl_dgp.objectives import PowerEP
+
+KEY = jax.random.key(5)
+ROWS = 30
+NOISE = 0.05
+
+
+@pytest.fixture(scope="module")
+def table():
+    random = np.random.default_rng(1)
+    x = np.sort(random.uniform(-1.5, 1.5, (ROWS, 1)), axis=0)
+    return x, np.sin(2 * x) + np.sqrt(NOISE) * random.normal(size=(ROWS, 1))
+
+
+@pytest.fixture(scope="module")
+def deep(table):
+    model = deep_gp((2,), 5)
+    return fit_svi(KEY, model, Guide(model, hidden=Conditional()), PowerEP(0.0), *table, steps=20, chunk=20, restarts=2)
+
+
+@pytest.fixture(scope="module")
+def exact(table):
+    """A sparse GP with Z = X whose q(u) is the posterior: S = (I + LᵀL/s²)⁻¹, µ = S Lᵀy/s²."""
+    x, y = table
+    kernel = lambda _dims: Matern32(jnp.asarray(1.0), jnp.asarray(1.0))  # noqa: E731
+    model = sparse_gp_regression(ROWS, kernel=kernel, noise=NOISE, train_inducing=False, jitter=1e-12)
+    fit = fit_svi(KEY, model, Guide(model), PowerEP(0.0), x, y, steps=1, chunk=1)
+    gram = np.asarray(kernel(1)(jnp.asarray(x), jnp.asarray(x)))
+    lower = np.linalg.cholesky(gram + 1e-12 * np.eye(ROWS))
+    covariance = np.linalg.inv(np.eye(ROWS) + lower.T @ lower / NOISE)
+    params = {
+        "gp/inducing": x,
+        "gp/u_loc": (covariance @ lower.T @ y / NOISE).T,
+        "gp/u_scale": np.linalg.cholesky(covariance)[None],
+    }
+    params = {name: jnp.asarray(value) for name, value in params.items()}
+    stacked = {name: value[None] for name, value in params.items()}
+    return dataclasses.replace(fit, params=params, restart_params=stacked), gram
+
+
+@pytest.fixture(scope="module")
+def data(deep, table):
+    return to_arviz(deep, KEY, *table, num_draws=60, num_locals=4)
+
+
+def evidence(gram, y):
+    return multivariate_normal(np.zeros(ROWS), gram + NOISE * np.eye(ROWS)).logpdf(y[:, 0])
+
+
+def test_every_bound_is_the_evidence_where_q_is_the_posterior(exact, table):
+    fit, gram = exact
+    truth = evidence(gram, table[1])
+    value, error = khat.elbo(KEY, fit, *table, num_draws=5)
+    assert value == pytest.approx(truth, abs=1e-3)
+    assert error < 1e-3
+    value, error = khat.importance_weighted_bound(KEY, fit, *table, num_draws=50, num_locals=1)
+    assert value == pytest.approx(truth, abs=1e-3)
+    assert error < 1e-3
+
+
+def test_u_unwhitened_is_f_at_the_inducing_inputs(exact, table):
+    fit, gram = exact
+    draws = joint_draws(KEY, fit.model, fit.guide, fit.params, *table, num_draws=50, num_locals=1)
+    lower = np.linalg.cholesky(gram + 1e-12 * np.eye(ROWS))
+    np.testing.assert_allclose(draws.unwhitened["gp/u"], draws.sites["gp/u"] @ lower.T, atol=1e-6)
+
+
+def test_loo_is_the_closed_form_of_gaussian_process_regression(exact, table):
+    fit, gram = exact
+    draws = joint_draws(KEY, fit.model, fit.guide, fit.params, *table, num_draws=4000, num_locals=1)
+    value, error, rows = khat.expected_log_density(draws.log_likelihood)
+    # Rasmussen and Williams 2006, eq. 5.10–5.12
+    inverse = np.linalg.inv(gram + NOISE * np.eye(ROWS))
+    weights, y = inverse @ table[1][:, 0], table[1][:, 0]
+    variance = 1 / np.diag(inverse)
+    truth = -0.5 * np.log(2 * np.pi * variance) - 0.5 * (weights * variance) ** 2 / variance
+    # the Monte Carlo error of 4000 draws is about 0.1
+    assert value == pytest.approx(truth.sum(), abs=0.5)
+    assert error == pytest.approx(np.sqrt(ROWS * truth.var()), rel=0.2)
+    assert rows.shape == y.shape
+
+
+@pytest.mark.parametrize("shape", [0.2, 0.5, 0.9])
+def test_khat_is_the_tail_index_of_pareto_weights(shape):
+    # w = U^−k has tail index k; the tail of 2·10⁴ draws gives it to about 0.07
+    weights = -shape * np.log(np.random.default_rng(0).uniform(size=(3, 20_000)))
+    smoothed, found = pareto_smoothed(weights)
+    np.testing.assert_allclose(found, shape, atol=0.2)
+    np.testing.assert_allclose(np.exp(smoothed).sum(-1), 1.0)
+    assert np.all([np.corrcoef(a, b)[0, 1] > 0.9 for a, b in zip(smoothed, weights, strict=True)])
+
+
+def test_equal_weights_have_no_tail():
+    assert khat._khat(np.zeros((2, 50))).tolist() == [-np.inf, -np.inf]
+
+
+def test_khat_of_sites_and_rows(deep, table):
+    found = khat.pareto_k(KEY, deep, *table, num_draws=60, num_locals=4, local_draws=240)
+    assert np.isfinite(found.sites)
+    assert found.rows.shape == (ROWS,)
+    assert np.isfinite(found.rows).all()
+    with pytest.raises(ValueError, match="num_draws: found 3"):
+        khat.pareto_k(KEY, deep, *table, num_draws=3)
+
+
+def test_elbo_is_below_the_importance_weighted_bound_and_has_an_error(deep, table):
+    value, error = khat.elbo(KEY, deep, *table, num_draws=60)
+    assert 0 < error < 0.3 * abs(value)
+    bound, _ = khat.importance_weighted_bound(KEY, deep, *table, num_draws=60, num_locals=4)
+    assert bound > value - 4 * error
+
+
+def test_groups_have_named_axes_and_a_chain_per_restart(data):
+    posterior = group(data, "posterior")
+    sizes = {"chain": 2, "draw": 60}
+    assert dict(posterior["layer1.u"].sizes) == {**sizes, "layer1_output": 2, "layer1_inducing": 5}
+    assert dict(posterior["layer2.u_unwhitened"].sizes) == {**sizes, "layer2_output": 1, "layer2_inducing": 5}
+    assert dict(posterior["layer1.h"].sizes) == {**sizes, "row": ROWS, "layer1_output": 2}
+    assert dict(group(data, "log_likelihood")["y"].sizes) == {**sizes, "row": ROWS}
+    assert dict(group(data, "posterior_predictive")["y"].sizes) == {**sizes, "row": ROWS}
+    constants = group(data, "constant_data")
+    assert constants["layer1.inducing"].dims == ("chain", "layer1_inducing", "layer1_input")
+    assert not [name for name in constants if "u_loc" in name or "h_gain" in name]
+    stats = group(data, "sample_stats")
+    assert stats["loss"].dims == ("chain", "step")
+    assert stats["log_q"].dims == ("chain", "draw")
+
+
+def test_netcdf_gives_back_every_number_and_name(data, tmp_path):
+    path = tmp_path / "fit.nc"
+    save(data, path)
+    again = load(path)
+    names = ("posterior", "posterior_predictive", "log_likelihood", "observed_data", "constant_data", "sample_stats")
+    for name in names:
+        np.testing.assert_equal(
+            {key: value.values for key, value in group(again, name).variables.items()},
+            {key: value.values for key, value in group(data, name).variables.items()},
+        )
+    assert again.attrs["inference_library"] == "ppl_dgp"
+
+
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter")
+def test_arviz_reads_it_and_agrees_on_loo(data):
+    found = az.loo(data)
+    rows = group(data, "log_likelihood")["y"].values.reshape(-1, ROWS)
+    value, error, _ = khat.expected_log_density(rows)
+    elpd = found.elpd if ONE else found.elpd_loo
+    # ArviZ fits the tail for the effective sample size of the chains, we for independent draws
+    assert float(elpd) == pytest.approx(value, abs=0.5)
+    assert float(found.se) == pytest.approx(error, rel=0.2)
+    assert len(az.summary(data, var_names=["layer1.u"])) == 10
+
+
+@pytest.mark.filterwarnings("ignore:Passing a dict or None as alias_mapping")
+def test_posterior_predictive_plot(data):
+    if ONE:
+        import arviz_plots
+
+        arviz_plots.plot_ppc_dist(data, backend="none")
+    else:
+        import matplotlib.pyplot as plt
+
+        az.plot_ppc(data, num_pp_samples=5, random_seed=0)
+        plt.close("all")
+
+
+def test_rows_that_do_not_agree_and_models_without_rows_are_refused(deep, table):
+    x, y = table
+    with pytest.raises(ValueError, match="y: found 29 rows, expected 30"):
+        to_arviz(deep, KEY, x, y[:-1])
+    with pytest.raises(ValueError, match="num_draws: found 0"):
+        to_arviz(deep, KEY, x, y, num_draws=0)
+    model = exact_gp_regression()
+    with pytest.raises(TypeError, match="expected one data plate"):
+        joint_draws(KEY, model, lambda *args: None, {}, x, y, num_draws=2)
+
+
+def test_layer_maps_follow_the_means(deep, table):
+    first, second = layer_maps(deep.model, deep.guide, deep.params, jnp.asarray(table[0]))
+    np.testing.assert_allclose(first.inputs, table[0])
+    np.testing.assert_allclose(second.inputs, first.mean)
+    assert first.grid is not None and second.grid is None
+    assert second.inducing.shape == (5, 2)
+
+
+def test_container_keeps_attributes():
+    assert container({}, {"steps": 3}).attrs["steps"] == 3
