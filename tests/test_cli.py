@@ -13,6 +13,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from ppl_dgp.cli import commands, main, run_directory
+from ppl_dgp.diagnostics.arviz_api import group, load
 from ppl_dgp.fit import Interrupted
 
 KEYS = {
@@ -105,6 +106,9 @@ def test_run_directory_holds_everything(sparse_run: Path) -> None:
     assert {"losses.png", "fit.png", "layers.png", "predicted.png", "calibration.png"} <= {
         path.name for path in (sparse_run / "figures").iterdir()
     }
+    data = load(sparse_run / "posterior.nc")
+    assert group(data, "posterior")["gp.u"].shape[:2] == (1, 200)
+    assert group(data, "log_likelihood")["y"].shape == (1, 200, 27)
     assert not list(sparse_run.rglob(".*")), "scratch files are left behind"
     record = run_directory.read(sparse_run)
     assert record.status == "done" and record.feature_names == ("x",)
@@ -238,6 +242,27 @@ def test_bad_tables_and_settings(case: str, tmp_path: Path, refuses) -> None:
     source = _table(tmp_path, **columns)
     refuses(["fit", source, *options, "--out", str(tmp_path / "run"), "--quiet"], *words)
     assert not (tmp_path / "run").exists()
+
+
+def test_compare_tabulates_every_combination_and_resumes(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], refuses
+) -> None:
+    folder = tmp_path / "all"
+    argv = ["compare", str(table), "--model", "gp,sparse-gp", "--alpha", "0,0.5", *SPARSE[2:], "--json"]
+    assert main([*argv, "--out", str(folder)]) == 0
+    fits = {row["fit"]: row for row in json.loads(capsys.readouterr().out)["fits"]}
+    assert list(fits) == ["gp", "sparse-gp alpha=0", "sparse-gp alpha=0.5"]
+    # the exact evidence is above every bound of it
+    assert fits["gp"]["elbo"] > max(fits["sparse-gp alpha=0"]["elbo"], fits["sparse-gp alpha=0.5"]["elbo"])
+    assert {"comparison.csv", "comparison.png", "gp"} <= {path.name for path in folder.iterdir()}
+    refuses([*argv, "--out", str(folder)], "not empty")
+    refuses([*argv, "--out", str(folder), "--resume", "--seed", "1"], "other data or settings")
+    assert main([*argv, "--out", str(folder), "--resume"]) == 0
+    assert json.loads(capsys.readouterr().out)["fits"][1] == fits["sparse-gp alpha=0"]
+    refuses(["compare", str(table), "--alpha", "0,2"], "--alpha")
+    refuses(["compare", str(table), "--alpha", "0,a"], "--alpha")
+    refuses(["compare", str(table), "--hidden", "markov,none"], "--hidden", "'none'")
+    refuses(["compare", str(table), "--inducing", "28"], "--inducing")
 
 
 @pytest.mark.parametrize(

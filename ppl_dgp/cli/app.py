@@ -137,6 +137,52 @@ def fit(
 
 
 @app.command()
+def compare(
+    source: Source,
+    model: Model = "sparse-gp,deep-gp",
+    hidden: Hidden = "mean-field,markov,conditional,doubly-stochastic",
+    inducing_rule: InducingRule = "full-rank",
+    objective: Objective = "power-ep",
+    alpha: Alphas = "0",
+    widths: Widths = None,
+    inducing: Inducing = None,
+    kernel: KernelName = None,
+    particles: Particles = None,
+    steps: Steps = None,
+    batch: Batch = None,
+    learning_rate: Rate = None,
+    restarts: Restarts = None,
+    seed: Seed = None,
+    target: Target = None,
+    drop_missing: Drop = None,
+    split: Split = None,
+    test_fraction: Fraction = None,
+    float32: Float32 = False,
+    float64: Float64 = False,
+    out: Out = None,
+    resume: Resume = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Fit SOURCE under several models, guides and objectives (comma lists), and tabulate them."""
+    given = {name: value for name, value in locals().items() if name in _FIT and value is not None}
+    lists: dict[str, Any] = {name: words(given.pop(name)) for name in _LISTS}
+    lists["alpha"] = real_numbers("--alpha", given.pop("alpha"))
+    settings = _settings(given, float32, float64)
+    from ppl_dgp.cli.comparison import combinations
+    from ppl_dgp.cli.comparison import compare as run
+
+    combinations(settings, lists)  # refuses before anything is loaded
+    bar = not quiet and not as_json and sys.stderr.isatty()
+    folder, table = run(source, settings, lists, out, resume, bar, _sayer(quiet))
+    if as_json:
+        fits = json.loads(table.reset_index().to_json(orient="records"))
+        _print_json({"fits": fits, "directory": str(folder), "config": settings.to_json() | lists})
+    else:
+        _print_table(f"{source} ({folder})", table)
+
+
+@app.command()
 def predict(
     run_dir: RunDir,
     source: Source,
@@ -183,6 +229,7 @@ def show(run_dir: RunDir, as_json: Json = False) -> None:
     _print_record(run_dir, record)
 
 
+_LISTS = ("model", "hidden", "inducing_rule", "objective")
 _FIT = frozenset(Settings.__dataclass_fields__)
 
 
@@ -240,4 +287,12 @@ def _print_record(folder: str, record: Any) -> None:
     Console().print(table)
 
 
-__all__ = ["app", "real_numbers", "words"]
+def _print_table(title: str, frame: Any) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("", *(name.replace("_", " ") for name in frame.columns), title=title)
+    for name, row in frame.iterrows():
+        values = row.astype(float)
+        table.add_row(str(name), *("–" if value != value else f"{value:.4g}" for value in values))
+    Console(width=None if sys.stdout.isatty() else 160).print(table)

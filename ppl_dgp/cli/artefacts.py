@@ -5,23 +5,89 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import xarray as xr
 from jaxtyping import Float
 
 from ppl_dgp.cli import run_directory
 from ppl_dgp.cli.programs import Program
+from ppl_dgp.cli.report import finite
 from ppl_dgp.fit import Fit
 from ppl_dgp.predict import Prediction
 
+ROW_DRAWS = 400_000  # rows times draws of the posterior, about
 LAYER_ROWS = 1000  # drawn in the picture of the layers, at most
 
 
-def khat_of(
-    program: Program, fitted: Fit, x: Float[np.ndarray, "N D"], y: Float[np.ndarray, "N P"]
-) -> float | None:
-    """Pareto k-hat of the guide's global sites; None where nothing is latent."""
-    return None
+def trust(
+    program: Program,
+    fitted: Fit,
+    x: Float[np.ndarray, "N D"],
+    y: Float[np.ndarray, "N P"],
+    row_nats: float,
+) -> dict[str, float | None]:
+    """k-hat of the guide's global sites, importance-weighted bound and LOO with their standard errors.
+
+    The last two are total nats, `row_nats` less per row than in standardised units. All None for a model
+    without latent sites, for which the log evidence is exact.
+    """
+    if program.guide is None:
+        return dict.fromkeys(("khat", "iw_bound", "iw_bound_se", "loo", "loo_se"))
+    from ppl_dgp.diagnostics.draws import joint_draws
+    from ppl_dgp.diagnostics.khat import expected_log_density, importance_weighted, sites_khat
+
+    key = jax.random.key(program.settings.seed + 3)
+    draws = joint_draws(
+        key,
+        program.model,
+        program.guide,
+        fitted.params,
+        x,
+        y,
+        num_draws=number_of_draws(len(x)),
+        num_locals=8,
+    )
+    bound, bound_se = importance_weighted(draws.log_ratio)
+    loo, loo_se, _ = expected_log_density(draws.log_likelihood)
+    return {
+        "khat": finite(sites_khat(draws)),
+        "iw_bound": finite(bound - len(x) * row_nats),
+        "iw_bound_se": finite(bound_se),
+        "loo": finite(loo - len(x) * row_nats),
+        "loo_se": finite(loo_se),
+    }
+
+
+def number_of_draws(num_rows: int) -> int:
+    """Draws of the posterior to look at: fewer of long tables, whose every row counts in each."""
+    return int(np.clip(ROW_DRAWS // num_rows, 50, 200))
+
+
+def write_posterior(
+    folder: Path, program: Program, fitted: Fit, x: Float[np.ndarray, "N D"], y: Float[np.ndarray, "N P"]
+) -> None:
+    """`posterior.nc` for ArviZ, in standardised units; of an exact GP its data and parameters."""
+    from ppl_dgp.diagnostics.arviz_api import container, save
+    from ppl_dgp.diagnostics.arviz_export import to_arviz
+
+    if program.guide is not None:
+        key = jax.random.key(program.settings.seed + 4)
+        data = to_arviz(fitted, key, jnp.asarray(x), jnp.asarray(y), num_draws=number_of_draws(len(x)))
+    else:
+        values = {name.replace("/", "."): np.asarray(value) for name, value in fitted.params.items()}
+        constants = {
+            name: ([f"{name}_dim_{axis}" for axis in range(value.ndim)], value)
+            for name, value in values.items()
+        }
+        groups = {
+            "observed_data": xr.Dataset({"y": (["row", "target"], y)}),
+            "constant_data": xr.Dataset({"x": (["row", "input"], x), **constants}),
+            "sample_stats": xr.Dataset({"loss": (["chain", "step"], fitted.losses)}),
+        }
+        data = container(groups, {"inference_library": "ppl_dgp", "steps": fitted.steps})
+    run_directory.place(folder / "posterior.nc", partial(save, data))
 
 
 def write_figures(

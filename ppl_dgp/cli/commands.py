@@ -14,7 +14,7 @@ import numpy as np
 
 from ppl_dgp.checkpoint import INDEX
 from ppl_dgp.cli import run_directory
-from ppl_dgp.cli.artefacts import khat_of, write_figures
+from ppl_dgp.cli.artefacts import trust, write_figures, write_posterior
 from ppl_dgp.cli.errors import BadInput, Stopped
 from ppl_dgp.cli.programs import Program, build, elbo, predict_rows, train
 from ppl_dgp.cli.report import finite, in_units, metrics, nats_per_row, prediction_frame
@@ -103,9 +103,20 @@ def fit(
     task = load_task(source, settings)
     for note in task.table.notes:
         say(f"note: {note}")
-    settings = precision(settings).resolve(len(task.train_rows))
-    record = Record(
-        settings=settings,
+    record = record_of(source, task, settings)
+    if earlier is not None and earlier.fingerprint != record.fingerprint:
+        raise BadInput(
+            f"run directory {str(folder)!r} was fitted on other data than {source!r}",
+            "resume with the source it was made of, or choose another --out",
+        )
+    say(f"fitting {settings.model} to {record.num_train} rows, writing to {folder}")
+    return folder, run(folder, record, task, resume, progress)
+
+
+def record_of(source: str, task: Task, settings: Settings) -> Record:
+    """The record of a run not yet started, its settings resolved. Raises BadInput if they ask for too much."""
+    return Record(
+        settings=precision(settings).resolve(len(task.train_rows)),
         source=source,
         fingerprint=task.fingerprint(),
         feature_names=task.table.feature_names,
@@ -115,16 +126,14 @@ def fit(
         num_train=len(task.train_rows),
         num_test=len(task.test_rows),
     )
-    if earlier is not None and earlier.fingerprint != record.fingerprint:
-        raise BadInput(
-            f"run directory {str(folder)!r} was fitted on other data than {source!r}",
-            "resume with the source it was made of, or choose another --out",
-        )
-    program = build(settings, len(record.target_names))
-    say(f"fitting {settings.model} to {record.num_train} rows, writing to {folder}")
-    with jax.enable_x64(settings.precision == "float64"):
+
+
+def run(folder: Path, record: Record, task: Task, resume: bool, progress: bool) -> Record:
+    """Train and evaluate in `folder`, in the precision of the settings. Raises Stopped when interrupted."""
+    program = build(record.settings, len(record.target_names))
+    with jax.enable_x64(record.settings.precision == "float64"):
         try:
-            return folder, _run(folder, record, task, program, resume, progress)
+            return _run(folder, record, task, program, resume, progress)
         except Interrupted as stop:
             raise Stopped(
                 f"interrupted after {stop.fit.steps} steps; {str(folder)!r} holds the fit so far, {CONTINUE}"
@@ -173,13 +182,14 @@ def finish(folder: Path, record: Record, task: Task, program: Program, fitted: F
         "elbo": finite(bound - len(x) * nats_per_row(task.y_units)),
         "elbo_se": finite(error),
         **metrics(prediction if tested else None, targets),
-        "khat": khat_of(program, fitted, x, y),
+        **trust(program, fitted, x, y, nats_per_row(task.y_units)),
         "seconds": finite(fitted.seconds),
         "steps": fitted.steps,
         "steps_per_second": finite(fitted.steps / running),
         "rejected_steps": fitted.rejected_steps,
         "parameters": int(sum(np.size(value) for value in fitted.params.values())),
     }
+    write_posterior(folder, program, fitted, x, y)
     write_figures(folder, program, fitted, x, task.raw(task.train_rows), task.raw(rows), prediction)
     done = dataclasses.replace(record, status="done", result=result)
     run_directory.write(folder, done)
