@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
-from numpyro.distributions import constraints
+from numpyro.distributions import MaskedDistribution, constraints
 from numpyro.distributions.util import validate_sample
 from numpyro.primitives import _PYRO_STACK, apply_stack
 
@@ -208,9 +208,19 @@ class Emission(dist.Distribution):
 
 def emission_of(distribution: dist.Distribution) -> Emission | None:
     """The emission inside a site's distribution, freed of the wrappers that plates and masks put on."""
-    while isinstance(distribution, dist.ExpandedDistribution):
+    while isinstance(distribution, dist.ExpandedDistribution | MaskedDistribution):
         distribution = distribution.base_dist
     return distribution if isinstance(distribution, Emission) else None
+
+
+def mask_of(distribution: dist.Distribution) -> Any:
+    """The mask that ``handlers.mask`` put on a site's distribution: rows without it count for nothing. True if none."""
+    mask: Any = True
+    while isinstance(distribution, dist.ExpandedDistribution | MaskedDistribution):
+        if isinstance(distribution, MaskedDistribution):
+            mask = jnp.logical_and(mask, distribution._mask)
+        distribution = distribution.base_dist
+    return mask
 
 
 def data_plate(size: int, index: Array | None = None, subsample_size: int | None = None) -> numpyro.plate:

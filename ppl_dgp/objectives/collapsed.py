@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import ELBO
 
-from ppl_dgp.gp import emission_of
+from ppl_dgp.gp import emission_of, mask_of
 from ppl_dgp.kernels import Kernel
 from ppl_dgp.likelihoods import Gaussian
 from ppl_dgp.linalg import cholesky, inverse_lower
@@ -102,6 +102,8 @@ class Collapsed(ELBO):
             raise TypeError(f"model: found {type(site['fn']).__name__} at {site['name']!r}, expected f(x).noisy(...)")
         if site["scale"] is not None and site["scale"] != 1.0:
             raise ValueError("model: found a minibatch, expected all rows; the closed form does not sum over rows")
+        if mask_of(site["fn"]) is not True:
+            raise ValueError("model: found masked rows, expected all to count; leave them out of x and y instead")
         marginal = emission.marginal
         difference = site["value"] - marginal.function.mean(marginal.inputs)
         noise = emission.likelihood.variance

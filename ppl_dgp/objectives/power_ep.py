@@ -22,7 +22,7 @@ from numpyro.distributions.kl import kl_divergence
 from numpyro.handlers import replay, seed, substitute, trace
 from numpyro.infer import ELBO
 
-from ppl_dgp.gp import emission_of
+from ppl_dgp.gp import emission_of, mask_of
 from ppl_dgp.objectives.carrying import Carried, Carrying
 from ppl_dgp.objectives.structure import Structure, find_structure, row_sum
 
@@ -152,13 +152,14 @@ def log_weights(
         site, approximation = model[name], guide.get(name)
         ours = getattr(_bare(approximation["fn"]), "log_weight", None) if approximation else None
         if ours is not None:
-            add(name, ours(site["value"], alpha))
+            add(name, jnp.where(mask_of(site["fn"]), ours(site["value"], alpha), 0.0))
             continue
         emission = emission_of(site["fn"])
         if emission is None:
             add(name, site["fn"].log_prob(site["value"]))
         else:
-            add(name, emission.tempered(site["value"], alpha, u_outside=u_outside))
+            tempered = emission.tempered(site["value"], alpha, u_outside=u_outside)
+            add(name, jnp.where(mask_of(site["fn"]), tempered, 0.0))
         if approximation is not None:
             add(name, -approximation["fn"].log_prob(approximation["value"]))
     for name in structure.auxiliary_local:
