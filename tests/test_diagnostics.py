@@ -1,15 +1,17 @@
 """Diagnostics against closed forms: where q is the posterior, every bound is the evidence and LOO is known."""
 
 import dataclasses
+import io
 
 import arviz as az
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from rich.console import Console
 from scipy.stats import multivariate_normal
 
-from ppl_dgp.diagnostics import khat, to_arviz
+from ppl_dgp.diagnostics import compare, khat, to_arviz
 from ppl_dgp.diagnostics.arviz_api import ONE, container, group, load, pareto_smoothed, save
 from ppl_dgp.diagnostics.draws import joint_draws
 from ppl_dgp.diagnostics.layers import layer_maps
@@ -19,6 +21,7 @@ from ppl_dgp.kernels import Matern32
 from ppl_dgp.models.deep_gp import deep_gp
 from ppl_dgp.models.gp_regression import exact_gp_regression, sparse_gp_regression
 from ppl_dgp.objectives import PowerEP
+from ppl_dgp.predict import predict
 
 KEY = jax.random.key(5)
 ROWS = 30
@@ -205,3 +208,43 @@ def test_layer_maps_follow_the_means(deep, table):
 
 def test_container_keeps_attributes():
     assert container({}, {"steps": 3}).attrs["steps"] == 3
+
+
+@pytest.fixture(scope="module")
+def comparison(table):
+    x, y = table
+    settings = dict(steps=20, chunk=20, num_draws=30, num_locals=2, num_samples=20, target_scale=10.0)
+    model = lambda: sparse_gp_regression(5)  # noqa: E731
+    return compare(KEY, x, y, x[::2], y[::2], model, {"sparse": Guide}, [0.0, 0.5], **settings)
+
+
+def test_comparison_has_a_row_per_guide_and_alpha_and_original_units(comparison, table):
+    found = comparison.table
+    assert list(found["alpha"]) == [0.0, 0.5]
+    assert found.notna().all(axis=None)
+    assert found["coverage95"].between(0, 1).all()
+    fit = comparison.fits["sparse", 0.0]
+    # u_loc 5, u_scale 5·5, inducing 5, lengthscale, variance, noise
+    assert found["parameters"][0] == 38
+    x, y = (jnp.asarray(column[::2]) for column in table)
+    told = predict(KEY, fit.model, fit.guide, fit.params, x, y, num_samples=1)
+    # one layer has no hidden draws, so that the prediction is the same for every key
+    assert found["rmse"][0] == pytest.approx(10 * np.sqrt(np.square(told.mean - y).mean()))
+    assert found["test_log_density"][0] == pytest.approx(told.log_density.mean() - np.log(10))
+
+
+def test_comparison_prints_draws_and_adds(comparison, tmp_path):
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print((comparison + comparison).to_rich("one"))
+    text = console.export_text()
+    assert text.count("sparse") == 4
+    assert f"{comparison.table['elbo'][0]:.2f} ±" in text
+    comparison.figure().savefig(tmp_path / "comparison.png")
+
+
+def test_comparison_needs_something_to_compare(table):
+    x, y = table
+    with pytest.raises(ValueError, match="guides: found none"):
+        compare(KEY, x, y, None, None, lambda: deep_gp((2,), 5), {})
+    with pytest.raises(ValueError, match="target_scale: found 0"):
+        compare(KEY, x, y, None, None, lambda: deep_gp((2,), 5), {"a": Guide}, target_scale=0.0)

@@ -3,13 +3,16 @@
 from ppl_dgp.diagnostics.arviz_api import load as load_arviz
 from ppl_dgp.diagnostics.arviz_api import save as save_arviz
 from ppl_dgp.diagnostics.arviz_export import to_arviz
+from ppl_dgp.diagnostics.compare import Comparison, compare
 from ppl_dgp.diagnostics.khat import ParetoK, elbo, importance_weighted_bound, pareto_k
 from ppl_dgp.diagnostics.layers import LayerMap, layer_maps
 from ppl_dgp.diagnostics.plots import plot_calibration, plot_fit, plot_layers, plot_losses, plot_predicted
 
 __all__ = [
+    "Comparison",
     "LayerMap",
     "ParetoK",
+    "compare",
     "elbo",
     "importance_weighted_bound",
     "layer_maps",
