@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import ArrayLike
 from numpyro.infer import ELBO
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
@@ -62,6 +61,9 @@ _OBJECTIVES: dict[str, type[PowerEP] | type[BlackBoxAlpha]] = {
 }
 
 
+_Own = TypeVar("_Own", bound="_Regressor")
+
+
 class _Regressor(RegressorMixin, BaseEstimator):
     """What the two estimators share: standardised rows to `fit_svi`, predictions back to the data's units."""
 
@@ -81,7 +83,7 @@ class _Regressor(RegressorMixin, BaseEstimator):
         """Widths and rule of the hidden layers."""
         return (), None
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+    def fit(self: _Own, X: Any, y: Any) -> _Own:
         """Train on N rows.
 
         Args:
@@ -121,7 +123,7 @@ class _Regressor(RegressorMixin, BaseEstimator):
         rules = self.kernel, self.inducing_rule, self.objective, self.alpha, self.num_particles
         return _program(*self._layers(), self.num_inducing_, num_outputs, *rules)
 
-    def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
+    def predict(self, X: Any, return_std: bool = False) -> Any:
         """Predictive mean of y at K rows, in the targets' units, (K,) or (K, P) as y was.
 
         Args:
@@ -136,7 +138,7 @@ class _Regressor(RegressorMixin, BaseEstimator):
             mean, deviation = mean[:, 0], deviation[:, 0]
         return (mean, deviation) if return_std else mean
 
-    def predict_distribution(self, X: ArrayLike, levels: Sequence[float] = ()) -> Prediction:
+    def predict_distribution(self, X: Any, levels: Sequence[float] = ()) -> Prediction:
         """The whole `Prediction` at K rows, in standardised units (`y_units_` takes them back)."""
         check_is_fitted(self, "params_")
         rows = validate_data(self, X, reset=False, dtype=np.float64)

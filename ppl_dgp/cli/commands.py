@@ -101,14 +101,14 @@ def fit(
             out, stem, "name another directory, or continue its run with --resume"
         )
     task = load_task(source, settings)
-    for note in task.table.notes:
-        say(f"note: {note}")
     record = record_of(source, task, settings)
     if earlier is not None and earlier.fingerprint != record.fingerprint:
         raise BadInput(
             f"run directory {str(folder)!r} was fitted on other data than {source!r}",
             "resume with the source it was made of, or choose another --out",
         )
+    for note in task.table.notes:
+        say(f"note: {note}")
     say(f"fitting {settings.model} to {record.num_train} rows, writing to {folder}")
     return folder, run(folder, record, task, resume, progress)
 

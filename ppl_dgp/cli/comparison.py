@@ -75,10 +75,10 @@ def compare(
         stem = f"{Path(source).stem}-compare"
         folder = run_directory.fresh_folder(out, stem, "name another directory, or continue it with --resume")
     task = load_task(source, base)
-    for note in task.table.notes:
-        say(f"note: {note}")
     # all are checked before the first is fitted
     records = {name: record_of(source, task, each) for name, each in settings.items()}
+    for note in task.table.notes:
+        say(f"note: {note}")
     rows = {}
     for number, (name, record) in enumerate(records.items(), start=1):
         place = folder / name.replace(" ", "_").replace("=", "")
