@@ -75,7 +75,7 @@ class Scalar:
         """Values of f, (K, B, P), and log weights, (K, 1, 1)."""
         nodes, weights = np.polynomial.hermite.hermgauss(self.num_nodes)
         column = (-1,) + (1,) * jnp.ndim(mean)
-        f = mean + jnp.sqrt(variance) * sqrt(2.0) * jnp.asarray(nodes, jnp.result_type(mean)).reshape(column)
+        f = mean + _deviation(variance) * sqrt(2.0) * jnp.asarray(nodes, jnp.result_type(mean)).reshape(column)
         return f, jnp.asarray(np.log(weights / sqrt(pi)), f.dtype).reshape(column)
 
     def tempered(self, y: Array, mean: Rows, variance: Rows, alpha: float) -> Rows:
@@ -97,7 +97,7 @@ class Scalar:
         """A draw of f, then one of y."""
         key_f, key_y = jax.random.split(key)
         noise = jax.random.normal(key_f, jnp.shape(mean), jnp.result_type(mean))
-        return self.of(mean + jnp.sqrt(variance) * noise).sample(key_y)
+        return self.of(mean + _deviation(variance) * noise).sample(key_y)
 
     def moments(self, mean: Rows, variance: Rows) -> tuple[Rows, Rows]:
         """Mean and variance of y, by the laws of total expectation and variance."""
@@ -105,6 +105,12 @@ class Scalar:
         weights, y = jnp.exp(log_weights), self.of(f)
         centre = (weights * y.mean).sum(0)
         return centre, (weights * (y.variance + jnp.square(y.mean - centre))).sum(0)
+
+
+def _deviation(variance: Rows) -> Rows:
+    """The square root, with gradient 0 rather than infinity at 0, where f is known exactly."""
+    positive = variance > 0.0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, variance, 1.0)), 0.0)
 
 
 Likelihood = Gaussian | Scalar

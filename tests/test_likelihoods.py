@@ -123,3 +123,13 @@ def test_noise_per_row_and_per_output():
         for n in range(3):
             alone = Gaussian(whole[n, 1]).tempered(y[n : n + 1, 1:], mean[:1, 1:], variance[:1, 1:], 0.5)
             np.testing.assert_allclose(together[n, 1], alone[0, 0], rtol=1e-14)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5])
+def test_gradient_is_finite_where_f_is_known_exactly(alpha):
+    """A datum at an inducing input has no variance given u."""
+    likelihood, y, log_p = CASES["poisson"]
+    t = lambda mean, v: likelihood.tempered(jnp.full((1, 1), y), jnp.full((1, 1), mean), jnp.full((1, 1), v), alpha).sum()  # noqa: E501,E731
+    value, slopes = jax.value_and_grad(t, (0, 1))(0.3, 0.0)
+    assert float(value) == pytest.approx(float(log_p(0.3)), abs=1e-12)
+    assert np.isfinite(slopes).all()
