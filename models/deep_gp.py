@@ -13,6 +13,7 @@ layers have linear means (identity, padded, or leading right-singular vectors; e
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import sqrt
 from typing import Any
 
 import jax
@@ -28,6 +29,8 @@ from ppl_dgp.models.parts import as_columns, inducing_inputs, kernel_parameters,
 
 #: scale at which q(u) of a hidden layer starts: near-deterministic (0.1 cost twenty nats on the step function)
 INNER_SCALE = 1e-2
+#: variance at which a hidden layer's kernel starts: below that of its linear mean, or mean-field guides start far off
+INNER_VARIANCE = 0.1
 
 
 def deep_gp(
@@ -37,7 +40,7 @@ def deep_gp(
     num_outputs: int = 1,
     kernel: Callable[..., Kernel] = RBF,
     noise: float | Float[Array, " N"] | None = None,
-    inner_noise: float = 1e-3,
+    inner_noise: float = 1e-2,
     train_inducing: bool = True,
     subsample_size: int | None = None,
     jitter: float | None = None,
@@ -67,7 +70,10 @@ def deep_gp(
         for layer, width in enumerate((*widths, num_outputs), start=1):
             name, last = f"layer{layer}", layer > len(widths)
             inducing = inducing_inputs(name, pushed, num_inducing, train_inducing)
-            k = kernel_parameters(name, kernel, pushed.shape[1])
+            starts = {"lengthscale": sqrt(pushed.shape[1])}
+            if not last:
+                starts["variance"] = INNER_VARIANCE
+            k = kernel_parameters(name, kernel, pushed.shape[1], starts)
             mean = None if last else Linear(_linear_map(name, pushed, width))
             scale = 1.0 if last else INNER_SCALE
             f = sparse_gp(name, k, inducing, width, mean=mean, initial_scale=scale, jitter=jitter)

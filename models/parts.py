@@ -36,13 +36,14 @@ def kernel_parameters(
     """The kernel of layer ``name``, its values ``numpyro.param`` sites ``name/variance``, ``name/lengthscale`` ….
 
     :param kernel: a class of :mod:`ppl_dgp.kernels`, or a function of the input dimension D that returns a kernel.
-    :param starts: initial values that differ from 1.
+    :param starts: initial values that differ from 1, of those arguments that the kernel has.
     """
     values = _STARTS.get(kernel)  # type: ignore[call-overload]
     if values is None:
         return kernel(input_dim)
     arguments: dict[str, Array] = {}
-    for argument, start in {**values, **(starts or {})}.items():
+    for argument, usual in values.items():
+        start = (starts or {}).get(argument, usual)
         initial = jnp.full((input_dim,), start) if argument == "lengthscale" else jnp.asarray(float(start))
         site = f"{name}/{argument}"
         arguments[argument] = numpyro.param(site, initial, constraint=constraints.softplus_positive)
