@@ -25,7 +25,14 @@ from numpyro.distributions import constraints
 from ppl_dgp.gp import data_plate, sparse_gp
 from ppl_dgp.kernels import RBF, Kernel
 from ppl_dgp.means import Linear, layer_map
-from ppl_dgp.models.parts import as_columns, inducing_inputs, kernel_parameters, noise_variance, rows_of_noise
+from ppl_dgp.models.parts import (
+    Composed,
+    as_columns,
+    inducing_inputs,
+    kernel_parameters,
+    noise_variance,
+    rows_of_noise,
+)
 
 #: scale at which q(u) of a hidden layer starts: near-deterministic (0.1 cost twenty nats on the step function)
 INNER_SCALE = 1e-2
@@ -38,7 +45,7 @@ def deep_gp(
     num_inducing: int = 100,
     *,
     num_outputs: int = 1,
-    kernel: Callable[..., Kernel] = RBF,
+    kernel: Callable[..., Kernel] | Composed = RBF,
     noise: float | Float[Array, " N"] | None = None,
     inner_noise: float = 1e-2,
     train_inducing: bool = True,
@@ -50,7 +57,7 @@ def deep_gp(
     :param widths: Q of each hidden layer; () gives a sparse GP.
     :param num_inducing: M per layer, at most the number of rows.
     :param num_outputs: P target columns.
-    :param kernel: a kernel class, or a function D → kernel, for every layer.
+    :param kernel: a kernel class, several ``Composed``, or a function D → kernel, for every layer.
     :param noise: variance of y's noise: None to learn it, a number to fix it, or one per training row (N,).
     :param inner_noise: where the learnt noise variances s_l² of hidden layers start.
     :param train_inducing: whether the inducing inputs are learnt.

@@ -20,17 +20,25 @@ from jaxtyping import Array, Float
 from ppl_dgp.gp import data_plate, sparse_gp
 from ppl_dgp.kernels import RBF, Kernel
 from ppl_dgp.linalg import cholesky
-from ppl_dgp.models.parts import as_columns, inducing_inputs, kernel_parameters, noise_variance, rows_of_noise
+from ppl_dgp.models.parts import (
+    Composed,
+    as_columns,
+    inducing_inputs,
+    kernel_parameters,
+    noise_variance,
+    rows_of_noise,
+)
 
 Model = Callable[..., Any]
 
 
 def exact_gp_regression(
-    *, kernel: Callable[..., Kernel] = RBF, noise: float | Float[Array, " N"] | None = None
+    *, kernel: Callable[..., Kernel] | Composed = RBF, noise: float | Float[Array, " N"] | None = None
 ) -> Model:
     """y ~ N(0, K + s²I), each target column with the same kernel; sites ``gp/…``, ``likelihood/noise``, ``y``.
 
-    :param kernel: a kernel class, built from ``variance``, ``lengthscale`` and the like, or a function D → kernel.
+    :param kernel: a kernel class, built from ``variance``, ``lengthscale`` and the like, several ``Composed``, or a
+        function D → kernel.
     :param noise: the noise variance: None to learn it, a number to fix it, or one per training row (N,).
     :raises ValueError: if x and y disagree in their rows.
     """
@@ -58,7 +66,7 @@ def sparse_gp_regression(
     num_inducing: int = 100,
     *,
     num_outputs: int = 1,
-    kernel: Callable[..., Kernel] = RBF,
+    kernel: Callable[..., Kernel] | Composed = RBF,
     noise: float | Float[Array, " N"] | None = None,
     train_inducing: bool = True,
     subsample_size: int | None = None,
@@ -68,7 +76,8 @@ def sparse_gp_regression(
 
     :param num_inducing: M, at most the number of rows.
     :param num_outputs: P target columns, independent given the kernel.
-    :param kernel: a kernel class, or a function D → kernel that calls ``numpyro.param`` or ``sample`` itself.
+    :param kernel: a kernel class, several ``Composed``, or a function D → kernel that calls ``numpyro.param`` or
+        ``sample`` itself.
     :param noise: the noise variance: None to learn it, a number to fix it, or one per training row (N,).
     :param train_inducing: whether Z is learnt; it starts at k-means centres of the rows.
     :param subsample_size: rows per step drawn by the plate, at O(N) per step; ``fit_svi(batch_size=)`` is better.

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import jax
@@ -13,7 +16,18 @@ from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 from sklearn.cluster import KMeans
 
-from ppl_dgp.kernels import RBF, Kernel, Linear, Matern12, Matern32, Matern52, Periodic, RationalQuadratic
+from ppl_dgp.kernels import (
+    KERNELS,
+    RBF,
+    Constant,
+    Kernel,
+    Linear,
+    Matern12,
+    Matern32,
+    Matern52,
+    Periodic,
+    RationalQuadratic,
+)
 
 #: where a kernel's values start, on standardised inputs; "lengthscale" is one per input dimension (ARD)
 _STARTS: dict[type[Kernel], dict[str, float]] = {
@@ -24,26 +38,84 @@ _STARTS: dict[type[Kernel], dict[str, float]] = {
     RationalQuadratic: {"variance": 1.0, "lengthscale": 1.0, "alpha": 1.0},
     Periodic: {"variance": 1.0, "lengthscale": 1.0, "period": 1.0},
     Linear: {"variance": 1.0},
+    Constant: {"variance": 1.0},
 }
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A sum of kernels, each a product of kernel classes: give it wherever a model takes a kernel class.
+
+    Every factor has its own values, sites ``name/1/…``, ``name/2/…`` in the order written; of a product's variances
+    the first alone is learnt, the others being 1, for only their product means anything.
+    """
+
+    terms: tuple[tuple[type[Kernel], ...], ...]
+
+
+def named_kernel(text: str) -> type[Kernel] | Composed:
+    """The kernel that ``text`` names: one of ``KERNELS``, or several with + and * between, such as ``rbf+linear``.
+
+    :raises ValueError: for an unknown name.
+    """
+    terms = [[name.strip() for name in term.split("*")] for term in text.split("+")]
+    for name in (name for term in terms for name in term):
+        if name not in KERNELS:
+            raise ValueError(
+                f"kernel: found {name!r} in {text!r}, which is unknown; choose from {', '.join(KERNELS)}, "
+                "with + and * between to compose them"
+            )
+    if len(terms) == len(terms[0]) == 1:
+        return KERNELS[terms[0][0]]
+    return Composed(tuple(tuple(KERNELS[name] for name in term) for term in terms))
 
 
 def kernel_parameters(
     name: str,
-    kernel: Callable[..., Kernel],
+    kernel: Callable[..., Kernel] | Composed,
     input_dim: int,
     starts: dict[str, float] | None = None,
 ) -> Kernel:
     """The kernel of layer ``name``, its values ``numpyro.param`` sites ``name/variance``, ``name/lengthscale`` ….
 
-    :param kernel: a class of :mod:`ppl_dgp.kernels`, or a function of the input dimension D that returns a kernel.
+    :param kernel: a class of :mod:`ppl_dgp.kernels`, several of them :class:`Composed`, or a function of the input
+        dimension D that returns a kernel.
     :param starts: initial values that differ from 1, of those arguments that the kernel has.
     """
-    values = _STARTS.get(kernel)  # type: ignore[call-overload]
-    if values is None:
+    if isinstance(kernel, Composed):
+        return _composed(name, kernel, input_dim, starts or {})
+    if kernel not in _STARTS:
         return kernel(input_dim)
-    arguments: dict[str, Array] = {}
-    for argument, usual in values.items():
-        start = (starts or {}).get(argument, usual)
+    return _with_values(name, kernel, input_dim, starts or {}, {})
+
+
+def _composed(name: str, kernel: Composed, input_dim: int, starts: dict[str, float]) -> Kernel:
+    # the terms share the variance that one kernel would start with
+    shared = starts | {"variance": starts.get("variance", 1.0) / len(kernel.terms)}
+    number, terms = 0, []
+    for term in kernel.terms:
+        factors = []
+        for position, factor in enumerate(term):
+            number += 1
+            fixed = {"variance": 1.0} if position else {}
+            factors.append(_with_values(f"{name}/{number}", factor, input_dim, shared, fixed))
+        terms.append(reduce(operator.mul, factors))
+    return reduce(operator.add, terms)
+
+
+def _with_values(
+    name: str,
+    kernel: Callable[..., Kernel],
+    input_dim: int,
+    starts: dict[str, float],
+    fixed: dict[str, float],
+) -> Kernel:
+    """A kernel of one class, its values sites but for those that are ``fixed``."""
+    arguments: dict[str, Any] = dict(fixed)
+    for argument, usual in _STARTS[kernel].items():  # type: ignore[index]
+        if argument in fixed:
+            continue
+        start = starts.get(argument, usual)
         initial = jnp.full((input_dim,), start) if argument == "lengthscale" else jnp.asarray(float(start))
         site = f"{name}/{argument}"
         arguments[argument] = numpyro.param(site, initial, constraint=constraints.softplus_positive)

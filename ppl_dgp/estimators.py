@@ -8,6 +8,7 @@ standardised inside, and everything that comes out is in the units that went in.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -19,65 +20,35 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ppl_dgp import kernels
 from ppl_dgp.data import Standardiser
 from ppl_dgp.fit import fit_svi
-from ppl_dgp.guides import (
-    Conditional,
-    Diagonal,
-    DoublyStochastic,
-    FullRank,
-    Guide,
-    HiddenRule,
-    InducingRule,
-    Markov,
-    MeanField,
-)
+from ppl_dgp.guides import HIDDEN_RULES, INDUCING_RULES, Guide
 from ppl_dgp.models import deep_gp, sparse_gp_regression
-from ppl_dgp.objectives import BlackBoxAlpha, PowerEP
+from ppl_dgp.models.parts import named_kernel
+from ppl_dgp.objectives import OBJECTIVES
 from ppl_dgp.predict import Prediction, predict
-
-_KERNELS: dict[str, type[kernels.Kernel]] = {
-    "rbf": kernels.RBF,
-    "matern12": kernels.Matern12,
-    "matern32": kernels.Matern32,
-    "matern52": kernels.Matern52,
-    "rational-quadratic": kernels.RationalQuadratic,
-    "periodic": kernels.Periodic,
-    "linear": kernels.Linear,
-}
-_HIDDEN: dict[str, Callable[[], HiddenRule]] = {
-    "mean-field": MeanField,
-    "markov": Markov,
-    "conditional": Conditional,
-    "conditional-tied": lambda: Conditional(tied=True),
-    "conditional-free": lambda: Conditional(free=True),
-    "doubly-stochastic": DoublyStochastic,
-}
-_INDUCING: dict[str, type[InducingRule]] = {"full-rank": FullRank, "diagonal": Diagonal}
-_OBJECTIVES: dict[str, type[PowerEP] | type[BlackBoxAlpha]] = {
-    "power-ep": PowerEP,
-    "black-box-alpha": BlackBoxAlpha,
-}
-
 
 _Own = TypeVar("_Own", bound="_Regressor")
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class _Regressor(RegressorMixin, BaseEstimator):
-    """What the two estimators share: standardised rows to `fit_svi`, predictions back to the data's units."""
+    """What the two estimators share: standardised rows to `fit_svi`, predictions back to the data's units.
 
-    kernel: str
-    num_inducing: int
-    inducing_rule: str
-    objective: str
-    alpha: float
-    num_particles: int | None
-    steps: int
-    batch_size: int | None
-    learning_rate: float
-    num_samples: int
-    random_state: Any
+    Settings are dataclass fields, from which scikit-learn reads its parameters; `fit` is what checks them.
+    """
+
+    kernel: str = "rbf"
+    num_inducing: int = 100
+    inducing_rule: str = "full-rank"
+    objective: str = "power-ep"
+    alpha: float = 0.0
+    num_particles: int | None = None
+    steps: int = 2000
+    batch_size: int | None = None
+    learning_rate: float = 0.01
+    num_samples: int = 1
+    random_state: Any = None
 
     def _layers(self) -> tuple[tuple[int, ...], str | None]:
         """Widths and rule of the hidden layers."""
@@ -155,11 +126,13 @@ class _Regressor(RegressorMixin, BaseEstimator):
         return tags
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SparseGPRegressor(_Regressor):
     """Sparse variational GP regression for tables of any length.
 
     Args:
-        kernel: rbf, matern12, matern32, matern52, rational-quadratic, periodic or linear.
+        kernel: rbf, matern12, matern32, matern52, rational-quadratic, periodic, linear or constant, or several
+            with + and * between, such as rbf+linear.
         num_inducing: inducing points M; fewer where there are fewer rows.
         inducing_rule: full-rank or diagonal covariance of q(u).
         objective: power-ep or black-box-alpha. alpha: 0 (the ELBO) to 1.
@@ -174,33 +147,8 @@ class SparseGPRegressor(_Regressor):
     (3,)
     """
 
-    def __init__(
-        self,
-        kernel: str = "rbf",
-        num_inducing: int = 100,
-        inducing_rule: str = "full-rank",
-        objective: str = "power-ep",
-        alpha: float = 0.0,
-        num_particles: int | None = None,
-        steps: int = 2000,
-        batch_size: int | None = None,
-        learning_rate: float = 0.01,
-        num_samples: int = 1,
-        random_state: Any = None,
-    ) -> None:
-        self.kernel = kernel
-        self.num_inducing = num_inducing
-        self.inducing_rule = inducing_rule
-        self.objective = objective
-        self.alpha = alpha
-        self.num_particles = num_particles
-        self.steps = steps
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.num_samples = num_samples
-        self.random_state = random_state
 
-
+@dataclass(kw_only=True, eq=False, repr=False)
 class DeepGPRegressor(_Regressor):
     """Deep GP regression: for steps, changing lengthscales and features that have to be learnt.
 
@@ -211,35 +159,10 @@ class DeepGPRegressor(_Regressor):
             num_samples, random_state: as in `SparseGPRegressor`, the first three for every layer.
     """
 
-    def __init__(
-        self,
-        widths: Sequence[int] = (2,),
-        hidden: str = "doubly-stochastic",
-        kernel: str = "rbf",
-        num_inducing: int = 100,
-        inducing_rule: str = "full-rank",
-        objective: str = "power-ep",
-        alpha: float = 0.0,
-        num_particles: int | None = None,
-        steps: int = 5000,
-        batch_size: int | None = None,
-        learning_rate: float = 0.01,
-        num_samples: int = 100,
-        random_state: Any = None,
-    ) -> None:
-        self.widths = widths
-        self.hidden = hidden
-        self.kernel = kernel
-        self.num_inducing = num_inducing
-        self.inducing_rule = inducing_rule
-        self.objective = objective
-        self.alpha = alpha
-        self.num_particles = num_particles
-        self.steps = steps
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.num_samples = num_samples
-        self.random_state = random_state
+    widths: Sequence[int] = (2,)
+    hidden: str = "doubly-stochastic"
+    steps: int = 5000
+    num_samples: int = 100
 
     def _layers(self) -> tuple[tuple[int, ...], str | None]:
         return tuple(self.widths), self.hidden
@@ -258,18 +181,14 @@ def _program(
     num_particles: int | None,
 ) -> tuple[Callable[..., Any], Guide, ELBO]:
     """Model, guide and objective: the same for the same settings, so that a second fit compiles nothing."""
-    kind = _named("kernel", kernel, _KERNELS)
-    inducing = _named("inducing_rule", inducing_rule, _INDUCING)()
-    divergence = _named("objective", objective, _OBJECTIVES)(alpha, num_particles)
+    kind = named_kernel(str(kernel))
+    inducing = _named("inducing_rule", inducing_rule, INDUCING_RULES)
+    divergence = _named("objective", objective, OBJECTIVES)(alpha, num_particles)
     if hidden is None:
         model = sparse_gp_regression(num_inducing, num_outputs=num_outputs, kernel=kind)
-        guide = Guide(model, inducing=inducing)
-    else:
-        model = deep_gp(widths, num_inducing, num_outputs=num_outputs, kernel=kind)
-        guide = Guide(model, hidden=_named("hidden", hidden, _HIDDEN)(), inducing=inducing)
-    # a guide learns which sites are data when it first sees them: one of an unpickled estimator is told
-    guide.observed.add("y")
-    return model, guide, divergence
+        return model, Guide(model, inducing=inducing), divergence
+    model = deep_gp(widths, num_inducing, num_outputs=num_outputs, kernel=kind)
+    return model, Guide(model, hidden=_named("hidden", hidden, HIDDEN_RULES), inducing=inducing), divergence
 
 
 def _named(argument: str, value: str, choices: dict[str, Any]) -> Any:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import jaxtyping
 import numpy as np
+import numpyro
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.gaussian_process import kernels as sk
 
 from ppl_dgp.kernels import (
+    KERNELS,
     RBF,
     Constant,
     Kernel,
@@ -28,6 +30,7 @@ from ppl_dgp.kernels import (
     Sum,
     White,
 )
+from ppl_dgp.models.parts import kernel_parameters, named_kernel
 
 X = np.random.default_rng(0).normal(size=(7, 3))
 Z = np.concatenate([X[:2], np.random.default_rng(1).normal(size=(4, 3))])
@@ -246,3 +249,33 @@ def test_bad_input_is_named(call, message: str, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises(ValueError, match=message):
         call(jnp.asarray(X))
+
+
+def test_composed_names_are_sums_of_products_with_their_own_values() -> None:
+    starts = {"lengthscale": 0.7, "variance": 3.0}
+    with numpyro.handlers.trace() as sites, numpyro.handlers.seed(rng_seed=0):
+        kernel = kernel_parameters("gp", named_kernel("matern32*periodic + linear"), 3, starts)
+    # two terms share the variance, the second factor has none of its own
+    expected = Matern32(1.5, 0.7) * Periodic(1.0, 0.7, 1.0) + Linear(1.5)
+    x, z = jnp.asarray(X), jnp.asarray(Z)
+    assert_allclose(kernel(x, z), expected(x, z), rtol=1e-12)
+    assert list(sites) == [
+        "gp/1/variance",
+        "gp/1/lengthscale",
+        "gp/2/lengthscale",
+        "gp/2/period",
+        "gp/3/variance",
+    ]
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_named_kernel_has_values_to_learn(name: str) -> None:
+    assert named_kernel(name) is KERNELS[name]
+    with numpyro.handlers.seed(rng_seed=0):
+        assert kernel_parameters("gp", named_kernel(name), 3).diag(jnp.asarray(X)).shape == (7,)
+
+
+@pytest.mark.parametrize("text", ["cosine", "rbf+", "rbf**linear", ""])
+def test_unknown_names_list_the_known(text: str) -> None:
+    with pytest.raises(ValueError, match="choose from rbf, matern12"):
+        named_kernel(text)

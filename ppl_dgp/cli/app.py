@@ -29,7 +29,9 @@ InducingRule = Annotated[
     str | None, _option(" | ".join(choices.INDUCING) + " [full-rank]", "--inducing-rule")
 ]
 Objective = Annotated[str | None, _option(" | ".join(choices.OBJECTIVES) + " [power-ep]", "--objective")]
-KernelName = Annotated[str | None, _option(" | ".join(choices.KERNELS) + " [rbf]", "--kernel")]
+KernelName = Annotated[
+    str | None, _option(" | ".join(choices.KERNELS) + ", or several with + and * between [rbf]", "--kernel")
+]
 Target = Annotated[str | None, _option("Target column(s); for an .npz, the target array [y].", "--target")]
 Drop = Annotated[bool | None, _option("Leave out rows with missing or infinite values.", "--drop-missing")]
 Widths = Annotated[str | None, _option("Widths of the hidden layers [2,2].", "--widths")]
@@ -83,7 +85,7 @@ def models(as_json: Json = False) -> None:
         "hidden": choices.HIDDEN,
         "inducing_rules": choices.INDUCING,
         "objectives": choices.OBJECTIVES,
-        "kernels": dict.fromkeys(choices.KERNELS, ""),
+        "kernels": choices.KERNELS,
         "sources": dict.fromkeys(BUILT_INS, ""),
     }
     if as_json:

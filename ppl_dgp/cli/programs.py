@@ -16,35 +16,16 @@ from jaxtyping import Array, Float, Shaped
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import ELBO
 
-from ppl_dgp import kernels
-from ppl_dgp.cli.settings import KERNELS, Settings
+from ppl_dgp.cli.settings import Settings
 from ppl_dgp.fit import Fit, fit_lbfgs, fit_svi
-from ppl_dgp.guides import (
-    Conditional,
-    Diagonal,
-    DoublyStochastic,
-    FullRank,
-    Guide,
-    HiddenRule,
-    Markov,
-    MeanField,
-)
+from ppl_dgp.guides import HIDDEN_RULES, INDUCING_RULES, Guide
+from ppl_dgp.kernels import Kernel
 from ppl_dgp.linalg import cholesky
 from ppl_dgp.models import deep_gp, exact_gp_regression, sparse_gp_regression
-from ppl_dgp.models.parts import kernel_parameters
-from ppl_dgp.objectives import BlackBoxAlpha, PowerEP
+from ppl_dgp.models.parts import Composed, kernel_parameters, named_kernel
+from ppl_dgp.objectives import OBJECTIVES, PowerEP
 from ppl_dgp.predict import Prediction, predict
 
-HIDDEN_RULES: dict[str, Callable[[], HiddenRule]] = {
-    "mean-field": MeanField,
-    "markov": Markov,
-    "conditional": Conditional,
-    "conditional-tied": lambda: Conditional(tied=True),
-    "conditional-free": lambda: Conditional(free=True),
-    "doubly-stochastic": DoublyStochastic,
-}
-INDUCING_RULES = {"full-rank": FullRank, "diagonal": Diagonal}
-OBJECTIVES = {"power-ep": PowerEP, "black-box-alpha": BlackBoxAlpha}
 LEVELS = (0.025, 0.5, 0.975)
 PREDICTION_DRAWS = 200
 ELBO_DRAWS = 100
@@ -62,24 +43,18 @@ class Program:
 
 def build(settings: Settings, num_outputs: int) -> Program:
     """The model, guide and objective that resolved `settings` name, for P = `num_outputs` target columns."""
-    kernel = getattr(kernels, KERNELS[settings.kernel])
+    kernel = named_kernel(settings.kernel)
     if settings.model == "gp":
         return Program(settings, exact_gp_regression(kernel=kernel), None, None)
     assert settings.inducing is not None
-    inducing = INDUCING_RULES[settings.inducing_rule]()
+    inducing = INDUCING_RULES[settings.inducing_rule]
     objective = OBJECTIVES[settings.objective](settings.alpha, settings.particles)
     if settings.model == "sparse-gp":
         model = sparse_gp_regression(settings.inducing, num_outputs=num_outputs, kernel=kernel)
-        return Program(settings, model, _observing(Guide(model, inducing=inducing)), objective)
+        return Program(settings, model, Guide(model, inducing=inducing), objective)
     model = deep_gp(settings.widths, settings.inducing, num_outputs=num_outputs, kernel=kernel)
-    guide = Guide(model, hidden=HIDDEN_RULES[settings.hidden](), inducing=inducing)
-    return Program(settings, model, _observing(guide), objective)
-
-
-def _observing(guide: Guide) -> Guide:
-    """A guide learns which sites are data when it first sees them: a loaded one is told."""
-    guide.observed.add("y")
-    return guide
+    guide = Guide(model, hidden=HIDDEN_RULES[settings.hidden], inducing=inducing)
+    return Program(settings, model, guide, objective)
 
 
 def train(
@@ -159,12 +134,11 @@ def predict_rows(
             levels=tuple(levels),
         )
     assert training is not None
-    kernel = getattr(kernels, KERNELS[program.settings.kernel])
-    return _exact(kernel, params, x, y, *training, levels=tuple(levels))
+    return _exact(named_kernel(program.settings.kernel), params, x, y, *training, levels=tuple(levels))
 
 
 def _exact(
-    kernel: Callable[..., kernels.Kernel],
+    kernel: type[Kernel] | Composed,
     params: dict[str, Array],
     x: Float[np.ndarray, "N D"],
     y: Float[np.ndarray, "N P"] | None,

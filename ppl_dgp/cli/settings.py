@@ -1,9 +1,14 @@
-"""The settings of one fit: checked before anything is loaded or compiled, kept in the run directory as JSON."""
+"""The settings of one fit: checked before anything is loaded or compiled, kept in the run directory as JSON.
+
+The names here are those of the tables in `guides`, `objectives` and `kernels`, written again with what they mean, so
+that help needs none of the heavy imports.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,13 +34,14 @@ OBJECTIVES = {
     "black-box-alpha": "an energy, no bound for α > 0; the ELBO at 0",
 }
 KERNELS = {
-    "rbf": "RBF",
-    "matern12": "Matern12",
-    "matern32": "Matern32",
-    "matern52": "Matern52",
-    "rational-quadratic": "RationalQuadratic",
-    "periodic": "Periodic",
-    "linear": "Linear",
+    "rbf": "smooth functions",
+    "matern12": "rough functions",
+    "matern32": "functions with one derivative",
+    "matern52": "functions with two",
+    "rational-quadratic": "smooth functions of many lengthscales",
+    "periodic": "functions that repeat themselves",
+    "linear": "linear functions through the origin",
+    "constant": "an offset",
 }
 DEFAULT_INDUCING = 100
 FULL_BATCH_ROWS = 2000  # up to so many rows every step sees them all
@@ -74,7 +80,7 @@ class Settings:
             ("--hidden", self.hidden, HIDDEN),
             ("--inducing-rule", self.inducing_rule, INDUCING),
             ("--objective", self.objective, OBJECTIVES),
-            ("--kernel", self.kernel, KERNELS),
+            *(("--kernel", name.strip(), KERNELS) for name in re.split(r"[+*]", self.kernel)),
         ):
             if value not in allowed:
                 raise BadInput(

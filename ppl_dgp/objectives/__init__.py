@@ -3,4 +3,7 @@
 from ppl_dgp.objectives.collapsed import Collapsed, collapsed_energy
 from ppl_dgp.objectives.power_ep import AlphaDivergence, BlackBoxAlpha, PowerEP
 
-__all__ = ["AlphaDivergence", "BlackBoxAlpha", "Collapsed", "PowerEP", "collapsed_energy"]
+#: the objectives by the names that estimators and the command line give them
+OBJECTIVES: dict[str, type[AlphaDivergence]] = {"power-ep": PowerEP, "black-box-alpha": BlackBoxAlpha}
+
+__all__ = ["OBJECTIVES", "AlphaDivergence", "BlackBoxAlpha", "Collapsed", "PowerEP", "collapsed_energy"]
