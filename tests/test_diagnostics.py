@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import warnings
 
 import arviz as az
 import jax
@@ -9,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from rich.console import Console
-from scipy.stats import multivariate_normal
+from scipy.stats import multivariate_normal, norm
 
-from ppl_dgp.diagnostics import compare, khat, to_arviz
+from ppl_dgp.diagnostics import compare, khat, tabulate, to_arviz
 from ppl_dgp.diagnostics.arviz_api import ONE, container, group, load, pareto_smoothed, save
 from ppl_dgp.diagnostics.draws import joint_draws
 from ppl_dgp.diagnostics.layers import layer_maps
@@ -38,7 +39,9 @@ def table():
 @pytest.fixture(scope="module")
 def deep(table):
     model = deep_gp((2,), 5)
-    return fit_svi(KEY, model, Guide(model, hidden=Conditional()), PowerEP(0.0), *table, steps=20, chunk=20, restarts=2)
+    return fit_svi(
+        KEY, model, Guide(model, hidden=Conditional()), PowerEP(0.0), *table, steps=20, chunk=20, restarts=2
+    )
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +156,14 @@ def test_netcdf_gives_back_every_number_and_name(data, tmp_path):
     path = tmp_path / "fit.nc"
     save(data, path)
     again = load(path)
-    names = ("posterior", "posterior_predictive", "log_likelihood", "observed_data", "constant_data", "sample_stats")
+    names = (
+        "posterior",
+        "posterior_predictive",
+        "log_likelihood",
+        "observed_data",
+        "constant_data",
+        "sample_stats",
+    )
     for name in names:
         np.testing.assert_equal(
             {key: value.values for key, value in group(again, name).variables.items()},
@@ -210,12 +220,29 @@ def test_container_keeps_attributes():
     assert container({}, {"steps": 3}).attrs["steps"] == 3
 
 
+SMALL = dict(steps=20, chunk=20, num_draws=30, num_locals=2, num_samples=20)
+
+
 @pytest.fixture(scope="module")
 def comparison(table):
+    """A sparse GP at two α; what was said is kept in the list."""
     x, y = table
-    settings = dict(steps=20, chunk=20, num_draws=30, num_locals=2, num_samples=20, target_scale=10.0)
-    model = lambda: sparse_gp_regression(5)  # noqa: E731
-    return compare(KEY, x, y, x[::2], y[::2], model, {"sparse": Guide}, [0.0, 0.5], **settings)
+    said = []
+    found = compare(
+        KEY,
+        x,
+        y,
+        x[::2],
+        y[::2],
+        lambda: deep_gp((2,), 5),
+        {"sparse": (lambda: sparse_gp_regression(5), Guide)},
+        [0.0, 0.5],
+        target_scale=10.0,
+        say=said.append,
+        **SMALL,
+    )
+    assert said == ["1 of 2: sparse, α = 0", "2 of 2: sparse, α = 0.5"]
+    return found
 
 
 def test_comparison_has_a_row_per_guide_and_alpha_and_original_units(comparison, table):
@@ -229,17 +256,22 @@ def test_comparison_has_a_row_per_guide_and_alpha_and_original_units(comparison,
     x, y = (jnp.asarray(column[::2]) for column in table)
     told = predict(KEY, fit.model, fit.guide, fit.params, x, y, num_samples=1)
     # one layer has no hidden draws, so that the prediction is the same for every key
-    assert found["rmse"][0] == pytest.approx(10 * np.sqrt(np.square(told.mean - y).mean()))
+    assert found["test_rmse"][0] == pytest.approx(10 * np.sqrt(np.square(told.mean - y).mean()))
     assert found["test_log_density"][0] == pytest.approx(told.log_density.mean() - np.log(10))
 
 
 def test_comparison_prints_draws_and_adds(comparison, tmp_path):
+    exact = tabulate({("exact", np.nan): lambda: {"elbo": 0.5, "elbo_se": 0.0, "khat": None}})
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print((comparison + comparison).to_rich("one"))
+    console.print((comparison + exact).to_rich("two"))
     text = console.export_text()
-    assert text.count("sparse") == 4
+    assert text.count("sparse") == 2
     assert f"{comparison.table['elbo'][0]:.2f} ±" in text
-    comparison.figure().savefig(tmp_path / "comparison.png")
+    (line,) = (line.split() for line in text.splitlines() if "exact" in line)
+    assert line == ["exact", "–", "0.50", "±", "0.00", *"––––––––"]
+    (comparison + exact).figure().savefig(tmp_path / "comparison.png")
+    with pytest.raises(ValueError, match="in both comparisons"):
+        comparison + comparison
 
 
 def test_comparison_needs_something_to_compare(table):
@@ -248,3 +280,53 @@ def test_comparison_needs_something_to_compare(table):
         compare(KEY, x, y, None, None, lambda: deep_gp((2,), 5), {})
     with pytest.raises(ValueError, match="target_scale: found 0"):
         compare(KEY, x, y, None, None, lambda: deep_gp((2,), 5), {"a": Guide}, target_scale=0.0)
+    with pytest.raises(ValueError, match="rows: found none"):
+        tabulate({})
+
+
+@pytest.fixture(scope="module")
+def two_targets(table):
+    """A sparse GP of two target columns, which are of scales 3 and 5, on standardised targets."""
+    x, y = table
+    columns = np.hstack([y, np.cos(3 * x)])
+    make = lambda: sparse_gp_regression(5, num_outputs=2)  # noqa: E731
+    scale = np.array([3.0, 5.0])
+    found = compare(
+        KEY, x, columns, x[::2], columns[::2], make, {"sparse": Guide}, target_scale=scale, **SMALL
+    )
+    return found, x, columns
+
+
+def test_comparison_of_several_targets_takes_rows_together_and_each_in_its_units(two_targets):
+    found, x, y = two_targets
+    assert found.table.notna().all(axis=None)
+    fit, row = found.fits["sparse", 0.0], found.table.iloc[0]
+    told = predict(
+        KEY, fit.model, fit.guide, fit.params, jnp.asarray(x[::2]), jnp.asarray(y[::2]), num_samples=1
+    )
+    # p(y | x) = Π_p N(y_p; m_p, v_p), each density divided by its column's scale
+    rows = norm.logpdf(y[::2] * [3, 5], told.mean * [3, 5], np.sqrt(told.variance) * [3, 5]).sum(1)
+    assert row["test_log_density"] == pytest.approx(rows.mean())
+    wrong = (told.mean - y[::2]) * [3, 5]
+    assert row["test_rmse"] == pytest.approx(np.sqrt(np.square(wrong).mean()))
+
+
+def test_several_targets_go_to_arviz_and_back(two_targets, tmp_path):
+    found, x, y = two_targets
+    data = to_arviz(found.fits["sparse", 0.0], KEY, x, y, num_draws=40, num_locals=4)
+    save(data, tmp_path / "fit.nc")
+    again = load(tmp_path / "fit.nc")
+    assert dict(group(again, "posterior_predictive")["y"].sizes) == dict(chain=1, draw=40, row=ROWS, target=2)
+    np.testing.assert_array_equal(group(again, "observed_data")["y"], y)
+    likelihood = group(again, "log_likelihood")["y"]
+    assert likelihood.dims == ("chain", "draw", "row")
+    stats = group(again, "sample_stats")
+    # log p(y, θ) = log p(θ) + Σ_n log p(y_n | θ), θ ~ N(0, I) whitened
+    prior = norm.logpdf(group(again, "posterior")["gp.u"][0]).sum((1, 2))
+    np.testing.assert_allclose(stats["log_p"][0], prior + likelihood[0].sum("row"), rtol=1e-10)
+    assert len(az.summary(again, var_names=["gp.u"])) == 10
+    with warnings.catch_warnings():
+        # twenty steps of training leave weights with heavy tails
+        warnings.filterwarnings("ignore", "Estimated shape parameter")
+        loo = az.loo(again)
+    assert np.isfinite(float(loo.elpd if ONE else loo.elpd_loo))

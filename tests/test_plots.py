@@ -53,7 +53,9 @@ def test_fit_draws_into_given_axes():
     assert panel.get_lines()
 
 
-@pytest.mark.parametrize(("x_new", "message"), [(np.ones((ROWS, 2)), "x_new: found shape"), (X[:5], "found 5 rows")])
+@pytest.mark.parametrize(
+    ("x_new", "message"), [(np.ones((ROWS, 2)), "x_new: found shape"), (X[:5], "found 5 rows")]
+)
 def test_fit_refuses_inputs_that_do_not_fit(x_new, message):
     with pytest.raises(ValueError, match=message):
         plot_fit(gaussian(0.0, 1.0), x_new)

@@ -9,30 +9,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from ppl_dgp.cli import run_directory
-from ppl_dgp.cli.commands import load_task, record_of, run
+from ppl_dgp.cli.commands import Task, load_task, record_of, run
 from ppl_dgp.cli.errors import BadInput
+from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.settings import Settings
+from ppl_dgp.diagnostics.compare import tabulate
 
 UNUSED_BY_SPARSE = ("hidden",)
 UNUSED_BY_EXACT = ("hidden", "inducing_rule", "objective", "alpha")
-MEASURES = ("elbo", "iw_bound", "loo", "test_log_density", "test_rmse", "coverage95")
-COLUMNS = (
-    "elbo",
-    "elbo_se",
-    "iw_bound",
-    "khat",
-    "loo",
-    "test_log_density",
-    "test_rmse",
-    "coverage95",
-    "seconds",
-    "parameters",
-)
 
 
 def combinations(base: Settings, lists: dict[str, Sequence[Any]]) -> dict[str, Settings]:
@@ -80,44 +67,25 @@ def compare(
     for note in task.table.notes:
         say(f"note: {note}")
     rows = {}
-    for number, (name, record) in enumerate(records.items(), start=1):
+    for name, record in records.items():
         place = folder / name.replace(" ", "_").replace("=", "")
-        before = run_directory.read(place) if place.exists() else None
-        if before is not None and (before.fingerprint, before.settings) != (
-            record.fingerprint,
-            record.settings,
-        ):
-            raise BadInput(
-                f"{str(place)!r} was made of other data or settings",
-                "resume with the same, or name another --out",
-            )
-        if before is not None and before.status == "done":
-            rows[name] = before.result
-            continue
-        say(f"{number} of {len(records)}: fitting {name}")
-        rows[name] = run(place, record, task, before is not None, progress).result
-    table = pd.DataFrame.from_dict(rows, orient="index").reindex(columns=list(COLUMNS))
-    table.index.name = "fit"
+        alpha = float("nan") if record.settings.model == "gp" else record.settings.alpha
+        rows[name.partition(" alpha=")[0], alpha] = partial(_row, place, record, task, progress)
+    comparison = tabulate(rows, say)
+    table = comparison.table.set_index(pd.Index(list(records), name="fit")).drop(columns=["fit", "alpha"])
     run_directory.place(folder / "comparison.csv", table.to_csv)
-    run_directory.place(folder / "comparison.png", partial(_figure(table).savefig, dpi=120))
+    run_directory.place(folder / "comparison.png", partial(comparison.figure().savefig, dpi=120))
     return folder, table
 
 
-def _figure(table: pd.DataFrame) -> Figure:
-    """One panel per measure, one line per fit."""
-    shown = [name for name in MEASURES if table[name].notna().any()]
-    figure = Figure(figsize=(2.2 + 2.3 * len(shown), 1.2 + 0.35 * len(table)), layout="constrained")
-    panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
-    heights = np.arange(len(table))[::-1]
-    for panel, name in zip(panels, shown, strict=True):
-        values = table[name].astype(float).to_numpy()
-        error = table["elbo_se"].astype(float).to_numpy() if name == "elbo" else None
-        panel.errorbar(values, heights, xerr=error, fmt="o", color="#0072B2")
-        panel.set_yticks(heights, list(table.index))
-        panel.set_title(name.replace("_", " "), fontsize="medium")
-        panel.grid(axis="x", alpha=0.3)
-        panel.locator_params(axis="x", nbins=4)
-        panel.spines[["top", "right"]].set_visible(False)
-        if name == "coverage95":
-            panel.axvline(0.95, color="#999999", linestyle="--", linewidth=1.0)
-    return figure
+def _row(place: Path, record: Record, task: Task, progress: bool) -> dict[str, Any]:
+    """The measures of a run: of one that is done as they are, else after it was made or continued."""
+    before = run_directory.read(place) if place.exists() else None
+    if before is not None and (before.fingerprint, before.settings) != (record.fingerprint, record.settings):
+        raise BadInput(
+            f"{str(place)!r} was made of other data or settings",
+            "resume with the same, or name another --out",
+        )
+    if before is not None and before.status == "done":
+        return before.result
+    return run(place, record, task, before is not None, progress).result

@@ -3,7 +3,7 @@
 from ppl_dgp.diagnostics.arviz_api import load as load_arviz
 from ppl_dgp.diagnostics.arviz_api import save as save_arviz
 from ppl_dgp.diagnostics.arviz_export import to_arviz
-from ppl_dgp.diagnostics.compare import Comparison, compare
+from ppl_dgp.diagnostics.compare import Comparison, compare, held_out_scores, tabulate
 from ppl_dgp.diagnostics.khat import ParetoK, elbo, importance_weighted_bound, pareto_k
 from ppl_dgp.diagnostics.layers import LayerMap, layer_maps
 from ppl_dgp.diagnostics.plots import plot_calibration, plot_fit, plot_layers, plot_losses, plot_predicted
@@ -14,6 +14,7 @@ __all__ = [
     "ParetoK",
     "compare",
     "elbo",
+    "held_out_scores",
     "importance_weighted_bound",
     "layer_maps",
     "load_arviz",
@@ -24,5 +25,6 @@ __all__ = [
     "plot_losses",
     "plot_predicted",
     "save_arviz",
+    "tabulate",
     "to_arviz",
 ]

@@ -70,7 +70,14 @@ def to_arviz(
         params = {name: value[chain] for name, value in fit.restart_params.items()}
         chain_key = jax.random.fold_in(key, chain)
         draws = joint_draws(
-            chain_key, fit.model, fit.guide, params, inputs, targets, num_draws=num_draws, num_locals=num_locals
+            chain_key,
+            fit.model,
+            fit.guide,
+            params,
+            inputs,
+            targets,
+            num_draws=num_draws,
+            num_locals=num_locals,
         )
         chains.append(draws)
     numbers = len(chains) * sum(value.size for value in chains[0].hidden.values())
@@ -94,7 +101,9 @@ def to_arviz(
         ),
         "log_likelihood": _dataset({"y": ([*sample, "row"], _stack(chains, "log_likelihood"))}, coords),
         "observed_data": _dataset({"y": (["row", *target], observed)}, coords),
-        "constant_data": _dataset(_constants(fit, inputs, set(chains[0].sites) | set(chains[0].hidden)), coords),
+        "constant_data": _dataset(
+            _constants(fit, inputs, set(chains[0].sites) | set(chains[0].hidden)), coords
+        ),
         "sample_stats": _dataset(stats, coords),
     }
     return container(groups, _attributes(fit))
@@ -134,7 +143,9 @@ def _constants(fit: Fit, x: np.ndarray, sites: set[str]) -> dict[str, tuple[list
             continue
         value = np.asarray(stacked)
         named = {"inducing": ["inducing", "input"], "lengthscale": ["input"]}.get(name.rpartition("/")[2])
-        axes = _axes(name, value.ndim - 1, named if named is not None and len(named) == value.ndim - 1 else None)
+        axes = _axes(
+            name, value.ndim - 1, named if named is not None and len(named) == value.ndim - 1 else None
+        )
         variables[variable_name(name)] = (["chain", *axes], value)
     return variables
 
@@ -147,11 +158,11 @@ def _axes(site: str, number: int, named: list[str] | None) -> list[str]:
     return [f"{variable_name(site)}_dim_{axis}" for axis in range(number)]
 
 
-def _dataset(
-    variables: dict[str, tuple[list[str], np.ndarray]], coords: dict[str, np.ndarray]
-) -> xr.Dataset:
+def _dataset(variables: dict[str, tuple[list[str], np.ndarray]], coords: dict[str, np.ndarray]) -> xr.Dataset:
     """A dataset with a coordinate for every axis: those given, else 0, 1, …."""
-    lengths = {axis: size for axes, value in variables.values() for axis, size in zip(axes, value.shape, strict=True)}
+    lengths = {
+        axis: size for axes, value in variables.values() for axis, size in zip(axes, value.shape, strict=True)
+    }
     return xr.Dataset(variables, {axis: coords.get(axis, np.arange(size)) for axis, size in lengths.items()})
 
 
@@ -160,7 +171,9 @@ def _attributes(fit: Fit) -> dict[str, Any]:
         own = version("ppl-dgp")
     except PackageNotFoundError:
         own = "unknown"
-    rules = {name: repr(getattr(fit.guide, name)) for name in ("hidden", "inducing") if hasattr(fit.guide, name)}
+    rules = {
+        name: repr(getattr(fit.guide, name)) for name in ("hidden", "inducing") if hasattr(fit.guide, name)
+    }
     return {
         "inference_library": "ppl_dgp",
         "inference_library_version": own,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ import pandas as pd
 from jax.typing import ArrayLike
 from jaxtyping import Array
 from matplotlib.figure import Figure
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ppl_dgp.diagnostics.draws import joint_draws
@@ -23,44 +25,67 @@ from ppl_dgp.objectives import AlphaDivergence, PowerEP
 from ppl_dgp.predict import predict
 
 Model = Callable[..., Any]
+MakeModel = Callable[[], Model]
+MakeGuide = Callable[[Model], Any]
 
-#: the figures of a row, and how many decimals each is shown with
-DECIMALS = {
-    "elbo": 2, "elbo_se": 2, "iw_bound": 2, "khat": 2, "loo": 2, "test_log_density": 3, "rmse": 4, "coverage95": 3,
-    "seconds": 1, "parameters": 0,
-}  # fmt: skip
+#: the measures of a row: the heading and the format each is shown with (elbo_se stands beside elbo)
+MEASURES = {
+    "elbo": ("ELBO ± s.e.", ",.2f"),
+    "elbo_se": ("", ".2f"),
+    "iw_bound": ("IW bound", ",.2f"),
+    "khat": ("k-hat", ".2f"),
+    "loo": ("LOO", ",.2f"),
+    "test_log_density": ("test log density", ".3f"),
+    "test_rmse": ("test RMSE", ".4g"),
+    "coverage95": ("in 95 %", ".3f"),
+    "seconds": ("seconds", ",.1f"),
+    "parameters": ("parameters", ",.0f"),
+}
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """One row per guide and α.
+    """One row per fit and α.
 
-    ``table`` has the columns guide, alpha, then ``elbo`` ± ``elbo_se``, ``iw_bound``, ``loo`` in total nats over the
+    ``table`` has the columns fit, alpha, then ``elbo`` ± ``elbo_se``, ``iw_bound``, ``loo`` in total nats over the
     training rows on the scale of training; ``khat`` of the global sites; ``test_log_density`` (mean per test row),
-    ``rmse``, ``coverage95`` in original units; ``seconds`` of training; ``parameters`` trained. ``iw_bound``, ``khat``
-    and ``loo`` are of the t_1 (FITC) model. ``fits`` has the fit of each row by (guide, alpha).
+    ``test_rmse``, ``coverage95`` in original units; ``seconds`` of training; ``parameters`` trained; NaN where there is
+    no such figure. ``iw_bound``, ``khat`` and ``loo`` are of the t_1 (FITC) model. ``fits`` has the fit of each row by
+    (fit, alpha).
     """
 
     table: pd.DataFrame
     fits: dict[tuple[str, float], Fit] = field(default_factory=dict)
 
     def __add__(self, other: Comparison) -> Comparison:
-        """Both tables, one below the other (two models on the same data)."""
-        return Comparison(pd.concat([self.table, other.table], ignore_index=True), {**self.fits, **other.fits})
+        """Both tables, one below the other (two objectives on the same data).
+
+        :raises ValueError: if a fit of one has the name and α of a fit of the other.
+        """
+        for shared in self.fits.keys() & other.fits.keys():
+            raise ValueError(
+                f"other: found {shared} in both comparisons, expected distinct names; rename one's guides"
+            )
+        return Comparison(
+            pd.concat([self.table, other.table], ignore_index=True), {**self.fits, **other.fits}
+        )
 
     def to_rich(self, title: str | None = None) -> Table:
         """For the terminal: ``rich.print(comparison.to_rich())``; the best value of a column stands in bold."""
-        shown = Table(title=title)
-        shown.add_column("guide")
-        shown.add_column("α", justify="right")
-        heads = [name for name in DECIMALS if name != "elbo_se"]
-        for name in heads:
-            shown.add_column("elbo ± s.e." if name == "elbo" else name.replace("_", " "), justify="right")
-        best = {name: _best(self.table[name], name) for name in heads}
+        shown = Table(title=title, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+        shown.add_column("fit", no_wrap=True)
+        shown.add_column("α", justify="right", no_wrap=True)
+        names = [name for name in MEASURES if name != "elbo_se"]
+        for name in names:
+            shown.add_column(MEASURES[name][0], justify="right")
+        best = {name: _best(self.table[name], name) for name in names}
         for position, (_, row) in enumerate(self.table.iterrows()):
-            cells = [_cell(row, name) for name in heads]
-            bold = [f"[bold]{c}[/]" if best[name] == position else c for name, c in zip(heads, cells, strict=True)]
-            shown.add_row(str(row["guide"]), f"{row['alpha']:g}", *bold)
+            cells = [_cell(row, name) for name in names]
+            bold = [
+                f"[bold]{c}[/]" if best[name] == position else c for name, c in zip(names, cells, strict=True)
+            ]
+            alpha = "–" if pd.isna(row["alpha"]) else f"{row['alpha']:g}"
+            shown.add_row(str(row["fit"]), alpha, *bold)
         return shown
 
     def figure(self) -> Figure:
@@ -81,7 +106,7 @@ class Comparison:
         trust.plot(khat, places, "o", color=INK)
         trust.axvline(0.7, color=COLOURS[1], linestyle="--", linewidth=1.0)
         trust.set_xlabel("Pareto k-hat (trust below 0.7)")
-        labels = [f"{guide}, α = {alpha:g}" for guide, alpha in zip(table["guide"], table["alpha"], strict=True)]
+        labels = [_label(name, alpha) for name, alpha in zip(table["fit"], table["alpha"], strict=True)]
         bounds.set_yticks(places, labels)
         bounds.set_ylim(-0.6, len(table) - 0.4)
         for panel in (bounds, density, trust):
@@ -96,8 +121,8 @@ def compare(
     y: ArrayLike,
     x_test: ArrayLike | None,
     y_test: ArrayLike | None,
-    model: Callable[[], Model],
-    guides: Mapping[str, Callable[[Model], Any]],
+    model: MakeModel,
+    guides: Mapping[str, MakeGuide | tuple[MakeModel, MakeGuide]],
     alphas: Sequence[float] = (0.0,),
     *,
     steps: int = 2000,
@@ -106,7 +131,7 @@ def compare(
     num_locals: int = 8,
     num_samples: int = 200,
     target_scale: ArrayLike = 1.0,
-    on_row: Callable[[str, float, Fit], None] | None = None,
+    say: Callable[[str], None] | None = None,
     **fit_settings: Any,
 ) -> Comparison:
     """Fit every guide at every α on the same rows, with the same key, and judge each by the same measures.
@@ -114,7 +139,8 @@ def compare(
     :param x: training inputs (N, D), y targets (N, P) or (N,), as the model is to see them (standardised).
     :param x_test: test inputs, y_test their targets, on the same scale; None where there are no test rows.
     :param model: makes the model, ``lambda: deep_gp((2,), 50)``.
-    :param guides: by name, makes a guide of the model: ``{"coupled": lambda m: Guide(m, hidden=Conditional())}``.
+    :param guides: by the name of the row, makes a guide of the model: ``lambda m: Guide(m, hidden=Conditional())``; or
+        a pair of makers for a row with a model of its own: ``(lambda: sparse_gp_regression(50), Guide)``.
     :param alphas: each in [0, 1].
     :param steps: of training each.
     :param objective: ``PowerEP`` or ``BlackBoxAlpha``, called with α.
@@ -122,36 +148,97 @@ def compare(
     :param num_samples: of the hidden layers, for prediction.
     :param target_scale: standard deviation, scalar or (P,), by which the targets were divided: test figures are
         reported in original units (an offset changes none of them).
-    :param on_row: called with guide, alpha and fit after each training.
+    :param say: is told which row is being fitted, ``"2 of 5: markov, α = 0"``.
     :param fit_settings: for ``fit_svi``: ``batch_size``, ``learning_rate``, ``progress`` ….
     :raises ValueError: without guides or alphas, or for a scale that is not positive.
     """
-    scale = np.asarray(target_scale, float)
     for name, given in (("guides", guides), ("alphas", alphas)):
         if not len(given):
             raise ValueError(f"{name}: found none, expected at least one to compare")
-    if not (np.isfinite(scale).all() and (scale > 0).all()):
-        raise ValueError(f"target_scale: found {scale}, expected positive numbers; pass the targets' deviation")
+    scale = _positive(target_scale)
     train = jnp.asarray(x), _columns(y)
-    test = None if x_test is None or y_test is None else (jnp.asarray(x_test), _columns(y_test))
     key_fit, key_measure, key_test = jax.random.split(key, 3)
-    rows, fits = [], {}
-    for name, make_guide in guides.items():
-        for alpha in alphas:
-            built = model()
-            fit = fit_svi(key_fit, built, make_guide(built), objective(alpha), *train, steps=steps, **fit_settings)
-            if on_row is not None:
-                on_row(name, float(alpha), fit)
-            row: dict[str, Any] = {"guide": name, "alpha": float(alpha)}
-            row |= _bounds(key_measure, fit, train, num_draws, num_locals)
-            row |= _predictions(key_test, fit, test, num_samples, scale)
-            row |= {"seconds": fit.seconds, "parameters": sum(value.size for value in fit.params.values())}
-            rows.append(row)
-            fits[name, float(alpha)] = fit
-    return Comparison(pd.DataFrame(rows, columns=["guide", "alpha", *DECIMALS]), fits)
+    fits: dict[tuple[str, float], Fit] = {}
+
+    def row(name: str, alpha: float) -> dict[str, float]:
+        found = guides[name]
+        make_model, make_guide = found if isinstance(found, tuple) else (model, found)
+        built = make_model()
+        fit = fit_svi(
+            key_fit, built, make_guide(built), objective(alpha), *train, steps=steps, **fit_settings
+        )
+        fits[name, alpha] = fit
+        measures = _bounds(key_measure, fit, train, num_draws, num_locals)
+        if x_test is not None and y_test is not None:
+            measures |= held_out_scores(
+                key_test, fit, x_test, y_test, num_samples=num_samples, target_scale=scale
+            )
+        return measures | {
+            "seconds": fit.seconds,
+            "parameters": sum(value.size for value in fit.params.values()),
+        }
+
+    rows = {(name, float(alpha)): partial(row, name, float(alpha)) for name in guides for alpha in alphas}
+    return replace(tabulate(rows, say), fits=fits)
 
 
-def _bounds(key: Array, fit: Fit, train: tuple[Array, Array], num_draws: int, num_locals: int) -> dict[str, float]:
+def tabulate(
+    rows: Mapping[tuple[str, float], Callable[[], Mapping[str, Any]]],
+    say: Callable[[str], None] | None = None,
+) -> Comparison:
+    """Fit and measure row after row: what :func:`compare` does, for fits made in another way.
+
+    :param rows: by (name, α), a function that fits and returns the row's measures, those of ``MEASURES`` that it has;
+        α is NaN for what has none.
+    :param say: as in :func:`compare`.
+    :raises ValueError: without rows.
+    """
+    if not rows:
+        raise ValueError("rows: found none, expected at least one to compare")
+    found = []
+    for number, ((name, alpha), measure) in enumerate(rows.items(), start=1):
+        if say is not None:
+            say(f"{number} of {len(rows)}: {_label(name, alpha)}")
+        measures = measure()
+        found.append({"fit": name, "alpha": alpha} | {each: measures.get(each) for each in MEASURES})
+    table = pd.DataFrame(found, columns=["fit", "alpha", *MEASURES])
+    return Comparison(table.astype({name: float for name in MEASURES if name != "parameters"}))
+
+
+def held_out_scores(
+    key: Array,
+    fit: Fit,
+    x_test: ArrayLike,
+    y_test: ArrayLike,
+    *,
+    num_samples: int = 200,
+    target_scale: ArrayLike = 1.0,
+) -> dict[str, float]:
+    """``test_log_density`` (mean per row), ``test_rmse`` and ``coverage95`` of a fit, in original units.
+
+    :param x_test: rows (N, D) the fit has not seen, y_test (N, P) or (N,) their targets, on the scale of training.
+    :param num_samples: of the hidden layers.
+    :param target_scale: standard deviation, scalar or (P,), by which the targets were divided.
+    :raises ValueError: for a scale that is not positive.
+    """
+    x, y, scale = jnp.asarray(x_test), _columns(y_test), _positive(target_scale)
+    found = predict(
+        key, fit.model, fit.guide, fit.params, x, y, num_samples=num_samples, levels=(0.025, 0.975)
+    )
+    assert found.quantiles is not None and found.log_density is not None
+    observed, (low, high) = np.asarray(y), found.quantiles
+    # log |dy/dy'| of the change of units, per row
+    jacobian = np.log(np.broadcast_to(scale, observed.shape[1:])).sum()
+    return {
+        "test_log_density": float(found.log_density.mean() - jacobian),
+        "test_rmse": float(np.sqrt(np.square((found.mean - observed) * scale).mean())),
+        "coverage95": float(((low <= observed) & (observed <= high)).mean()),
+    }
+
+
+def _bounds(
+    key: Array, fit: Fit, train: tuple[Array, Array], num_draws: int, num_locals: int
+) -> dict[str, float]:
     key_elbo, key_draws = jax.random.split(key)
     value, error = elbo(key_elbo, fit, *train, num_draws=num_draws)
     program = (fit.model, fit.guide, fit.params, *train)
@@ -165,27 +252,22 @@ def _bounds(key: Array, fit: Fit, train: tuple[Array, Array], num_draws: int, nu
     }
 
 
-def _predictions(
-    key: Array, fit: Fit, test: tuple[Array, Array] | None, num_samples: int, scale: np.ndarray
-) -> dict[str, float]:
-    if test is None:
-        return {"test_log_density": np.nan, "rmse": np.nan, "coverage95": np.nan}
-    found = predict(key, fit.model, fit.guide, fit.params, *test, num_samples=num_samples, levels=(0.025, 0.975))
-    y = np.asarray(test[1])
-    assert found.quantiles is not None and found.log_density is not None
-    low, high = found.quantiles
-    # log |dy/dy'| of the change of units, per row
-    jacobian = np.log(np.broadcast_to(scale, y.shape[1:])).sum()
-    return {
-        "test_log_density": float(found.log_density.mean() - jacobian),
-        "rmse": float(np.sqrt(np.square((found.mean - y) * scale).mean())),
-        "coverage95": float(((low <= y) & (y <= high)).mean()),
-    }
+def _positive(target_scale: ArrayLike) -> np.ndarray:
+    scale = np.asarray(target_scale, float)
+    if not (np.isfinite(scale).all() and (scale > 0).all()):
+        raise ValueError(
+            f"target_scale: found {scale}, expected positive numbers; pass the targets' deviation"
+        )
+    return scale
 
 
 def _columns(y: ArrayLike) -> Array:
     rows = jnp.asarray(y)
     return rows.reshape(rows.shape[0], -1)
+
+
+def _label(name: str, alpha: float) -> str:
+    return name if np.isnan(alpha) else f"{name}, α = {alpha:g}"
 
 
 def _best(column: pd.Series, name: str) -> int:
@@ -195,11 +277,11 @@ def _best(column: pd.Series, name: str) -> int:
     values = column.to_numpy(float)
     if name == "coverage95":
         return int(np.nanargmin(np.abs(values - 0.95)))
-    return int(np.nanargmin(values) if name in ("rmse", "khat") else np.nanargmax(values))
+    return int(np.nanargmin(values) if name in ("test_rmse", "khat") else np.nanargmax(values))
 
 
 def _cell(row: pd.Series, name: str) -> str:
     if pd.isna(row[name]):
         return "–"
-    text = f"{row[name]:,.{DECIMALS[name]}f}"
-    return f"{text} ± {row['elbo_se']:.{DECIMALS['elbo_se']}f}" if name == "elbo" else text
+    text = format(row[name], MEASURES[name][1])
+    return f"{text} ± {row['elbo_se']:{MEASURES['elbo_se'][1]}}" if name == "elbo" else text

@@ -124,7 +124,8 @@ def _program(
         # one row per target and hidden layer, from the model's own conditionals
         replicated = _run(model, key_model, fixed, x, y)
         log_p = sum(
-            (replicated[name]["fn"].log_prob(theta[name]).sum() for name in theta if name in replicated), jnp.zeros(())
+            (replicated[name]["fn"].log_prob(theta[name]).sum() for name in theta if name in replicated),
+            jnp.zeros(()),
         )
         log_q = sum((guided[name]["fn"].log_prob(theta[name]).sum() for name in theta), jnp.zeros(()))
         functions = {}

@@ -35,9 +35,7 @@ class ParetoK:
     rows: np.ndarray
 
 
-def elbo(
-    key: Array, fit: Fit, x: ArrayLike, y: ArrayLike, num_draws: int = 100
-) -> tuple[float, float]:
+def elbo(key: Array, fit: Fit, x: ArrayLike, y: ArrayLike, num_draws: int = 100) -> tuple[float, float]:
     """The ELBO (α = 0, whatever objective was trained) in total nats over the rows, and its standard error.
 
     :param x: training inputs (N, D), all of them; y the targets (N, P) or (N,), in the units of training.
@@ -63,7 +61,9 @@ def importance_weighted_bound(
     :param num_draws: S.
     :param num_locals: K.
     """
-    draws = joint_draws(key, fit.model, fit.guide, fit.params, x, y, num_draws=num_draws, num_locals=num_locals)
+    draws = joint_draws(
+        key, fit.model, fit.guide, fit.params, x, y, num_draws=num_draws, num_locals=num_locals
+    )
     return importance_weighted(draws.log_ratio)
 
 
@@ -76,7 +76,13 @@ def importance_weighted(log_ratio: Float[np.ndarray, " S"]) -> tuple[float, floa
 
 
 def pareto_k(
-    key: Array, fit: Fit, x: ArrayLike, y: ArrayLike, num_draws: int = 400, num_locals: int = 8, local_draws: int = 1000
+    key: Array,
+    fit: Fit,
+    x: ArrayLike,
+    y: ArrayLike,
+    num_draws: int = 400,
+    num_locals: int = 8,
+    local_draws: int = 1000,
 ) -> ParetoK:
     """Pareto k-hat of q(θ), the locals averaged out, and of q(h_n | θ) for every row.
 
@@ -101,7 +107,9 @@ def sites_khat(draws: Draws) -> float:
     return float(_khat(draws.log_ratio[None])[0])
 
 
-def expected_log_density(log_likelihood: Float[np.ndarray, "S N"]) -> tuple[float, float, Float[np.ndarray, " N"]]:
+def expected_log_density(
+    log_likelihood: Float[np.ndarray, "S N"],
+) -> tuple[float, float, Float[np.ndarray, " N"]]:
     """LOO: Σ_n log p(y_n | y_−n) by Pareto-smoothed importance sampling, its standard error, k-hat of each row.
 
     :param log_likelihood: log p(y_n | θ_s), locals averaged out.

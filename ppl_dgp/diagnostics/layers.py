@@ -12,8 +12,7 @@ from jaxtyping import Array, Float
 from numpyro.handlers import replay, seed, substitute, trace
 
 from ppl_dgp.gp import Marginal, emission_of
-from ppl_dgp.guides import Guide
-from ppl_dgp.objectives.carrying import Carried, Carrying
+from ppl_dgp.predict import global_sites
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,14 +52,14 @@ def layer_maps(
     for name, marginal in layer_marginals(model, guide, params, x).items():
         function = marginal.function
         found: dict[str, Any] = {
-            "inputs": marginal.inputs,
+            "inputs": marginal.rows,
             "mean": marginal.mean,
             "deviation": marginal.variance**0.5,
             "inducing": function.inducing,
             "inducing_mean": function(function.inducing).mean,
         }
-        if marginal.inputs.shape[1] == 1:
-            ends = np.concatenate([np.ravel(marginal.inputs), np.ravel(function.inducing)])
+        if marginal.rows.shape[1] == 1:
+            ends = np.concatenate([np.ravel(marginal.rows), np.ravel(function.inducing)])
             grid = np.linspace(ends.min(), ends.max(), grid_size)[:, None]
             on_grid = function(jax.numpy.asarray(grid))
             found |= {"grid": grid, "grid_mean": on_grid.mean, "grid_deviation": on_grid.variance**0.5}
@@ -72,28 +71,21 @@ def layer_marginals(
     model: Callable[..., Any], guide: Callable[..., Any], params: dict[str, Array], x: Float[Array, "N D"]
 ) -> dict[str, Marginal]:
     """Each layer's marginals of f under q(u) at the rows of x, hidden sites held at their means; by layer name."""
-    key = jax.random.key(0)  # nothing that is returned depends on a draw
-    new_rows = guide.with_model_hidden() if isinstance(guide, Guide) else guide
-    sites = trace(substitute(seed(new_rows, key), params)).get_trace(x)
-    global_sites = {
-        name: site
-        for name, site in sites.items()
-        if site["type"] == "sample" and not any(frame.name == "data" for frame in site["cond_indep_stack"])
-    }
-    carrying: dict[str, Carrying] = {name: "moments" for name in global_sites if name.endswith("/u")}
-    carried = Carried(carrying, x.shape[0], key)
-    carried.answer_all(global_sites)
+    key = jax.random.key(0)  # no draw enters what is returned, unless q(u) has no moments of each layer alone
+    globals_, carried = global_sites(key, guide, params, x, draw="joint_draw")
 
     def at_the_mean(msg: dict[str, Any]) -> Array | None:
         hidden = msg["type"] == "sample" and msg["infer"].get("role") == "hidden"
         emission = emission_of(msg["fn"]) if hidden else None
         return None if emission is None else emission.marginal.mean
 
-    program = substitute(seed(replay(model, global_sites), key), substitute_fn=at_the_mean)
+    program = substitute(seed(replay(model, globals_), key), substitute_fn=at_the_mean)
     with carried:
         found = trace(substitute(program, params)).get_trace(x)
     emissions = [emission_of(site["fn"]) for site in found.values() if site["type"] == "sample"]
     marginals = {e.marginal.function.name: e.marginal for e in emissions if e is not None}
     if not marginals:
-        raise TypeError("model: found no layer made by sparse_gp, expected at least one; there are no maps to show")
+        raise TypeError(
+            "model: found no layer made by sparse_gp, expected at least one; there are no maps to show"
+        )
     return marginals

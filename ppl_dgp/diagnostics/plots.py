@@ -48,7 +48,9 @@ def plot_fit(
     """
     line = _line("x_new", x_new)
     if line.size != prediction.mean.shape[0]:
-        raise ValueError(f"x_new: found {line.size} rows, expected {prediction.mean.shape[0]} as in the prediction")
+        raise ValueError(
+            f"x_new: found {line.size} rows, expected {prediction.mean.shape[0]} as in the prediction"
+        )
     figure, panel = _panel(axes, (7.0, 4.2))
     order = np.argsort(line)
     mean = prediction.mean[order, column]
@@ -150,12 +152,16 @@ def plot_calibration(prediction: Prediction, y: ArrayLike, *, axes: Axes | None 
     panel.fill_between(nominal, nominal - spread, nominal + spread, color=FAINT, alpha=0.25, linewidth=0)
     panel.plot([0, 1], [0, 1], color=FAINT, linewidth=1.0, linestyle="--", label="calibrated")
     panel.plot(nominal, found, color=COLOURS[0], linewidth=2.0, label="this fit")
-    panel.set(xlabel="nominal probability", ylabel="share of rows inside", xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    panel.set(
+        xlabel="nominal probability", ylabel="share of rows inside", xlim=(0, 1), ylim=(0, 1), aspect="equal"
+    )
     _legend(panel)
     return figure
 
 
-def plot_predicted(prediction: Prediction, y: ArrayLike, *, column: int = 0, axes: Axes | None = None) -> Figure:
+def plot_predicted(
+    prediction: Prediction, y: ArrayLike, *, column: int = 0, axes: Axes | None = None
+) -> Figure:
     """Predicted against observed with bars of 1.96 standard deviations (up to 500 rows), and the line of equality.
 
     :param y: observed (N, P) or (N,).
@@ -168,7 +174,9 @@ def plot_predicted(prediction: Prediction, y: ArrayLike, *, column: int = 0, axe
     ends = ends + np.array([-0.04, 0.04]) * max(np.ptp(ends), 1e-9)
     panel.plot(ends, ends, color=FAINT, linewidth=1.0, linestyle="--", zorder=1)
     if observed.size <= 500:
-        panel.errorbar(observed, mean, 1.96 * deviation, fmt="none", ecolor=COLOURS[0], alpha=0.25, linewidth=0.8)
+        panel.errorbar(
+            observed, mean, 1.96 * deviation, fmt="none", ecolor=COLOURS[0], alpha=0.25, linewidth=0.8
+        )
     size = 4.0 if observed.size <= 500 else 1.8
     panel.plot(observed, mean, "o", color=COLOURS[0], markersize=size, alpha=0.6, markeredgewidth=0)
     panel.set(xlabel="observed", ylabel="predicted", xlim=ends)
@@ -210,7 +218,9 @@ def _line(name: str, values: ArrayLike) -> np.ndarray:
     if found.ndim == 2 and found.shape[1] == 1:
         found = found[:, 0]
     if found.ndim != 1:
-        raise ValueError(f"{name}: found shape {found.shape}, expected (N,) or (N, 1); plot_predicted shows any inputs")
+        raise ValueError(
+            f"{name}: found shape {found.shape}, expected (N,) or (N, 1); plot_predicted shows any inputs"
+        )
     return found
 
 
@@ -218,7 +228,9 @@ def _targets(y: ArrayLike, prediction: Prediction) -> np.ndarray:
     found = np.asarray(y)
     found = found.reshape(found.shape[0], -1)
     if found.shape != prediction.mean.shape:
-        raise ValueError(f"y: found shape {np.shape(y)}, expected {prediction.mean.shape} as the prediction's mean")
+        raise ValueError(
+            f"y: found shape {np.shape(y)}, expected {prediction.mean.shape} as the prediction's mean"
+        )
     return found
 
 
