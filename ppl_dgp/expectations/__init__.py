@@ -1,0 +1,173 @@
+r"""Expectations of kernels under Gaussian inputs, :math:`\langle\cdot\rangle` over h_n ~ N(mean_n, V_n).
+
+Closed form for `RBF` (ARD), `Linear`, `Constant`, `White`, their sums, and those of their products with at most one
+`Linear` factor. Every other kernel goes through one sum over nodes: Gauss-Hermite quadrature for D ≤ 2, and for more
+dimensions the third-degree cubature rule, a rough approximation (see `nodes`). `psi0` is exact at any D for every
+kernel of the package but products of several `Linear`. h has a density, so it equals no z: `White` counts in `psi0`
+only, and V = 0 gives the kernel without it.
+
+Inputs are `Gaussian(mean, scale)`: mean (B, D), scale (B, D) standard deviations or (B, D, D) lower Cholesky factors
+of V_n, in units of the inputs; z (M, D) are inducing inputs. All functions raise TypeError where `inputs` is no
+`Gaussian` and ValueError where shapes do not fit each other or the kernel. Sources: Titsias & Lawrence (2010);
+Girard et al. (2003); Bui (2018), section 3.4; Chamberlin (2025), section 2.5.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ppl_dgp.expectations.blocks import map_rows, sum_rows
+from ppl_dgp.expectations.closed import Closed
+from ppl_dgp.expectations.nodes import Nodes, cubature, diagonal, quadrature
+from ppl_dgp.expectations.terms import terms_of, without_white
+from ppl_dgp.gaussian import Gaussian
+from ppl_dgp.kernels import Kernel
+
+__all__ = [
+    "input_input_kernel",
+    "input_kernel",
+    "kernel_kernel_input",
+    "psi0",
+    "psi1",
+    "psi2",
+    "psi2_quadratic",
+    "psi2_sum",
+    "psi4",
+]
+
+
+def psi0(kernel: Kernel, inputs: Gaussian) -> Float[Array, " B"]:
+    r""":math:`\langle k(h, h)\rangle`, (B,), in squared units of the function."""
+    dims = _checked(inputs).mean.shape[1]
+    # where the terms are known the diagonal is quadratic, for which the cubature rule is exact
+    known = terms_of(kernel, dims, inputs.mean.dtype) is not None
+    return diagonal(kernel, inputs, cubature(dims) if known else quadrature(dims))
+
+
+def psi1(kernel: Kernel, inputs: Gaussian, z: Float[Array, "M D"]) -> Float[Array, "B M"]:
+    r""":math:`\langle k(h, z_m)\rangle`, (B, M)."""
+    return _method(kernel, inputs, z).psi1(inputs, z)
+
+
+def psi2(kernel: Kernel, inputs: Gaussian, z: Float[Array, "M D"]) -> Float[Array, "B M M"]:
+    r""":math:`\langle k(h, z_m)\,k(h, z_{m'})\rangle` of each datum, (B, M, M): for few rows, else `psi2_sum`."""
+    return _method(kernel, inputs, z).psi2(inputs, z)
+
+
+def psi2_sum(
+    kernel: Kernel,
+    inputs: Gaussian,
+    z: Float[Array, "M D"],
+    weights: Float[Array, " B"] | None = None,
+    block: int | None = None,
+) -> Float[Array, "M M"]:
+    r""":math:`\sum_n w_n \langle k(h_n, z_m)\,k(h_n, z_{m'})\rangle`, (M, M), in O(B M² D) time.
+
+    A block of rows at a time, again in the gradient: memory is O(block M² + M² + B D).
+
+    :param weights: w, (B,); 1 if not given.
+    :param block: rows at a time; by default as many as make 2¹⁸ numbers.
+    :raises ValueError: also if `weights` are not one for each row, or `block` is not positive.
+    """
+    method = _method(kernel, inputs, z)
+    rows = inputs.mean.shape[0]
+    if weights is None:
+        weights = jnp.ones(rows, inputs.mean.dtype)
+    if weights.shape != (rows,):
+        raise ValueError(
+            f"weights has shape {weights.shape}, expected ({rows},): one for each row of inputs."
+        )
+    return sum_rows(lambda part: method.psi2(part, z), inputs, weights, method.row_size(z.shape[0]), block)
+
+
+def psi2_quadratic(
+    kernel: Kernel,
+    inputs: Gaussian,
+    z: Float[Array, "M D"],
+    matrices: Float[Array, "P M M"],
+    block: int | None = None,
+) -> Float[Array, "B P"]:
+    r""":math:`\operatorname{tr}(B_p \langle k k^\top\rangle_n)`, (B, P), k = k(Z, h), in O(B M² (D + P)) time.
+
+    :param matrices: B_p, (P, M, M), of which the symmetric part counts.
+    :param block: rows at a time, as in `psi2_sum`.
+    :raises ValueError: also if `matrices` are not (P, M, M), or `block` is not positive.
+    """
+    method = _method(kernel, inputs, z)
+    size = z.shape[0]
+    if matrices.ndim != 3 or matrices.shape[1:] != (size, size):
+        raise ValueError(
+            f"matrices has shape {matrices.shape}, expected (P, {size}, {size}): one for each of P outputs."
+        )
+    # all outputs in one product with the pairs (m, m')
+    flat = matrices.reshape(-1, size**2).T
+
+    def rows(part: Gaussian) -> Array:
+        pairs = method.psi2(part, z).reshape(-1, size**2)
+        return jnp.matmul(pairs, flat, precision="highest")
+
+    return map_rows(rows, inputs, method.row_size(size), block)
+
+
+def input_kernel(kernel: Kernel, inputs: Gaussian, z: Float[Array, "M D"]) -> Float[Array, "B M D"]:
+    r""":math:`\langle h\,k(h, z_m)\rangle`, (B, M, D)."""
+    return _method(kernel, inputs, z).input_kernel(inputs, z)
+
+
+def input_input_kernel(kernel: Kernel, inputs: Gaussian, z: Float[Array, "M D"]) -> Float[Array, "B M D D"]:
+    r""":math:`\langle h h^\top k(h, z_m)\rangle`, (B, M, D, D)."""
+    return _method(kernel, inputs, z).input_input_kernel(inputs, z)
+
+
+def kernel_kernel_input(kernel: Kernel, inputs: Gaussian, z: Float[Array, "M D"]) -> Float[Array, "B M M D"]:
+    r""":math:`\langle k(h, z_m)\,k(h, z_{m'})\,h\rangle` of each datum, (B, M, M, D): for few rows."""
+    return _method(kernel, inputs, z).kernel_kernel_input(inputs, z)
+
+
+def psi4(
+    kernel: Kernel, inputs: Gaussian, z: Float[Array, "M D"], linear: Float[Array, "*BP D"]
+) -> Float[Array, "B *P M"]:
+    r""":math:`\langle w^\top h\,k(h, z_m)\rangle`: w times `input_kernel`, nothing subtracted.
+
+    For one `RBF` it is ψ1 wᵀ(mean + V(V + Λ)⁻¹(z_m − mean)), design section 4, "Moment matching with a linear mean".
+
+    :param linear: w (D,), one for each output (P, D), or one for each datum and output (B, P, D).
+    :returns: (B, M) for w (D,), else (B, P, M).
+    :raises ValueError: also if `linear` has none of these shapes.
+    """
+    rows, dims = _checked(inputs).mean.shape
+    fits = linear.ndim in (1, 2) or (linear.ndim == 3 and linear.shape[0] == rows)
+    if not fits or linear.shape[-1] != dims:
+        raise ValueError(
+            f"linear has shape {linear.shape}, expected ({dims},), (P, {dims}) or ({rows}, P, {dims}): "
+            "weights of the inputs."
+        )
+    products = jnp.swapaxes(input_kernel(kernel, inputs, z), -1, -2)
+    return jnp.matmul(linear, products, precision="highest")
+
+
+def _method(kernel: Kernel, inputs: Gaussian, z: Array) -> Closed | Nodes:
+    """What computes the statistics of k(h, z): closed form where the kernel has one."""
+    dims = _checked(inputs).mean.shape[1]
+    if z.ndim != 2 or z.shape[1] != dims:
+        raise ValueError(f"z has shape {z.shape}, expected (M, {dims}): points of the space of inputs.")
+    terms = terms_of(kernel, dims, inputs.mean.dtype)
+    if terms is not None:
+        return Closed(terms)
+    rest = without_white(kernel)
+    return Closed(()) if rest is None else Nodes(rest, dims)
+
+
+def _checked(inputs: Gaussian) -> Gaussian:
+    if not isinstance(inputs, Gaussian):
+        raise TypeError(
+            f"inputs is {type(inputs).__name__}, expected Gaussian(mean, scale): scale 0 makes points of it."
+        )
+    mean, scale = inputs.mean, inputs.scale
+    if mean.ndim != 2 or scale.shape not in (mean.shape, (*mean.shape, mean.shape[-1])):
+        raise ValueError(
+            f"inputs has a mean of shape {mean.shape} and a scale of shape {scale.shape}, expected (B, D) and "
+            "(B, D) standard deviations or (B, D, D) lower Cholesky factors."
+        )
+    return inputs
