@@ -14,26 +14,17 @@ import resource
 from pathlib import Path
 
 import jax
-import numpy as np
 import numpyro
 
 numpyro.enable_x64()
 
 from ppl_dgp.data import Standardiser, load_table, split  # noqa: E402
+from ppl_dgp.diagnostics import elbo, held_out_scores  # noqa: E402
 from ppl_dgp.fit import fit_svi  # noqa: E402
-from ppl_dgp.guides import Conditional, DoublyStochastic, Guide, Markov, MeanField  # noqa: E402
+from ppl_dgp.guides import HIDDEN_RULES, Guide  # noqa: E402
 from ppl_dgp.models import deep_gp  # noqa: E402
 from ppl_dgp.objectives import PowerEP  # noqa: E402
-from ppl_dgp.predict import predict  # noqa: E402
 
-RULES = {
-    "doubly-stochastic": DoublyStochastic(),
-    "mean-field": MeanField(),
-    "markov": Markov(),
-    "conditional": Conditional(),
-    "conditional-tied": Conditional(tied=True),
-    "conditional-free": Conditional(free=True),
-}
 FIELDS = [
     "set", "split", "hidden", "depth", "alpha", "steps", "batch", "elbo", "elbo_se", "test_log_density", "rmse",
     "train_seconds", "compile_seconds", "rejected_steps", "peak_gib",
@@ -48,7 +39,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--sets", default="energy")
     parser.add_argument("--splits", default="0")
-    parser.add_argument("--hidden", default="doubly-stochastic", help=",".join(RULES))
+    parser.add_argument("--hidden", default="doubly-stochastic", help=",".join(HIDDEN_RULES))
     parser.add_argument("--depth", type=int, default=2, help="layers; 1 is a sparse GP")
     parser.add_argument("--alpha", type=float, default=0.0)
     parser.add_argument("--steps", type=int, default=8000)
@@ -75,31 +66,22 @@ def _fit(name: str, number: int, hidden: str, options: argparse.Namespace) -> li
     x, y = inputs.transform(table.X), targets.transform(table.y)
     widths = (x.shape[1],) * (options.depth - 1)
     model = deep_gp(widths, min(options.inducing, len(train)), num_outputs=y.shape[1])
-    guide = Guide(model, hidden=RULES[hidden])
+    guide = Guide(model, hidden=HIDDEN_RULES[hidden])
     objective = PowerEP(options.alpha)
     batch = min(options.batch, len(train)) or None
-    fit = fit_svi(
-        jax.random.key(number),
-        model,
-        guide,
-        objective,
-        x[train],
-        y[train],
-        steps=options.steps,
-        batch_size=batch,
+    data = x[train], y[train]
+    settings = {"steps": options.steps, "batch_size": batch}
+    fit = fit_svi(jax.random.key(number), model, guide, objective, *data, **settings)
+    bound, error = elbo(jax.random.key(100), fit, *data, num_draws=20)
+    scores = held_out_scores(
+        jax.random.key(1), fit, x[test], y[test], num_samples=100, target_scale=targets.scale
     )
-    elbo = PowerEP(0.0)
-    loss = jax.jit(lambda key, data, labels: elbo.loss(key, fit.params, model, guide, data, labels))
-    draws = -np.array([loss(jax.random.key(100 + s), x[train], y[train]) for s in range(20)])
-    found = predict(jax.random.key(1), model, guide, fit.params, x[test], y[test])
-    density = float(np.mean(found.log_density) - np.log(targets.scale).sum())
-    rmse = float(np.sqrt(np.mean(((found.mean - y[test]) * targets.scale) ** 2)))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     numbers = [
-        draws.mean(),
-        draws.std(ddof=1) / np.sqrt(len(draws)),
-        density,
-        rmse,
+        bound,
+        error,
+        scores["test_log_density"],
+        scores["test_rmse"],
         fit.seconds,
         fit.compile_seconds,
     ]

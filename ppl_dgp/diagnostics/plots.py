@@ -75,8 +75,9 @@ def plot_fit(
 def plot_layers(maps: Sequence[LayerMap]) -> Figure:
     """Each layer's input-output map with its inducing points, one row of panels per layer, one panel per input.
 
-    A layer with one input is drawn as a line with a 95 % band of f; one with several as its rows, seen along each of
-    its first four inputs. Colours are outputs (six at most), open circles inducing points at (Z, E[u]).
+    A layer with one input is drawn as a line with a 95 % band of f, its rows as ticks below; one with several as its
+    rows, seen along each of its first four inputs. Colours are outputs (six at most), open circles inducing points at
+    (Z, E[u]).
 
     :param maps: from ``layer_maps``.
     :raises ValueError: if there are none.
@@ -191,6 +192,12 @@ def _layer_panel(panel: Axes, layer: LayerMap, d: int) -> None:
             line, mean, band = layer.grid[:, 0], layer.grid_mean[:, p], 1.96 * layer.grid_deviation[:, p]
             panel.fill_between(line, mean - band, mean + band, color=colour, alpha=0.18, linewidth=0)
             panel.plot(line, mean, color=colour, linewidth=1.8, label=label)
+            if p == 0:
+                # where the rows enter, as ticks along the lower edge
+                panel.plot(
+                    layer.inputs[:, 0], np.full(len(layer.inputs), 0.015), "|", color=INK, alpha=0.5,
+                    markersize=7, transform=panel.get_xaxis_transform(), label="rows",
+                )  # fmt: skip
         else:
             rows = layer.inputs[:, d]
             panel.plot(rows, layer.mean[:, p], ".", color=colour, markersize=5, alpha=0.6, label=label)
@@ -235,8 +242,8 @@ def _targets(y: ArrayLike, prediction: Prediction) -> np.ndarray:
 
 
 def _running_median(values: np.ndarray, window: int, most: int = 500) -> tuple[np.ndarray, np.ndarray]:
-    """Ends of at most ``most`` windows, and the median of the finite values in each, NaN where there are none."""
+    """Middles of at most ``most`` windows, and the median of the finite values in each, NaN where there are none."""
     ends = np.unique(np.linspace(window, values.size, min(most, values.size - window + 1)).astype(int))
     windows = [values[end - window : end] for end in ends]
     finite = [piece[np.isfinite(piece)] for piece in windows]
-    return ends, np.array([np.median(piece) if piece.size else np.nan for piece in finite])
+    return ends - (window - 1) / 2, np.array([np.median(piece) if piece.size else np.nan for piece in finite])
