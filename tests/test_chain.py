@@ -218,14 +218,15 @@ def test_evidence_bounds_every_chain_and_is_reached_by_the_posterior():
 
 @jax.jit
 def everything(chain, paths, y):
-    smoothed, evidence = chain.posterior(y, emission_of(3))
+    emission, other = jax.tree.map(lambda leaf: leaf.astype(paths.dtype), (emission_of(3), OTHER))
+    smoothed, evidence = chain.posterior(y, emission)
     moments = (
         chain.marginals(),
         chain.marginals(parallel=True),
         smoothed.marginals(),
-        chain.filter(y, emission_of(3)),
+        chain.filter(y, emission),
     )
-    return chain.log_prob(paths), chain.entropy(), chain.kl(OTHER), evidence, moments
+    return chain.log_prob(paths), chain.entropy(), chain.kl(other), evidence, moments
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -248,6 +249,17 @@ def test_leading_axes_are_chains_side_by_side(shared):
     jax.tree.map(close, everything(chain, draws[0][0], ys), expected)
     if not shared:
         jax.tree.map(close, jax.jit(jax.vmap(everything))(chain, draws[0][0], ys), expected)
+
+
+def test_single_precision_stays_so_and_agrees():
+    paths, y = CHAIN.initial_mean + jnp.zeros((STATES, Q)), jnp.asarray(observed("missing"))
+    half = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), (CHAIN, paths, y))
+    arguments = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), half)
+    for found, expected in zip(
+        *map(jax.tree.leaves, (everything(*half), everything(*arguments))), strict=True
+    ):
+        assert found.dtype == jnp.float32
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_propagation_between_layers_of_different_widths():

@@ -126,13 +126,9 @@ class LinearGaussianChain:
         # E|L_p⁻¹(D x + e)|² = |L_p⁻¹(D m + e)|² + tr(L_p⁻¹ D P Dᵀ L_p⁻ᵀ), D = A − A_p, e = b − b_p
         difference = _times(precision_root, slopes - slopes_p)
         shift = _apply(difference, _before(means)) + _apply(precision_root, offsets - offsets_p)
-        spread = jnp.pad(
-            covariances[..., :-1, :, :], [(0, 0)] * len(means.shape[:-2]) + [(1, 0), (0, 0), (0, 0)]
-        )
-        squares = jnp.square(shift).sum(-1) + _times(difference, spread, _t(difference)).trace(
-            axis1=-2, axis2=-1
-        )
-        squares += jnp.square(_times(precision_root, scales)).sum((-2, -1))
+        spread = _times(difference, _before(covariances, 3), _t(difference)).trace(axis1=-2, axis2=-1)
+        noise = jnp.square(_times(precision_root, scales)).sum((-2, -1))
+        squares = jnp.square(shift).sum(-1) + spread + noise
         return 0.5 * squares.sum(-1) - self._half_size + (_log_det(scales_p) - _log_det(scales)).sum(-1)
 
     def marginals(self, *, parallel: bool = False) -> Marginals:
@@ -274,7 +270,7 @@ class LinearGaussianChain:
         whiten = inverse_lower(root)
         h = _times(whiten, jnp.where(there[..., None], emission.matrix, 0.0))
         residual = jnp.where(there, jnp.where(there, observations, 0.0) - emission.offset, 0.0)
-        log_norm = -0.5 * log(2.0 * pi) * there.sum(-1) - _log_det(root)
+        log_norm = -0.5 * log(2.0 * pi) * there.sum(-1, dtype=root.dtype) - _log_det(root)
         y = _apply(whiten, residual)
         return jnp.moveaxis(h, -3, 0), jnp.moveaxis(y, -2, 0), jnp.moveaxis(log_norm, -1, 0)
 
@@ -352,9 +348,10 @@ def _prepend(first: Array, rest: Array, trailing: int) -> Array:
     return jnp.concatenate(parts, axis=-trailing)
 
 
-def _before(path: Array) -> Array:
-    """x_{t−1} for t = 0 … T; nothing, 0, before x_0."""
-    return jnp.pad(path[..., :-1, :], [(0, 0)] * (path.ndim - 2) + [(1, 0), (0, 0)])
+def _before(states: Array, trailing: int = 2) -> Array:
+    """What belongs to x_{t−1}, for t = 0 … T; nothing, 0, before x_0. The time axis is ``trailing`` from the end."""
+    widths = [(1, 0) if axis == states.ndim - trailing else (0, 0) for axis in range(states.ndim)]
+    return jnp.pad(jax.lax.slice_in_dim(states, 0, states.shape[-trailing] - 1, axis=-trailing), widths)
 
 
 def _as_long(array: Array, ndim: int) -> Array:
