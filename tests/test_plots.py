@@ -86,6 +86,20 @@ def test_losses_have_a_line_per_restart_and_bear_rejected_steps():
         plot_losses(np.zeros((1, 0)))
 
 
+def test_the_median_of_falling_losses_lies_on_them():
+    shown = line(plot_losses(np.linspace(100.0, 1.0, 500)), "median of 10 steps")
+    # a straight line is its own running median
+    np.testing.assert_allclose(
+        shown.get_ydata(), np.interp(shown.get_xdata(), [1, 500], [100, 1]), rtol=1e-12
+    )
+
+
+def test_layers_of_one_input_mark_their_rows():
+    shown = layer(1, 3)
+    ticks = line(plot_layers([shown]), "rows")
+    np.testing.assert_array_equal(ticks.get_xdata(), shown.inputs[:, 0])
+
+
 @pytest.mark.parametrize("with_samples", [False, True])
 def test_a_calibrated_prediction_lies_on_the_diagonal_and_an_overconfident_one_below(with_samples):
     y = RNG.normal(size=(ROWS, 1))
