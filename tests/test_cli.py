@@ -1,7 +1,12 @@
 """The command line: what it writes, what it prints, and every way of refusing bad input."""
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +17,13 @@ from scipy.stats import norm
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
-from ppl_dgp.cli import commands, main, run_directory
+from ppl_dgp.checkpoint import read_meta
+from ppl_dgp.cli import commands, main, run_directory, settings
 from ppl_dgp.diagnostics.arviz_api import group, load
 from ppl_dgp.fit import Interrupted
+from ppl_dgp.guides import HIDDEN_RULES, INDUCING_RULES
+from ppl_dgp.kernels import KERNELS
+from ppl_dgp.objectives import OBJECTIVES
 
 KEYS = {
     "elbo",
@@ -145,6 +154,20 @@ def test_models_lists_every_choice(capsys: pytest.CaptureFixture[str]) -> None:
     assert "doubly-stochastic" in capsys.readouterr().out
 
 
+def test_the_names_in_the_help_are_those_of_the_rules() -> None:
+    assert settings.HIDDEN.keys() <= HIDDEN_RULES.keys()
+    assert settings.INDUCING.keys() <= INDUCING_RULES.keys()
+    assert settings.OBJECTIVES.keys() <= OBJECTIVES.keys()
+    assert settings.KERNELS.keys() == KERNELS.keys()
+
+
+def test_help_tells_every_default(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for told in ("(default deep-gp)", "deep-gp 5000)", "--drop-missing", "(default runs/NAME-NUMBER)"):
+        assert told in shown
+
+
 def test_no_test_rows_give_null_figures(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -194,6 +217,44 @@ def test_interrupted_run_is_saved_and_resumes_to_the_same_numbers(
     assert found["test_log_density"] == uninterrupted["test_log_density"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["gp", "sparse-gp"])
+def test_ctrl_c_saves_the_fit_and_resuming_continues_it(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2.0, 2.0, (500, 2))
+    y = np.sin(3.0 * x[:, 0]) * x[:, 1] + rng.normal(0.0, 0.1, 500)
+    source, folder = str(tmp_path / "data.csv"), tmp_path / "run"
+    pd.DataFrame(x, columns=["a", "b"]).assign(y=y).to_csv(source, index=False)
+    steps = {"gp": ["--steps", "60"], "sparse-gp": ["--steps", "1000000", "--inducing", "20"]}[model]
+    argv = ["fit", source, "--model", model, *steps]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ppl_dgp.cli", *argv, "--out", str(folder)],
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        text=True,
+    )
+    while not (folder / "checkpoint" / "checkpoint.json").is_file() and process.poll() is None:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 130 and "--resume" in err and "Traceback" not in err
+    assert run_directory.read(folder).status == "interrupted"
+    done = read_meta(folder / "checkpoint")["step"]
+    assert done >= 1 and f"interrupted after {done} steps" in err
+    # the parameters so far predict
+    assert main(["predict", str(folder), source, "--quiet", "--out", str(tmp_path / "p.csv")]) == 0
+    more = [] if model == "gp" else ["--steps", str(done + 20)]
+    assert main(["fit", source, "--out", str(folder), "--resume", "--quiet", *more]) == 0
+    resumed = run_directory.read(folder)
+    assert resumed.status == "done" and resumed.result["steps"] > done
+    whole = tmp_path / "whole"
+    argv = ["fit", source, "--model", model, *(steps if model == "gp" else [*more, *steps[2:]])]
+    assert main([*argv, "--quiet", "--out", str(whole)]) == 0
+    assert run_directory.read(whole).result["elbo"] == resumed.result["elbo"]
+
+
 def _table(folder: Path, **columns: object) -> str:
     frame = pd.DataFrame({"x": np.arange(8.0), "z": np.arange(8.0) ** 2, "y": np.arange(8.0) % 3} | columns)
     frame.to_csv(folder / "bad.csv", index=False)
@@ -229,6 +290,8 @@ BAD_TABLES = {
     "unknown inducing rule": ({}, ["--inducing-rule", "full"], ["--inducing-rule", "full-rank"]),
     "unknown objective": ({}, ["--objective", "elbo"], ["--objective", "power-ep"]),
     "unknown kernel": ({}, ["--kernel", "cosine"], ["--kernel", "rbf"]),
+    "unknown kernel in a sum": ({}, ["--kernel", "rbf+cosine"], ["--kernel", "'cosine'", "rbf"]),
+    "kernel that ends in a sign": ({}, ["--kernel", "rbf*"], ["--kernel", "rbf"]),
     "unknown option": ({}, ["--depth", "3"], ["--depth"]),
     "test fraction 1": ({}, ["--test-fraction", "1"], ["test fraction"]),
     "negative split": ({}, ["--split", "-1"], ["split"]),
@@ -323,6 +386,18 @@ def test_damaged_run_directories(damage: str, sparse_run: Path, tmp_path: Path, 
     word = "no parameters" if damage == "no parameters" else "damaged"
     refuses(["show", str(folder)], word)
     refuses(["predict", str(folder), "step"], word)
+
+
+def test_a_run_that_cannot_be_resumed_is_left_as_it_was(
+    sparse_run: Path, table: Path, tmp_path: Path, refuses
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(sparse_run, folder)
+    (state,) = (folder / "checkpoint").glob("*.safetensors")
+    state.write_bytes(b"")
+    before = run_directory.read(folder).to_json()
+    refuses(["fit", str(table), "--out", str(folder), "--resume", "--steps", "30", "--quiet"], "damaged")
+    assert run_directory.read(folder).to_json() == before and before["status"] == "done"
 
 
 def test_training_that_diverges_leaves_nothing(table: Path, tmp_path: Path, refuses) -> None:

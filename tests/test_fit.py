@@ -18,8 +18,9 @@ from numpyro.infer import Trace_ELBO
 from numpyro.infer.autoguide import AutoDelta, AutoMultivariateNormal, AutoNormal
 
 from ppl_dgp.checkpoint import CheckpointError
-from ppl_dgp.fit import FitError, Interrupted, fit_lbfgs, fit_svi, stochastic
+from ppl_dgp.fit import FitError, Interrupted, JitterWarning, fit_lbfgs, fit_svi, full_batch, stochastic
 from ppl_dgp.fit.program import minibatches
+from ppl_dgp.linalg import cholesky
 
 NOISE = 0.3
 ROWS = 60
@@ -320,6 +321,47 @@ def test_lbfgs_finds_the_least_squares_solution(table):
 def test_lbfgs_under_a_guide_finds_the_most_probable_value(table):
     fit = fit_lbfgs(KEY, bayesian, *table, guide=AutoDelta(bayesian), tolerance=1e-9)
     np.testing.assert_allclose(fit.params["w_auto_loc"][:, 0], posterior(*table)[0], rtol=1e-6)
+
+
+def test_lbfgs_resumed_equals_uninterrupted(table, tmp_path, monkeypatch):
+    whole = fit_lbfgs(KEY, least_squares, *table)
+
+    @contextmanager
+    def press(show, done, total):
+        yield lambda step, losses: os.kill(os.getpid(), signal.SIGINT) if step > 3 and done == 0 else None
+
+    monkeypatch.setattr(full_batch, "progress_bar", press)
+    monkeypatch.setattr(full_batch, "PIECE_SECONDS", 0.0)  # one iteration at a time
+    with pytest.raises(Interrupted, match="after 4 steps") as caught:
+        fit_lbfgs(KEY, least_squares, *table, checkpoint=tmp_path)
+    np.testing.assert_array_equal(caught.value.fit.losses, whole.losses[:, :4])
+    monkeypatch.undo()
+    same_bits(fit_lbfgs(KEY, least_squares, *table, checkpoint=tmp_path, resume=True), whole)
+    same_bits(fit_lbfgs(KEY, least_squares, *table, checkpoint=tmp_path, resume=True), whole)  # converged
+    with pytest.raises(CheckpointError, match="made with other data"):
+        fit_lbfgs(KEY, least_squares, table[0], table[1] + 1, checkpoint=tmp_path, resume=True)
+    with pytest.raises(ValueError, match="resume is True and checkpoint is None"):
+        fit_lbfgs(KEY, least_squares, *table, resume=True)
+
+
+def test_lbfgs_starts_where_it_is_told(table):
+    whole = fit_lbfgs(KEY, least_squares, *table)
+    again = fit_lbfgs(KEY, least_squares, *table, start=whole.params)
+    assert again.steps <= 2
+    np.testing.assert_allclose(again.losses[0, -1], whole.losses[0, -1], rtol=1e-12)
+
+
+def test_jitter_beyond_the_usual_is_reported_with_advice(table):
+    def singular(x, y=None):
+        rows = numpyro.param("rows", jnp.ones((4, 1)))
+        _, used = cholesky(rows @ rows.T, numpyro.param("first", 1e-3))
+        numpyro.deterministic("layer/jitter", used)
+        least_squares(x, y)
+
+    with pytest.warns(JitterWarning, match=r"1e-03 at layer/jitter .* fewer inducing points"):
+        fit = fit_lbfgs(KEY, singular, *table, steps=2)
+    np.testing.assert_allclose(fit.jitter["layer/jitter"], 1e-3, rtol=1e-12)
+    assert short(table).jitter == {}
 
 
 def test_lbfgs_stops_at_its_limits_and_says_what_is_wrong(table):

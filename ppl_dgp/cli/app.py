@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 from collections.abc import Callable
@@ -21,41 +22,70 @@ def _option(help: str, *names: str) -> Any:
     return typer.Option(*names, help=help)
 
 
+def _told(name: str, meaning: str, usual: str | None = None) -> Any:
+    """The option of a setting; its default, which may depend on the data, is only told."""
+    return _option(f"{meaning} (default {usual})" if usual else meaning, "--" + name.replace("_", "-"))
+
+
 Source = Annotated[str, typer.Argument(help="A built-in name, or a .csv, .parquet or .npz file.")]
 RunDir = Annotated[str, typer.Argument(help="A directory that 'ppl-dgp fit' wrote.")]
-Model = Annotated[str | None, _option(" | ".join(choices.MODELS) + " [deep-gp]", "--model")]
-Hidden = Annotated[str | None, _option(" | ".join(choices.HIDDEN) + " [doubly-stochastic]", "--hidden")]
-InducingRule = Annotated[
-    str | None, _option(" | ".join(choices.INDUCING) + " [full-rank]", "--inducing-rule")
-]
-Objective = Annotated[str | None, _option(" | ".join(choices.OBJECTIVES) + " [power-ep]", "--objective")]
-KernelName = Annotated[
-    str | None, _option(" | ".join(choices.KERNELS) + ", or several with + and * between [rbf]", "--kernel")
-]
-Target = Annotated[str | None, _option("Target column(s); for an .npz, the target array [y].", "--target")]
-Drop = Annotated[bool | None, _option("Leave out rows with missing or infinite values.", "--drop-missing")]
-Widths = Annotated[str | None, _option("Widths of the hidden layers [2,2].", "--widths")]
-Inducing = Annotated[int | None, _option("Inducing points per layer [100, or fewer rows].", "--inducing")]
-Alpha = Annotated[float | None, _option("Divergence: 0 is the ELBO; at most 1 [0].", "--alpha")]
-Alphas = Annotated[str, _option("Values of α, with commas between.", "--alpha")]
-Particles = Annotated[int | None, _option("Draws per step [1 at α = 0, else 8].", "--particles")]
-Steps = Annotated[int | None, _option("Training steps [gp 100, sparse-gp 3000, deep-gp 5000].", "--steps")]
-Batch = Annotated[int | None, _option("Rows per step [all up to 2000 rows, else 1000].", "--batch")]
-Rate = Annotated[float | None, _option("Learning rate of Adam [0.01].", "--learning-rate")]
-Seed = Annotated[int | None, _option("Seed of splits, synthetic data and training [0].", "--seed")]
-Split = Annotated[int | None, _option("Which split [0].", "--split")]
-Fraction = Annotated[
-    float | None, _option("Share of the rows kept for the test; 0 for none [0.1].", "--test-fraction")
-]
-Restarts = Annotated[
-    int | None, _option("Independent fits side by side; the best is kept [1].", "--restarts")
-]
-Float32 = Annotated[bool, _option("Compute in 32 bits.", "--float32")]
-Float64 = Annotated[bool, _option("Compute in 64 bits, the default on a CPU.", "--float64")]
-Out = Annotated[str | None, _option("Directory to write [runs/NAME-NUMBER].", "--out")]
+Out = Annotated[str | None, _option("Directory to write (default runs/NAME-NUMBER).", "--out")]
 Resume = Annotated[bool, _option("Continue the run in --out.", "--resume")]
 Json = Annotated[bool, _option("Print one JSON object, and nothing else, on standard output.", "--json")]
 Quiet = Annotated[bool, _option("No progress and no notes.", "--quiet")]
+
+
+#: type, meaning and default, in words, of the option for every setting
+SETTINGS: dict[str, tuple[type, str, str | None]] = {
+    "model": (str, " | ".join(choices.MODELS), "deep-gp"),
+    "hidden": (str, " | ".join(choices.HIDDEN), "doubly-stochastic"),
+    "inducing_rule": (str, " | ".join(choices.INDUCING), "full-rank"),
+    "objective": (str, " | ".join(choices.OBJECTIVES), "power-ep"),
+    "alpha": (float, "Divergence, from 0 (the ELBO) to 1", "0"),
+    "widths": (str, "Widths of the hidden layers", "2,2"),
+    "inducing": (int, "Inducing points per layer", "100, or fewer rows"),
+    "kernel": (str, " | ".join(choices.KERNELS) + ", or several with + and * between", "rbf"),
+    "particles": (int, "Draws per step", "1 at α = 0, else 8"),
+    "steps": (int, "Training steps", "gp 100, sparse-gp 3000, deep-gp 5000"),
+    "batch": (int, "Rows per step", "all up to 2000 rows, else 1000"),
+    "learning_rate": (float, "Learning rate of Adam", "0.01"),
+    "restarts": (int, "Independent fits side by side; the best is kept", "1"),
+    "seed": (int, "Seed of splits, synthetic data and training", "0"),
+    "target": (
+        str,
+        "Target columns with commas between, or the target array of an .npz",
+        "the last one, or y of an .npz",
+    ),
+    "drop_missing": (bool, "Leave out rows with missing or infinite values", None),
+    "split": (int, "Which split", "0"),
+    "test_fraction": (float, "Share of the rows kept for the test, 0 for none", "0.1"),
+    "float32": (bool, "Compute in 32 bits", None),
+    "float64": (bool, "Compute in 64 bits, as is usual on a CPU", None),
+}
+
+
+def _with_settings(**defaults: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for every setting, before those of its own; they arrive as its `given`.
+
+    `defaults` are those settings that it takes as comma lists, and what it takes unless told.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        source, *own = list(inspect.signature(command, eval_str=True).parameters.values())[:-1]
+        options = []
+        for name, (kind, meaning, usual) in SETTINGS.items():
+            if name in defaults:
+                kind, usual = str, None
+                meaning = f"{meaning} (several with commas between)"
+            annotation = Annotated[kind | None, _told(name, meaning, usual)]  # type: ignore[valid-type]
+            default = defaults.get(name)
+            options.append(inspect.Parameter(name, source.kind, default=default, annotation=annotation))
+        parameters = [source, *options, *own]
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {each.name: each.annotation for each in parameters}
+        return command
+
+    return decorate
 
 
 def _version(wanted: bool | None) -> None:
@@ -97,36 +127,18 @@ def models(as_json: Json = False) -> None:
 
 
 @app.command()
+@_with_settings()
 def fit(
     source: Source,
-    model: Model = None,
-    hidden: Hidden = None,
-    inducing_rule: InducingRule = None,
-    objective: Objective = None,
-    alpha: Alpha = None,
-    widths: Widths = None,
-    inducing: Inducing = None,
-    kernel: KernelName = None,
-    particles: Particles = None,
-    steps: Steps = None,
-    batch: Batch = None,
-    learning_rate: Rate = None,
-    restarts: Restarts = None,
-    seed: Seed = None,
-    target: Target = None,
-    drop_missing: Drop = None,
-    split: Split = None,
-    test_fraction: Fraction = None,
-    float32: Float32 = False,
-    float64: Float64 = False,
     out: Out = None,
     resume: Resume = False,
     as_json: Json = False,
     quiet: Quiet = False,
+    **given: Any,
 ) -> None:
     """Fit a model to SOURCE and write a run directory."""
-    given = {name: value for name, value in locals().items() if name in _FIT and value is not None}
-    settings = _settings(given, float32, float64)
+    given = {name: value for name, value in given.items() if value is not None}
+    settings = _settings(given)
     from ppl_dgp.cli import commands
 
     bar = not quiet and not as_json and sys.stderr.isatty()
@@ -139,38 +151,26 @@ def fit(
 
 
 @app.command()
+@_with_settings(
+    model="sparse-gp,deep-gp",
+    hidden="mean-field,markov,conditional,doubly-stochastic",
+    inducing_rule="full-rank",
+    objective="power-ep",
+    alpha="0",
+)
 def compare(
     source: Source,
-    model: Model = "sparse-gp,deep-gp",
-    hidden: Hidden = "mean-field,markov,conditional,doubly-stochastic",
-    inducing_rule: InducingRule = "full-rank",
-    objective: Objective = "power-ep",
-    alpha: Alphas = "0",
-    widths: Widths = None,
-    inducing: Inducing = None,
-    kernel: KernelName = None,
-    particles: Particles = None,
-    steps: Steps = None,
-    batch: Batch = None,
-    learning_rate: Rate = None,
-    restarts: Restarts = None,
-    seed: Seed = None,
-    target: Target = None,
-    drop_missing: Drop = None,
-    split: Split = None,
-    test_fraction: Fraction = None,
-    float32: Float32 = False,
-    float64: Float64 = False,
     out: Out = None,
     resume: Resume = False,
     as_json: Json = False,
     quiet: Quiet = False,
+    **given: Any,
 ) -> None:
     """Fit SOURCE under several models, guides and objectives (comma lists), and tabulate them."""
-    given = {name: value for name, value in locals().items() if name in _FIT and value is not None}
+    given = {name: value for name, value in given.items() if value is not None}
     lists: dict[str, Any] = {name: words(given.pop(name)) for name in _LISTS}
     lists["alpha"] = real_numbers("--alpha", given.pop("alpha"))
-    settings = _settings(given, float32, float64)
+    settings = _settings(given)
     from ppl_dgp.cli.comparison import combinations
     from ppl_dgp.cli.comparison import compare as run
 
@@ -188,10 +188,10 @@ def compare(
 def predict(
     run_dir: RunDir,
     source: Source,
-    target: Target = None,
-    drop_missing: Drop = None,
-    seed: Annotated[int | None, _option("Of synthetic data [the run's].", "--seed")] = None,
-    out: Annotated[str | None, _option("CSV file to write [standard output].", "--out")] = None,
+    target: Annotated[str | None, _told("target", *SETTINGS["target"][1:])] = None,
+    drop_missing: Annotated[bool, _told("drop_missing", *SETTINGS["drop_missing"][1:])] = False,
+    seed: Annotated[int | None, _told("seed", "Seed of synthetic data", "the run's")] = None,
+    out: Annotated[str | None, _told("out", "CSV file to write", "standard output")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -201,7 +201,7 @@ def predict(
     from ppl_dgp.cli import commands
     from ppl_dgp.cli.run_directory import place
 
-    frame, figures = commands.predict(Path(run_dir), source, target, bool(drop_missing), seed, _sayer(quiet))
+    frame, figures = commands.predict(Path(run_dir), source, target, drop_missing, seed, _sayer(quiet))
     if out is not None:
         place(Path(out), lambda path: frame.to_csv(path, index=False))
     if as_json:
@@ -232,8 +232,6 @@ def show(run_dir: RunDir, as_json: Json = False) -> None:
 
 
 _LISTS = ("model", "hidden", "inducing_rule", "objective")
-_FIT = frozenset(Settings.__dataclass_fields__)
-
 
 _SPARSE = {"hidden", "widths"}
 _UNUSED = {
@@ -244,21 +242,18 @@ _UNUSED = {
 }
 
 
-def _settings(given: dict[str, Any], float32: bool, float64: bool) -> Settings:
+def _settings(given: dict[str, Any]) -> Settings:
     """The settings given on the command line, checked, the others at their defaults; `given` is completed."""
     if "widths" in given:
         given["widths"] = whole_numbers("--widths", given["widths"])
-    if (precision := _precision(float32, float64)) is not None:
-        given["precision"] = precision
+    precisions = [name for name in ("float32", "float64") if given.pop(name, False)]
+    if len(precisions) == 2:
+        raise BadInput("--float32 and --float64 are both given", "leave one of them out")
+    if precisions:
+        (given["precision"],) = precisions
     settings = Settings(**given)
     settings.check()
     return settings
-
-
-def _precision(float32: bool, float64: bool) -> str | None:
-    if float32 and float64:
-        raise BadInput("--float32 and --float64 are both given", "leave one of them out")
-    return "float32" if float32 else "float64" if float64 else None
 
 
 def _sayer(quiet: bool) -> Callable[[str], None]:

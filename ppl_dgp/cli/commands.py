@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import shutil
-from collections.abc import Collection
+import warnings
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from ppl_dgp.cli.report import finite, in_units, metrics, nats_per_row, predicti
 from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.settings import Settings
 from ppl_dgp.data import Standardiser, Table, load_rows, load_table, split
-from ppl_dgp.fit import Fit, Interrupted
+from ppl_dgp.fit import Fit, Interrupted, JitterWarning
+from ppl_dgp.fit.jitter import jitter_advice
 
 CONTINUE = "continue it with the same command and --resume"
 
@@ -110,7 +112,7 @@ def fit(
     for note in task.table.notes:
         say(f"note: {note}")
     say(f"fitting {settings.model} to {record.num_train} rows, writing to {folder}")
-    return folder, run(folder, record, task, resume, progress)
+    return folder, run(folder, record, task, resume, progress, say)
 
 
 def record_of(source: str, task: Task, settings: Settings) -> Record:
@@ -128,12 +130,19 @@ def record_of(source: str, task: Task, settings: Settings) -> Record:
     )
 
 
-def run(folder: Path, record: Record, task: Task, resume: bool, progress: bool) -> Record:
+def run(
+    folder: Path,
+    record: Record,
+    task: Task,
+    resume: bool,
+    progress: bool,
+    say: Callable[[str], None] = lambda text: None,
+) -> Record:
     """Train and evaluate in `folder`, in the precision of the settings. Raises Stopped when interrupted."""
     program = build(record.settings, len(record.target_names))
     with jax.enable_x64(record.settings.precision == "float64"):
         try:
-            return _run(folder, record, task, program, resume, progress)
+            return _run(folder, record, task, program, resume, progress, say)
         except Interrupted as stop:
             raise Stopped(
                 f"interrupted after {stop.fit.steps} steps; {str(folder)!r} holds the fit so far, {CONTINUE}"
@@ -142,26 +151,41 @@ def run(folder: Path, record: Record, task: Task, resume: bool, progress: bool) 
             raise Stopped(f"interrupted; {str(folder)!r} holds what was done so far, {CONTINUE}") from None
 
 
-def _run(folder: Path, record: Record, task: Task, program: Program, resume: bool, progress: bool) -> Record:
+def _run(
+    folder: Path,
+    record: Record,
+    task: Task,
+    program: Program,
+    resume: bool,
+    progress: bool,
+    say: Callable[[str], None],
+) -> Record:
     existed = folder.exists()
+    earlier = run_directory.read(folder) if resume else None
     run_directory.write(folder, record)
     x, y = task.rows(task.train_rows)
     saved = folder / "checkpoint"
     training = {"x": x, "y": y} if program.guide is None else {}
     try:
         continued = resume and (saved / INDEX).is_file()
-        fitted = train(program, x, y, checkpoint=saved, resume=continued, progress=progress)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", JitterWarning)  # said below, as a note
+            fitted = train(program, x, y, checkpoint=saved, resume=continued, progress=progress)
     except Interrupted as stop:
         run_directory.save_parameters(folder, stop.fit.params, training)
         run_directory.write(folder, dataclasses.replace(record, status="interrupted"))
         raise
     except Exception:
-        if not resume:  # nothing half-written
+        if earlier is not None:  # as it was found
+            run_directory.write(folder, earlier)
+        else:  # nothing half-written
             shutil.rmtree(folder, ignore_errors=True)
             if existed:
                 folder.mkdir(exist_ok=True)
         raise
     run_directory.save_parameters(folder, fitted.params, training)
+    if (advice := jitter_advice(fitted.jitter, record.settings.precision)) is not None:
+        say(f"note: {advice}")
     return finish(folder, record, task, program, fitted)
 
 
@@ -187,6 +211,7 @@ def finish(folder: Path, record: Record, task: Task, program: Program, fitted: F
         "steps": fitted.steps,
         "steps_per_second": finite(fitted.steps / running),
         "rejected_steps": fitted.rejected_steps,
+        "jitter": max(fitted.jitter.values(), default=None),
         "parameters": int(sum(np.size(value) for value in fitted.params.values())),
     }
     write_posterior(folder, program, fitted, x, y)

@@ -71,7 +71,16 @@ def train(
     assert settings.steps is not None
     key = jax.random.key(settings.seed)
     if program.guide is None or program.objective is None:
-        return fit_lbfgs(key, program.model, x, y, steps=settings.steps)
+        return fit_lbfgs(
+            key,
+            program.model,
+            x,
+            y,
+            steps=settings.steps,
+            progress=progress,
+            checkpoint=checkpoint,
+            resume=resume,
+        )
     return fit_svi(
         key,
         program.model,

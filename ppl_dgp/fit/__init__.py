@@ -1,8 +1,9 @@
 """Training: any NumPyro model under any guide and any ELBO, by stochastic or full-batch optimisation."""
 
 from ppl_dgp.fit.full_batch import fit_lbfgs
+from ppl_dgp.fit.jitter import JitterWarning
 from ppl_dgp.fit.natural import natural_adam
 from ppl_dgp.fit.result import Fit, FitError, Interrupted
 from ppl_dgp.fit.stochastic import fit_svi
 
-__all__ = ["Fit", "FitError", "Interrupted", "fit_lbfgs", "fit_svi", "natural_adam"]
+__all__ = ["Fit", "FitError", "Interrupted", "JitterWarning", "fit_lbfgs", "fit_svi", "natural_adam"]

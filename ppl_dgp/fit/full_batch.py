@@ -3,8 +3,11 @@
 L-BFGS with a zoom line search: Nocedal and Wright, "Numerical Optimization", 2006, algorithms 7.5 and 3.5.
 """
 
+import dataclasses
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -17,12 +20,16 @@ from jaxtyping import Array, Bool, Float, Int, Num, Shaped
 from numpyro import handlers
 from numpyro.infer import ELBO, SVI, Trace_ELBO
 
+from ppl_dgp import checkpoint as saved
 from ppl_dgp.fit import program
+from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.result import Fit, FitError, Interrupted, assemble, checked_data, fingerprint
-from ppl_dgp.fit.session import deferred_interrupt
+from ppl_dgp.fit.saving import Saving
+from ppl_dgp.fit.session import deferred_interrupt, one_blas_thread, progress_bar
 
 PIECE = 50  # iterations between two looks at Ctrl-C, at most
 PIECE_SECONDS = 0.5  # that a piece takes about
+THREADED_ROWS = 1000  # so many rows in one dense matrix are worth several BLAS threads
 _lbfgs = optax.lbfgs()
 _unused = program.as_numpyro(optax.identity())  # SVI wants an optimiser to initialise the parameters
 _trace_elbo = Trace_ELBO()
@@ -42,6 +49,10 @@ def fit_lbfgs(
     objective: ELBO | None = None,
     steps: int = 200,
     tolerance: float | None = None,
+    start: Mapping[str, jax.Array] | None = None,
+    progress: bool = False,
+    checkpoint: str | os.PathLike[str] | None = None,
+    resume: bool = False,
 ) -> Fit:
     """Minimise `objective` on all the data by L-BFGS, for objectives that are deterministic.
 
@@ -56,11 +67,20 @@ def fit_lbfgs(
         tolerance: stop when no entry of the gradient, in the unconstrained parameters, exceeds `tolerance`
             times max(1, |loss|); the square root of the machine's precision if not given. It also stops when
             the line search finds nothing lower.
+        start: constrained parameters to start from; those that are not named start as usual.
+        progress: show a bar on standard error.
+        checkpoint: directory for the whole state, saved at the end, when interrupted, and now and then, as often
+            as costs a twentieth of the time.
+        resume: continue from `checkpoint`, as if it had never stopped.
+
+    While it runs on the CPU, BLAS is held to one thread as in `fit_svi`, but for dense matrices of 1000 rows or
+    more (no guide): their factorisation gains from more threads.
 
     Returns a `Fit` of one restart; its losses are those after each iteration, the last that of `params`.
 
-    Raises ValueError for data that cannot be used, or latent sites without a guide; FitError if the loss is
-    not finite; Interrupted on Ctrl-C.
+    Raises ValueError for data that cannot be used, or latent sites without a guide; its subclass CheckpointError
+    when there is nothing to resume or it is of another fit; FitError if the loss is not finite; Interrupted on
+    Ctrl-C, after saving. Warns with `JitterWarning` as `fit_svi` does.
     """
     x, y = checked_data(x, y)
     if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 1:
@@ -72,36 +92,48 @@ def fit_lbfgs(
             f"tolerance is {tolerance!r}, expected a number of at least 0; change it or leave it out"
         )
     started, compile_seconds = time.perf_counter(), 0.0
+    objective = _trace_elbo if objective is None else objective
+    data = fingerprint(x, y)
+    saving = Saving(checkpoint, {"data": data, "objective": type(objective).__name__, "optimiser": "L-BFGS"})
+    earlier = saving.resumable(resume)
     init_key, loss_key = jax.random.split(key)
+    dense = guide is None and len(x) >= THREADED_ROWS
     if guide is None:
         guide = no_latents
         _check_no_latents(model, init_key, x, y)
-    objective = _trace_elbo if objective is None else objective
     svi = SVI(model, guide, _unused, objective)
-    start = svi.optim.get_params(svi.init(init_key, x, y).optim_state)
-    if not start:
+    first = svi.optim.get_params(svi.init(init_key, x, y, init_params=start and dict(start)).optim_state)
+    if not first:
         raise ValueError(
             "model and guide have no parameters, expected some to optimise; declare them by numpyro.param"
         )
     kept = program.kept_program(svi, _build)
     limit = float(np.sqrt(jnp.finfo(x.dtype).eps)) if tolerance is None else tolerance
-    state = jax.tree.map(program.own, (start, _lbfgs.init(ravel_pytree(start)[0])))
-    losses: list[float] = []
-    pace, done = 1, False
+    state = jax.tree.map(program.own, _first_state(first))
+    losses, lasted, pace = np.empty(0), 0.0, 1
+    if checkpoint is not None and earlier is not None:
+        lasted = earlier["seconds"]
+        like = {"state": state, "losses": np.empty(earlier["step"])}
+        found, _ = saved.load(checkpoint, like)
+        state, losses = found["state"], np.asarray(found["losses"])
+
+    def seconds() -> float:
+        return lasted + time.perf_counter() - started
+
+    def save() -> None:
+        saving.save({"state": state, "losses": losses}, step=len(losses), seconds=seconds())
 
     def result() -> Fit:
-        stacked = {name: value[None] for name, value in kept.svi.constrain_fn(state[0]).items()}
-        about = {"model": model, "guide": guide, "objective": objective, "fingerprint": fingerprint(x, y)}
-        seconds = time.perf_counter() - started
-        return assemble(
-            stacked, np.asarray([losses]), seconds=seconds, compile_seconds=compile_seconds, **about
-        )
+        stacked = {name: value[None] for name, value in kept.svi.constrain_fn(state["params"]).items()}
+        about = {"model": model, "guide": guide, "objective": objective, "fingerprint": data}
+        return assemble(stacked, losses[None], seconds=seconds(), compile_seconds=compile_seconds, **about)
 
-    with deferred_interrupt() as presses:
-        while len(losses) < steps and not done:
+    threads = nullcontext() if dense else one_blas_thread()
+    with threads, deferred_interrupt() as presses, progress_bar(progress, len(losses), steps) as advance:
+        while len(losses) < steps and not state["done"]:
             count, before = min(pace, steps - len(losses)), time.perf_counter()
-            state, piece, done, turns = kept.run(state, loss_key, x, y, limit, count)
-            losses += np.asarray(piece)[: int(turns)].tolist()
+            state, piece, turns = kept.run(state, loss_key, x, y, limit, count)
+            losses = np.concatenate([losses, np.asarray(piece)[: int(turns)]])
             elapsed = time.perf_counter() - before
             compile_seconds = compile_seconds or elapsed
             pace = max(1, min(PIECE, 4 * pace, int(count * PIECE_SECONDS / elapsed)))
@@ -110,28 +142,48 @@ def fit_lbfgs(
                     f"the loss is {losses[-1]} after {len(losses)} iterations, expected a finite one; "
                     "standardise the data, use 64 bits (numpyro.enable_x64()), or check the model's start"
                 )
+            advance(len(losses), losses[-1:])
             if presses():
+                save()
                 raise Interrupted(result())
-    return result()
+            if saving.due():
+                save()
+        save()
+    fit = result()
+    jitter = used_jitter(kept.svi, fit.params, x, y)
+    warn_of_jitter(jitter, x.dtype)
+    return dataclasses.replace(fit, jitter=jitter)
+
+
+def _first_state(params: dict[str, Array]) -> dict[str, Any]:
+    """The state before the first iteration: the point, its value and slope (not yet known), L-BFGS's memory."""
+    flat = ravel_pytree(params)[0]
+    return {
+        "params": params,
+        "value": jnp.zeros((), flat.dtype),
+        "slope": jnp.zeros_like(flat),
+        "memory": _lbfgs.init(flat),
+        "begun": jnp.zeros((), bool),
+        "done": jnp.zeros((), bool),
+    }
 
 
 def _build(svi: SVI) -> Callable[..., Any]:
     """`run(state, key, x, y, limit, count)`: at most `count` iterations; the state is donated.
 
-    Gives the state, the losses after each iteration (PIECE,), whether it has converged, and the number of
-    iterations done.
+    Gives the state (see `_first_state`), the losses after each iteration (PIECE,), and the number of iterations
+    done.
     """
 
     def run(
-        state: tuple[dict[str, Array], Any],
+        state: dict[str, Any],
         key: Shaped[Array, "..."],
         x: Float[Array, "N D"],
         y: Num[Array, "N P"],
         limit: Float[Array, ""],
         count: Int[Array, ""],
-    ) -> tuple[Any, Float[Array, " piece"], Bool[Array, ""], Int[Array, ""]]:
-        params, memory = state
-        flat, unravel = ravel_pytree(params)
+    ) -> tuple[Any, Float[Array, " piece"], Int[Array, ""]]:
+        flat, unravel = ravel_pytree(state["params"])
 
         def loss(point: Float[Array, " K"]) -> Float[Array, ""]:
             value: Array = svi.loss.loss(key, svi.constrain_fn(unravel(point)), svi.model, svi.guide, x, y)
@@ -155,18 +207,15 @@ def _build(svi: SVI) -> Callable[..., Any]:
             losses = losses.at[turns].set(value)
             return point, value, slope, new_memory, ~lower | converged(value, slope), turns + 1, losses
 
-        value, slope = jax.value_and_grad(loss)(flat)
-        begin = (
-            flat,
-            value,
-            slope,
-            memory,
-            jnp.zeros((), bool),
-            jnp.zeros((), int),
-            jnp.zeros(PIECE, value.dtype),
+        # kept from piece to piece, so that where a run is cut changes nothing
+        value, slope = jax.lax.cond(
+            state["begun"], lambda point: (state["value"], state["slope"]), jax.value_and_grad(loss), flat
         )
-        flat, _, _, memory, done, turns, losses = jax.lax.while_loop(going, iterate, begin)
-        return (unravel(flat), memory), losses, done, turns
+        turns, losses = jnp.zeros((), int), jnp.zeros(PIECE, value.dtype)
+        begin = (flat, value, slope, state["memory"], state["done"], turns, losses)
+        point, value, slope, memory, done, turns, losses = jax.lax.while_loop(going, iterate, begin)
+        after = {"params": unravel(point), "value": value, "slope": slope, "memory": memory}
+        return after | {"begun": jnp.ones((), bool), "done": done}, losses, turns
 
     return jax.jit(run, donate_argnums=0)
 

@@ -20,7 +20,9 @@ from jaxtyping import Array, Float, Int, Num, Shaped, UInt
 from numpyro.infer import SVI
 from numpyro.optim import optax_to_numpyro
 
-PROGRAMS_KEPT = 16  # beyond these the least recently used is dropped, and with it its model and guide
+PROGRAMS_KEPT = (
+    32  # two of each fit; beyond these the least recently used is dropped, and with it its model and guide
+)
 
 
 @dataclass(frozen=True)

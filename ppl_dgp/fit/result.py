@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax.numpy as jnp
@@ -25,6 +25,8 @@ class Fit:
     at every step, NaN where a step was rejected; `rejected_steps` counts these over all restarts. `seconds`
     is the wall-clock time of the whole fit, over all its sessions if it was resumed; `compile_seconds` is
     what the first compiled call of the last session took of it. `fingerprint` is the SHA-256 of the data.
+    `jitter` holds what covariance matrices needed on their diagonals at `params`, relative to the mean
+    diagonal, by the sites `…/jitter` that report it; empty if interrupted.
     """
 
     model: Callable[..., Any]
@@ -39,6 +41,7 @@ class Fit:
     best: int
     fingerprint: str
     compile_seconds: float = 0.0
+    jitter: Mapping[str, float] = field(default_factory=dict)
 
 
 class Interrupted(KeyboardInterrupt):

@@ -5,6 +5,7 @@ Hoffman, Blei, Wang and Paisley, "Stochastic Variational Inference", JMLR 2013; 
 """
 
 import copy
+import dataclasses
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -20,11 +21,12 @@ from numpyro.infer import ELBO, SVI
 
 from ppl_dgp import checkpoint as saved
 from ppl_dgp.fit import program
+from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.result import Fit, FitError, Interrupted, assemble, checked_data, fingerprint, mean_loss
+from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.session import deferred_interrupt, one_blas_thread, progress_bar
 
 PIECE_SECONDS = 0.5  # a piece of a chunk takes about this long
-SAVING_SHARE = 0.05  # of the time, unless told how often to save
 
 
 def fit_svi(
@@ -94,6 +96,9 @@ def fit_svi(
         FitError: after too many rejected steps in a row.
         Interrupted: (a KeyboardInterrupt) on Ctrl-C, after saving. A second Ctrl-C interrupts at once,
             without.
+
+    Warns with `JitterWarning` where a covariance matrix was singular to working precision at the parameters
+    found.
     """
     x, y = checked_data(x, y)
     rows = x.shape[0]
@@ -101,7 +106,8 @@ def fit_svi(
     started = time.perf_counter()
     identity = {"data": fingerprint(x, y), "batch_size": batch_size, "chunk": chunk, "restarts": restarts}
     identity |= {"objective": type(objective).__name__}
-    length = _resumable_steps(checkpoint, identity) if resume and checkpoint is not None else None
+    saving = Saving(checkpoint, identity)
+    earlier = saving.resumable(resume)
 
     # A guide that remembers its first initialisation is copied before it, so that restarts differ.
     guides = [guide, *(copy.deepcopy(guide) for _ in range(restarts - 1))]
@@ -109,33 +115,30 @@ def fit_svi(
     svis = [SVI(model, each, optim, objective) for each in guides]
     index_key, *init_keys = jax.random.split(key, restarts + 1)
     warm = None if start is None else dict(start)
-    starts = [svi.init(init_key, x, y, init_params=warm) for svi, init_key in zip(svis, init_keys, strict=True)]
+    starts = [
+        svi.init(init_key, x, y, init_params=warm) for svi, init_key in zip(svis, init_keys, strict=True)
+    ]
     state = starts[0] if restarts == 1 else jax.tree.map(lambda *leaves: jnp.stack(leaves), *starts)
     kept = program.kept_program(svis[0], program.build_chunk, batch_size is not None, chunk, restarts)
     state, words = jax.tree.map(program.own, state), program.key_words(index_key)
 
     step, lasted, losses = 0, 0.0, np.empty((restarts, 0))
-    if checkpoint is not None and length is not None:
-        like = {"state": state, "words": words, "losses": np.empty((restarts, length))}
-        found, meta = saved.load(checkpoint, like)
+    if checkpoint is not None and earlier is not None:
+        step, lasted = earlier["step"], earlier["seconds"]
+        found, _ = saved.load(
+            checkpoint, {"state": state, "words": words, "losses": np.empty((restarts, step))}
+        )
         state, words, losses = found["state"], np.asarray(found["words"]), np.asarray(found["losses"])
-        step, lasted = meta["step"], meta["seconds"]
     losses = np.concatenate([losses, np.full((restarts, max(steps - step, 0)), np.nan)], axis=1)
     indices, drawn, pace = np.zeros((chunk, 0), np.int32), -1, 1
-    compile_seconds, save_seconds, last_save = 0.0, 0.0, time.perf_counter()
+    compile_seconds = 0.0
 
     def seconds() -> float:
         return lasted + time.perf_counter() - started
 
     def save() -> None:
-        nonlocal save_seconds, last_save
-        if checkpoint is None:
-            return
-        before = time.perf_counter()
         content = {"state": state, "words": words, "losses": losses[:, :step]}
-        saved.save(checkpoint, content, identity | {"step": step, "seconds": seconds()})
-        last_save = time.perf_counter()
-        save_seconds = last_save - before
+        saving.save(content, step=step, seconds=seconds())
 
     def result() -> Fit:
         params = jax.vmap(kept.svi.get_params)(state) if restarts > 1 else kept.svi.get_params(state)
@@ -163,8 +166,7 @@ def fit_svi(
                 )
                 advance(step, losses[:, step - 1])
                 if step % chunk == 0 and step < steps:
-                    due = time.perf_counter() - last_save > save_seconds / SAVING_SHARE
-                    if (step // chunk) % checkpoint_every == 0 if checkpoint_every else due:
+                    if (step // chunk) % checkpoint_every == 0 if checkpoint_every else saving.due():
                         save()
                 if on_chunk is not None and (step % chunk == 0 or step == steps):
                     on_chunk(step, losses[:, :step].copy())
@@ -176,7 +178,10 @@ def fit_svi(
                 raise
             save()
             raise Interrupted(result()) from None
-    return result()
+    fit = result()
+    jitter = used_jitter(kept.svi, fit.params, x, y)
+    warn_of_jitter(jitter, x.dtype)
+    return dataclasses.replace(fit, jitter=jitter)
 
 
 def _has_stalled(losses: Float[np.ndarray, "R steps"], patience: int | None) -> bool:
@@ -225,24 +230,3 @@ def _check_settings(rows: int, settings: Mapping[str, Any]) -> None:
         raise ValueError(
             f"learning_rate is {rate!r}, expected a positive number or an optax schedule; try 0.01"
         )
-    if settings["checkpoint"] is None and settings["resume"]:
-        raise ValueError(
-            "resume is True and checkpoint is None, expected a directory to resume from; pass checkpoint="
-        )
-
-
-def _resumable_steps(path: str | os.PathLike[str], identity: Mapping[str, Any]) -> int:
-    """Steps done in the checkpoint. Raises CheckpointError if it was made with other data or settings."""
-    meta = saved.read_meta(path)
-    for name, wanted in identity.items():
-        if meta.get(name) != wanted:
-            if name == "data":
-                raise saved.CheckpointError(
-                    f"checkpoint {path} was made with other data; resume with the same x and y"
-                )
-            raise saved.CheckpointError(
-                f"checkpoint {path} was made with {name} {meta.get(name)}, found {wanted}; "
-                f"resume with the same {name}"
-            )
-    steps: int = meta["step"]
-    return steps

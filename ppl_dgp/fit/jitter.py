@@ -1,0 +1,68 @@
+"""What the covariance matrices of a fitted model needed on their diagonals to be factorised."""
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Num
+from numpyro.handlers import replay, seed, substitute, trace
+from numpyro.infer import SVI
+
+from ppl_dgp.fit.program import kept_program
+from ppl_dgp.linalg import first_jitter
+
+
+class JitterWarning(UserWarning):
+    """A covariance matrix was singular to working precision at the parameters found."""
+
+
+def used_jitter(
+    svi: SVI, params: Mapping[str, Array], x: Float[Array, "N D"], y: Num[Array, "N P"]
+) -> dict[str, float]:
+    """The relative jitter at each deterministic site `…/jitter` of the model, given constrained parameters."""
+    return {name: float(value) for name, value in kept_program(svi, _build).run(dict(params), x, y).items()}
+
+
+def warn_of_jitter(jitter: Mapping[str, float], dtype: Any) -> None:
+    """Warn, with advice, where more was needed than is added to every matrix."""
+    if (advice := jitter_advice(jitter, dtype)) is not None:
+        warnings.warn(JitterWarning(advice), stacklevel=3)
+
+
+def jitter_advice(jitter: Mapping[str, float], dtype: Any) -> str | None:
+    """One line on the sites that needed more than the usual first jitter of the precision; None without any."""
+    usual = first_jitter(dtype)
+    # a hair above: the usual one itself is no news
+    grown = {name: value for name, value in jitter.items() if value > 1.01 * usual}
+    if not grown:
+        return None
+    remedy = "use fewer inducing points" + (", or 64 bits" if jnp.finfo(dtype).bits < 64 else "")
+    found = ", ".join(f"{value:.0e} at {name}" for name, value in grown.items())
+    return (
+        f"covariance matrices were singular to working precision: {found} of the mean diagonal was added, "
+        f"expected {usual:.0e} to suffice; {remedy}, or check for columns that hardly vary"
+    )
+
+
+def _build(svi: SVI) -> Callable[..., dict[str, Array]]:
+    """`run(params, x, y)`: the jitter by site. Compiled, so that all else that the model computes is left out."""
+
+    def run(
+        params: dict[str, Array], x: Float[Array, "N D"], y: Num[Array, "N P"]
+    ) -> dict[str, Float[Array, ""]]:
+        def sites(fn: Callable[..., Any]) -> dict[str, Any]:
+            found: dict[str, Any] = trace(substitute(seed(fn, jax.random.key(0)), data=params)).get_trace(
+                x, y
+            )
+            return found
+
+        found = sites(replay(svi.model, sites(svi.guide)))
+        return {
+            name: jnp.max(site["value"])
+            for name, site in found.items()
+            if site["type"] == "deterministic" and name.endswith("/jitter")
+        }
+
+    return jax.jit(run)

@@ -1,0 +1,60 @@
+"""Saved states of a fit in progress: how often they are written, and which fit may be continued from one."""
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ppl_dgp import checkpoint
+from ppl_dgp.checkpoint import CheckpointError
+
+SAVING_SHARE = 0.05  # of the time, unless told how often to save
+
+
+class Saving:
+    """Saves whole states in a directory, each replacing the one before; without a directory it does nothing.
+
+    `identity` are JSON values that a fit which continues from the state must share.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str] | None, identity: Mapping[str, Any]) -> None:
+        self.directory, self.identity = directory, dict(identity)
+        self._cost, self._last = 0.0, time.perf_counter()
+
+    def due(self) -> bool:
+        """Whether saving now keeps it a twentieth of the time."""
+        return time.perf_counter() - self._last > self._cost / SAVING_SHARE
+
+    def save(self, state: Any, **meta: Any) -> None:
+        """Save a pytree and what describes it, as `ppl_dgp.checkpoint.save` does."""
+        if self.directory is None:
+            return
+        before = time.perf_counter()
+        checkpoint.save(self.directory, state, self.identity | meta)
+        self._last = time.perf_counter()
+        self._cost = self._last - before
+
+    def resumable(self, resume: bool) -> dict[str, Any] | None:
+        """What describes the saved state, None if none is to be resumed.
+
+        Raises CheckpointError if there is none, or one made with other data or settings; ValueError without a
+        directory.
+        """
+        if not resume:
+            return None
+        if self.directory is None:
+            raise ValueError(
+                "resume is True and checkpoint is None, expected a directory to resume from; pass checkpoint="
+            )
+        meta = checkpoint.read_meta(self.directory)
+        for name, wanted in self.identity.items():
+            if meta.get(name) != wanted:
+                if name == "data":
+                    raise CheckpointError(
+                        f"checkpoint {self.directory} was made with other data; resume with the same x and y"
+                    )
+                raise CheckpointError(
+                    f"checkpoint {self.directory} was made with {name} {meta.get(name)}, found {wanted}; "
+                    f"resume with the same {name}"
+                )
+        return meta
