@@ -26,6 +26,7 @@ from ppl_dgp.kernels import Kernel
 from ppl_dgp.likelihoods import Gaussian
 from ppl_dgp.linalg import cholesky, inverse_lower
 from ppl_dgp.means import Mean
+from ppl_dgp.objectives.alpha import checked_alpha
 
 
 def collapsed_energy(
@@ -46,7 +47,7 @@ def collapsed_energy(
     :param jitter: see :func:`ppl_dgp.gp.sparse_gp`.
     :raises ValueError: if alpha is outside [0, 1].
     """
-    _check(alpha)
+    alpha = checked_alpha("collapsed_energy", alpha)
     lower, _ = cholesky(kernel(inducing, inducing), jitter)
     weights = kernel(x, inducing) @ inverse_lower(lower).T  # A = K_xz L⁻ᵀ, Q = A Aᵀ
     residual = jnp.maximum(kernel.diag(x) - jnp.square(weights).sum(1), 0.0)[:, None]
@@ -64,10 +65,10 @@ class Collapsed(ELBO):
     def __init__(self, alpha: float = 0.0) -> None:
         """
         :param alpha: in [0, 1]; 0 is Titsias' bound, 1 FITC.
+        :raises TypeError: if alpha is not a number.
         :raises ValueError: if alpha is outside [0, 1].
         """
-        _check(alpha)
-        self.alpha = float(alpha)
+        self.alpha = checked_alpha("Collapsed", alpha)
         super().__init__(1)
 
     def __repr__(self) -> str:
@@ -99,13 +100,19 @@ class Collapsed(ELBO):
         (site,) = observed
         emission = emission_of(site["fn"])
         if emission is None or not isinstance(emission.likelihood, Gaussian):
-            raise TypeError(f"model: found {type(site['fn']).__name__} at {site['name']!r}, expected f(x).noisy(...)")
+            raise TypeError(
+                f"model: found {type(site['fn']).__name__} at {site['name']!r}, expected f(x).noisy(...)"
+            )
         if site["scale"] is not None and site["scale"] != 1.0:
-            raise ValueError("model: found a minibatch, expected all rows; the closed form does not sum over rows")
+            raise ValueError(
+                "model: found a minibatch, expected all rows; the closed form does not sum over rows"
+            )
         if mask_of(site["fn"]) is not True:
-            raise ValueError("model: found masked rows, expected all to count; leave them out of x and y instead")
+            raise ValueError(
+                "model: found masked rows, expected all to count; leave them out of x and y instead"
+            )
         marginal = emission.marginal
-        difference = site["value"] - marginal.function.mean(marginal.inputs)
+        difference = site["value"] - marginal.function.mean(marginal.rows)
         noise = emission.likelihood.variance
         return -_energy(marginal.weights, marginal.residual, difference, noise, self.alpha)
 
@@ -150,8 +157,3 @@ def _column(
     if alpha == 0.0:
         return log_normal - 0.5 * outputs * ratio.sum()
     return log_normal - outputs * (1.0 - alpha) / (2.0 * alpha) * jnp.log1p(alpha * ratio).sum()
-
-
-def _check(alpha: float) -> None:
-    if not 0.0 <= alpha <= 1.0:
-        raise ValueError(f"alpha: found {alpha}, expected a number in [0, 1]; 0 is Titsias' bound, 1 FITC")
