@@ -1,14 +1,22 @@
-"""The models under NUTS, their parameters lifted to random variables."""
+"""The models under NUTS: with parameters lifted to random variables, and as the measure of a guide's prediction."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro import handlers
-from numpyro.infer import MCMC, NUTS
+from numpyro.infer import MCMC, NUTS, Predictive
 
+from ppl_dgp.fit import fit_svi
+from ppl_dgp.gp import data_plate, sparse_gp
+from ppl_dgp.guides import DoublyStochastic, Guide
+from ppl_dgp.kernels import RBF
+from ppl_dgp.means import Linear
 from ppl_dgp.models import deep_gp, exact_gp_regression, sparse_gp_regression
+from ppl_dgp.objectives import PowerEP
+from ppl_dgp.predict import predict
 
 X = jnp.linspace(-1.5, 1.5, 8)[:, None]
 Y = jnp.sin(2 * X)
@@ -45,3 +53,46 @@ def test_lifted_models_run_under_nuts(name):
     assert all((samples[site] > 0).all() and samples[site].std() > 0 for site in priors)
     # a smooth sine without noise: what is learnt of it is that there is little
     assert float(samples["likelihood/noise"].mean()) < 1.0
+
+
+TINY_X = jnp.linspace(-1.4, 1.4, 12)[:, None]
+TINY_Y = jnp.tanh(3 * TINY_X) + 0.15 * jax.random.normal(jax.random.PRNGKey(2), (12, 1))
+
+
+def tiny(x, y=None, index=None, size=None):
+    """Two layers, one hidden unit, five inducing inputs that leave next to nothing of the kernels; all values fixed."""
+    inducing = jnp.linspace(-2.2, 2.2, 5)[:, None]
+    f1 = sparse_gp("layer1", RBF(0.3, 1.5), inducing, mean=Linear(jnp.eye(1)), initial_scale=0.01)
+    f2 = sparse_gp("layer2", RBF(1.0, 1.2), inducing)
+    with data_plate(size or x.shape[0], index):
+        h = numpyro.sample("layer1/h", f1(x).noisy(0.02), infer={"role": "hidden"})
+        numpyro.sample("y", f2(h).noisy(0.04), obs=y)
+
+
+def test_doubly_stochastic_predicts_as_nuts_does():
+    """The same model by both; the tolerance is that of the approximation, not of the draws.
+
+    q(u¹) q(u²) is Gaussian and independent between layers, and q(h) is the model's own conditional, which y does not
+    move: minimising KL[q‖p], such a q finds the posterior's centre and loses part of its spread. So the predictive mean
+    is to lie within a third of NUTS' standard deviation of y, and the standard deviation between 0.8 and 1.1 of it.
+    NUTS' own error is checked to be a tenth of that.
+    """
+    mcmc = MCMC(
+        NUTS(tiny, target_accept_prob=0.9), num_warmup=1000, num_samples=2000, num_chains=2,
+        chain_method="vectorized", progress_bar=False,
+    )  # fmt: skip
+    mcmc.run(jax.random.PRNGKey(0), TINY_X, TINY_Y)
+    # new rows have hidden variables of their own
+    functions = {name: u for name, u in mcmc.get_samples().items() if name.endswith("/u")}
+    new = jnp.linspace(-1.6, 1.6, 9)[:, None]
+    draws = np.asarray(Predictive(tiny, functions)(jax.random.PRNGKey(1), new)["y"])[..., 0]
+    mean, deviation = draws.mean(0), draws.std(0)
+    by_chain = draws.reshape(2, 2000, 9).mean(1)
+    assert (np.abs(by_chain[0] - by_chain[1]) < 0.1 * deviation).all()
+
+    guide = Guide(tiny, hidden=DoublyStochastic())
+    fit = fit_svi(jax.random.PRNGKey(0), tiny, guide, PowerEP(0.0, 10), TINY_X, TINY_Y, steps=3000)
+    found = predict(jax.random.PRNGKey(1), tiny, guide, fit.params, new, num_samples=4000)
+    assert (np.abs(found.mean[:, 0] - mean) < deviation / 3).all()
+    ratio = np.sqrt(found.variance[:, 0]) / deviation
+    assert ratio.min() > 0.8 and ratio.max() < 1.1
