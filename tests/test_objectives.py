@@ -51,7 +51,9 @@ def toy(alpha, theta_outside):
     p = (1 - alpha) / S + alpha / A + alpha / B
     b = (1 - alpha) * q_mean / S + alpha * theta / A + alpha * y / B
     c = (1 - alpha) * q_mean**2 / S + alpha * theta**2 / A + alpha * y**2 / B
-    constants = (1 - alpha) * np.log(2 * np.pi * S) + alpha * np.log(2 * np.pi * A) + alpha * np.log(2 * np.pi * B)
+    constants = (
+        (1 - alpha) * np.log(2 * np.pi * S) + alpha * np.log(2 * np.pi * A) + alpha * np.log(2 * np.pi * B)
+    )
     log_z = 0.5 * b**2 / p - 0.5 * c + 0.5 * np.log(2 * np.pi / p) - 0.5 * constants
     if theta_outside:
         return float((weights @ log_z).sum() / alpha - kl)
@@ -61,7 +63,9 @@ def toy(alpha, theta_outside):
 def toy_evidence():
     covariance = np.ones((3, 3)) + (A + B) * np.eye(3)
     y = np.asarray(TOY_Y)
-    return float(-0.5 * y @ np.linalg.solve(covariance, y) - 0.5 * np.linalg.slogdet(2 * np.pi * covariance)[1])
+    return float(
+        -0.5 * y @ np.linalg.solve(covariance, y) - 0.5 * np.linalg.slogdet(2 * np.pi * covariance)[1]
+    )
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
@@ -123,7 +127,8 @@ def layers(variance, depth=2, noise=0.2):
 
     def model(x, y=None, index=None, size=None):
         functions = [
-            sparse_gp(f"layer{i}", RBF(variance, 1.0), Z, mean=Linear(jnp.eye(1))) for i in range(1, depth + 1)
+            sparse_gp(f"layer{i}", RBF(variance, 1.0), Z, mean=Linear(jnp.eye(1)))
+            for i in range(1, depth + 1)
         ]
         with data_plate(size or x.shape[0], index):
             h = x
@@ -146,7 +151,11 @@ def test_linear_gaussian_limit(objective):
     model, noise = layers(1e-12), 0.2
     evidence = float(dist.Normal(X, (2 * noise) ** 0.5).log_prob(Y).sum())
     values = {}
-    for name, rule in {"plain": DoublyStochastic(), "mean-field": MeanField(), "coupled": Conditional()}.items():
+    for name, rule in {
+        "plain": DoublyStochastic(),
+        "mean-field": MeanField(),
+        "coupled": Conditional(),
+    }.items():
         guide, params = started(model, rule)
         if name != "plain":
             # the posterior of h given x and y: N((x + y)/2, noise/2), which these rules hold exactly
@@ -171,9 +180,13 @@ def test_minibatches_average_to_the_full_batch(objective):
     model = layers(0.8, depth=1)
     guide, params = started(model, DoublyStochastic())
     params["layer1/u_loc"] = jnp.array([[0.4, -0.7]])
-    step = jax.value_and_grad(lambda q, x, y, index: objective.loss(KEY, q, model, guide, x, y, index=index, size=4))
+    step = jax.value_and_grad(
+        lambda q, x, y, index: objective.loss(KEY, q, model, guide, x, y, index=index, size=4)
+    )
     step = jax.jit(step)
-    parts = [step(params, X[i], Y[i], i) for i in map(jnp.array, ([0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]))]
+    parts = [
+        step(params, X[i], Y[i], i) for i in map(jnp.array, ([0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]))
+    ]
     mean = jax.tree.map(lambda *leaves: sum(leaves) / len(parts), *parts)
     whole = jax.value_and_grad(lambda q: objective.loss(KEY, q, model, guide, X, Y))(params)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-10), mean, whole)
@@ -247,3 +260,37 @@ def masked_rows(params, objective):
             numpyro.sample("y", f(x).noisy(0.2), obs=y)
 
     return objective.loss(KEY, params, model, Guide(model), X, Y)
+
+
+@pytest.mark.parametrize(
+    "rule, alpha",
+    [(MeanField(), 0.5), (Conditional(), 0.5), (Conditional(free=True), 0.0), (DoublyStochastic(), 1.0)],
+)
+def test_rows_masked_with_their_hidden_variables_count_for_nothing(rule, alpha):
+    """The same draws in every run, so that what single rows give adds up to the whole, digit for digit."""
+
+    def model(x, y, mask):
+        f1, f2 = (sparse_gp(f"layer{i}", RBF(0.6, 1.0), Z, mean=Linear(jnp.eye(1))) for i in (1, 2))
+        with data_plate(x.shape[0]), handlers.mask(mask=mask):
+            h = numpyro.sample("layer1/h", f1(x).noisy(0.2), infer={"role": "hidden"})
+            numpyro.sample("y", f2(h).noisy(0.1), obs=y)
+
+    guide = Guide(model, hidden=rule)
+    q = {f"layer{i}/u_loc": jnp.array([[0.3, -0.2 * i]]) for i in (1, 2)}
+    q |= {f"layer{i}/u_scale": jnp.array([[[0.5, 0.0], [0.1, 0.6]]]) for i in (1, 2)}
+    q |= {
+        "layer1/h_loc": X + 0.1,
+        "layer1/h_scale": jnp.full((4, 1), 0.3),
+        "layer1/h_gain": jnp.full((4, 1), 0.6),
+    }
+    q |= {"layer1/h_weights": jnp.full((4, 1, 2), 0.2)}
+    run = jax.jit(lambda mask, y: -PowerEP(alpha, 3).loss(KEY, q, model, guide, X, y, mask))
+    nothing, whole = run(jnp.zeros(4, bool), Y), run(jnp.ones(4, bool), Y)
+    rows = [run(jnp.arange(4) == n, Y) - nothing for n in range(4)]
+    assert float(whole) == pytest.approx(float(nothing + sum(rows)), abs=1e-9)
+    # with all rows masked KL[q(u) ‖ p(u)] is left, ½ (‖L‖² + µ² − 2 − log |S|) for each layer
+    kl = sum(0.5 * (0.62 + 0.09 + 0.04 * i * i - 2 - np.log(0.09)) for i in (1, 2))
+    assert float(nothing) == pytest.approx(-kl, abs=1e-9)
+    # a masked target has no say, whatever it is
+    kept = jnp.array([True, True, False, True])
+    assert float(run(kept, Y.at[2].set(50.0))) == pytest.approx(float(run(kept, Y)), abs=1e-9)
