@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from ppl_dgp.diagnostics.draws import joint_draws
+from ppl_dgp.diagnostics.draws import columns, joint_draws
 from ppl_dgp.diagnostics.khat import elbo, expected_log_density, importance_weighted, sites_khat
 from ppl_dgp.diagnostics.plots import COLOURS, INK
 from ppl_dgp.fit import Fit, fit_svi
@@ -156,7 +156,7 @@ def compare(
         if not len(given):
             raise ValueError(f"{name}: found none, expected at least one to compare")
     scale = _positive(target_scale)
-    train = jnp.asarray(x), _columns(y)
+    train = jnp.asarray(x), columns(y)
     key_fit, key_measure, key_test = jax.random.split(key, 3)
     fits: dict[tuple[str, float], Fit] = {}
 
@@ -221,7 +221,7 @@ def held_out_scores(
     :param target_scale: standard deviation, scalar or (P,), by which the targets were divided.
     :raises ValueError: for a scale that is not positive.
     """
-    x, y, scale = jnp.asarray(x_test), _columns(y_test), _positive(target_scale)
+    x, y, scale = jnp.asarray(x_test), columns(y_test), _positive(target_scale)
     found = predict(
         key, fit.model, fit.guide, fit.params, x, y, num_samples=num_samples, levels=(0.025, 0.975)
     )
@@ -259,11 +259,6 @@ def _positive(target_scale: ArrayLike) -> np.ndarray:
             f"target_scale: found {scale}, expected positive numbers; pass the targets' deviation"
         )
     return scale
-
-
-def _columns(y: ArrayLike) -> Array:
-    rows = jnp.asarray(y)
-    return rows.reshape(rows.shape[0], -1)
 
 
 def _label(name: str, alpha: float) -> str:

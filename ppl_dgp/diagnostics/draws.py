@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 from numpyro.handlers import replay, seed, substitute, trace
 
 from ppl_dgp.gp import emission_of
@@ -74,12 +74,16 @@ def joint_draws(
     for name, value in (("num_draws", num_draws), ("num_locals", num_locals)):
         if value < 1:
             raise ValueError(f"{name}: found {value}, expected at least 1; a few hundred draws are usual")
-    rows = jnp.asarray(y)
-    rows = rows.reshape(rows.shape[0], -1)
-    found = _program(model, guide, num_draws, num_locals)(key, dict(params), jnp.asarray(x), rows)
+    found = _program(model, guide, num_draws, num_locals)(key, dict(params), jnp.asarray(x), columns(y))
     found = jax.tree.map(np.asarray, found)
     averaged = np.logaddexp.reduce(found["local_weights"], axis=1) - np.log(num_locals)
     return Draws(log_likelihood=averaged, **found)
+
+
+def columns(y: ArrayLike) -> Shaped[Array, "N P"]:
+    """Targets (N,) or (N, P) as (N, P)."""
+    rows = jnp.asarray(y)
+    return rows.reshape(rows.shape[0], -1)
 
 
 def _run(fn: Callable[..., Any], key: Array, values: dict[str, Array], x: Array, y: Array) -> Trace:

@@ -19,7 +19,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from ppl_dgp.diagnostics.arviz_api import pareto_smoothed
-from ppl_dgp.diagnostics.draws import Draws, joint_draws
+from ppl_dgp.diagnostics.draws import Draws, columns, joint_draws
 from ppl_dgp.fit import Fit
 from ppl_dgp.objectives import PowerEP
 
@@ -45,7 +45,7 @@ def elbo(key: Array, fit: Fit, x: ArrayLike, y: ArrayLike, num_draws: int = 100)
     if num_draws < 2:
         raise ValueError(f"num_draws: found {num_draws}, expected at least 2 for a standard error")
     program = _bound(fit.model, fit.guide, num_draws)
-    values = np.asarray(program(key, dict(fit.params), jnp.asarray(x), _columns(y)))
+    values = np.asarray(program(key, dict(fit.params), jnp.asarray(x), columns(y)))
     return float(values.mean()), float(values.std(ddof=1) / np.sqrt(num_draws))
 
 
@@ -127,11 +127,6 @@ def _khat(log_weights: Float[np.ndarray, "R S"]) -> Float[np.ndarray, " R"]:
     if spread.any():
         found[spread] = pareto_smoothed(centred[spread])[1]
     return found
-
-
-def _columns(y: ArrayLike) -> Array:
-    rows = jnp.asarray(y)
-    return rows.reshape(rows.shape[0], -1)
 
 
 @lru_cache(maxsize=32)
