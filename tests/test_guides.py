@@ -1,6 +1,4 @@
-"""Rules for hidden variables: their weights against quadrature, and the families that contain each other."""
-
-from functools import cache
+"""Rules for hidden variables: their weights against quadrature, and what a guide refuses."""
 
 import jax
 import jax.numpy as jnp
@@ -15,12 +13,10 @@ from scipy import stats
 
 from ppl_dgp.gp import Emission, Marginal, SparseGP
 from ppl_dgp.guides import Conditional, Diagonal, DoublyStochastic, FullRank, Guide, Markov, MeanField
-from ppl_dgp.guides.hidden import Coupled
 from ppl_dgp.kernels import RBF
 from ppl_dgp.likelihoods import Gaussian
 from ppl_dgp.means import Zero
 from ppl_dgp.models import deep_gp
-from ppl_dgp.objectives import BlackBoxAlpha, PowerEP
 
 KEY = jax.random.PRNGKey(3)
 RULES = {
@@ -36,28 +32,6 @@ Y = jnp.sin(2 * X[:, :1])
 MODEL = deep_gp((2, 1), 3, inner_noise=0.05)
 
 
-@cache
-def started(rule):
-    """A guide and its parameters, moved away from where they start."""
-    guide = Guide(MODEL, hidden=rule)
-    svi = SVI(MODEL, guide, numpyro.optim.Adam(0.1), Trace_ELBO())
-    params = svi.get_params(svi.init(KEY, X, Y))
-    moved = {}
-    for position, (name, value) in enumerate(sorted(params.items())):
-        step = 0.1 * jax.random.normal(jax.random.fold_in(KEY, position), jnp.shape(value), value.dtype)
-        if name.endswith("_loc") or name.endswith("inducing"):
-            moved[name] = value + step
-        elif name.endswith("u_scale"):
-            moved[name] = value * jnp.exp(step) + 0.3 * jnp.eye(value.shape[-1])
-        else:
-            moved[name] = value * jnp.exp(step)
-    return guide, moved
-
-
-def value(objective, guide, params, key=KEY):
-    return -float(objective.loss(key, params, guide.model, guide, X, Y))
-
-
 def emission(mean, variance, noise):
     """A layer's step with given moments of f."""
     function = SparseGP("f", RBF(1.0, 1.0), jnp.zeros((1, 1)), jnp.eye(1), Zero(), jnp.zeros((1, 1)))
@@ -71,8 +45,12 @@ def emission(mean, variance, noise):
 def test_coupled_weight_is_the_integral_over_f(gain, spread, alpha):
     """(1/α) log ∫ q(f | h) (p(h | f) / q(h | f))^α df, and its limit E_{q(f|h)} log p/q."""
     mean, variance, noise, h, loc = 0.3, 0.5, 0.1, 0.55, -0.2
-    params = {"gain": jnp.full((1, 1), gain), "loc": jnp.full((1, 1), loc), "scale": jnp.full((1, 1), spread**0.5)}
-    found = Coupled().log_weight(params, emission(mean, variance, noise), jnp.full((1, 1), h), alpha)
+    params = {
+        "gain": jnp.full((1, 1), gain),
+        "loc": jnp.full((1, 1), loc),
+        "scale": jnp.full((1, 1), spread**0.5),
+    }
+    found = Conditional().log_weight(params, emission(mean, variance, noise), jnp.full((1, 1), h), alpha)
     f = np.linspace(mean - 9, mean + 9, 200_001)
     log_q = stats.norm.logpdf(h, gain * f + (1 - gain) * loc, spread**0.5)
     posterior = np.exp(log_q) * stats.norm.pdf(f, mean, variance**0.5)
@@ -94,50 +72,11 @@ def test_coupled_weight_in_32_bits():
             cast = lambda a: jnp.full((1, 1), a, dtype)  # noqa: B023, E731
             params = {"gain": cast(0.5), "loc": cast(0.25), "scale": cast(spread**0.5)}
             function = SparseGP("f", RBF(1.0, 1.0), cast(0), cast(1), Zero(), cast(0))
-            step = Emission(Marginal(function, cast(1), cast(1), cast(0.25), cast(0.5), cast(0)), Gaussian(cast(0.125)))
-            results.append(float(Coupled().log_weight(params, step, cast(0.25), alpha)[0]))
+            step = Emission(
+                Marginal(function, cast(1), cast(1), cast(0.25), cast(0.5), cast(0)), Gaussian(cast(0.125))
+            )
+            results.append(float(Conditional().log_weight(params, step, cast(0.25), alpha)[0]))
         assert results[0] == pytest.approx(results[1], rel=1e-5, abs=1e-5)
-
-
-def mean_field_inside(rule):
-    """Parameters of a richer rule at which it is a given mean field."""
-    poor, params = started(MeanField())
-    rich, richer = started(rule)
-    both = {**richer, **params}
-    for name, current in richer.items():
-        if name.endswith(("_gain", "_slope", "_weights")):
-            both[name] = jnp.zeros_like(current)
-        elif name.endswith("_residual"):
-            both[name] = jnp.full_like(current, 1e-14)
-    return (poor, params), (rich, both)
-
-
-@pytest.mark.parametrize("name", ["markov", "coupled", "tied", "free"])
-def test_richer_families_contain_mean_field(name):
-    objective = PowerEP(0.0)
-    (poor, params), (rich, both) = mean_field_inside(RULES[name])
-    draws = lambda g, p, key: handlers.seed(handlers.substitute(g, data=p), key)(X, Y)["layer2/h"]  # noqa: E731
-    np.testing.assert_allclose(draws(rich, both, KEY), draws(poor, params, KEY), atol=1e-6)
-    if name in ("markov", "coupled"):
-        # u is carried as moments in both: the same key gives the same number
-        assert value(objective, rich, both) == pytest.approx(value(objective, poor, params), abs=1e-9)
-        return
-    # u is drawn for each datum: equal in expectation
-    many = PowerEP(0.0, 4000)
-    expected = value(many, poor, params)
-    parts = jax.vmap(lambda key: -objective.loss(key, both, MODEL, rich, X, Y))(jax.random.split(KEY, 4000))
-    assert abs(float(parts.mean()) - expected) < 6 * float(parts.std()) / 4000**0.5
-
-
-@pytest.mark.parametrize("objective", [PowerEP(0.5, 3), BlackBoxAlpha(0.0, 2)], ids=repr)
-def test_coupled_at_the_models_own_conditional_is_doubly_stochastic(objective):
-    plain, params = started(DoublyStochastic())
-    coupled, both = started(Conditional())
-    both = {**both, **params}
-    for layer, width in (("layer1", 2), ("layer2", 1)):
-        both[f"{layer}/h_gain"] = jnp.ones((6, width))
-        both[f"{layer}/h_scale"] = jnp.full((6, width), jnp.sqrt(params[f"{layer}/noise"]))
-    assert value(objective, coupled, both) == pytest.approx(value(objective, plain, params), abs=1e-8)
 
 
 @pytest.mark.parametrize("inducing", [FullRank(), Diagonal()], ids=["full-rank", "diagonal"])
