@@ -1,7 +1,7 @@
 # make test         the fast tests, style and types, in an environment made from requirements.lock
 # make test-all     the slow tests too
 # make test-matrix  the fast tests on every Python 3.11-3.13 found, with the newest allowed dependencies
-# make demo         guides compared on a real table, the step function, figures in demo/
+# make demo         guides compared on a real table, the step function; figures and netCDF files in demo/
 # make lock         requirements.lock anew from pyproject.toml (UPGRADE=--upgrade: newest versions)
 # PYTHON=... chooses the interpreter, WORKERS=... the number of test processes, PYTEST_ARGS=... adds to pytest.
 
