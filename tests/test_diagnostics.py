@@ -17,7 +17,7 @@ from ppl_dgp.diagnostics.arviz_api import ONE, container, group, load, pareto_sm
 from ppl_dgp.diagnostics.draws import joint_draws
 from ppl_dgp.diagnostics.layers import layer_maps
 from ppl_dgp.fit import fit_svi
-from ppl_dgp.guides import Conditional, Guide
+from ppl_dgp.guides import Conditional, Diagonal, FullRank, Guide
 from ppl_dgp.kernels import Matern32
 from ppl_dgp.models.deep_gp import deep_gp
 from ppl_dgp.models.gp_regression import exact_gp_regression, sparse_gp_regression
@@ -280,8 +280,23 @@ def test_comparison_needs_something_to_compare(table):
         compare(KEY, x, y, None, None, lambda: deep_gp((2,), 5), {})
     with pytest.raises(ValueError, match="target_scale: found 0"):
         compare(KEY, x, y, None, None, lambda: deep_gp((2,), 5), {"a": Guide}, target_scale=0.0)
+    with pytest.raises(ValueError, match="starts: found 'b' for 'a'"):
+        compare(KEY, x, y, None, None, lambda: deep_gp((2,), 5), {"a": Guide, "b": Guide}, starts={"a": "b"})
     with pytest.raises(ValueError, match="rows: found none"):
         tabulate({})
+
+
+def test_comparison_starts_a_richer_guide_at_the_optimum_of_a_poorer_one(table):
+    guides = {
+        "diagonal": lambda model: Guide(model, inducing=Diagonal()),
+        "full-rank": lambda model: Guide(model, inducing=FullRank()),
+    }
+    make, starts = lambda: sparse_gp_regression(5), {"full-rank": "diagonal"}
+    found = compare(KEY, *table, None, None, make, guides, starts=starts, **SMALL)
+    # the first loss is that of the start; one layer's bound at α = 0 has no Monte Carlo error
+    assert -found.fits["full-rank", 0.0].losses[0, 0] == pytest.approx(found.table["elbo"][0], rel=1e-6)
+    assert found.table["elbo"][1] > found.table["elbo"][0]
+    assert found.table["test_rmse"].isna().all()
 
 
 @pytest.fixture(scope="module")

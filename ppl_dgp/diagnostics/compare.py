@@ -21,6 +21,7 @@ from ppl_dgp.diagnostics.draws import columns, joint_draws
 from ppl_dgp.diagnostics.khat import elbo, expected_log_density, importance_weighted, sites_khat
 from ppl_dgp.diagnostics.plots import COLOURS, INK
 from ppl_dgp.fit import Fit, fit_svi
+from ppl_dgp.guides.nesting import nested_start
 from ppl_dgp.objectives import AlphaDivergence, PowerEP
 from ppl_dgp.predict import predict
 
@@ -131,6 +132,7 @@ def compare(
     num_locals: int = 8,
     num_samples: int = 200,
     target_scale: ArrayLike = 1.0,
+    starts: Mapping[str, str] | None = None,
     say: Callable[[str], None] | None = None,
     **fit_settings: Any,
 ) -> Comparison:
@@ -148,10 +150,18 @@ def compare(
     :param num_samples: of the hidden layers, for prediction.
     :param target_scale: standard deviation, scalar or (P,), by which the targets were divided: test figures are
         reported in original units (an offset changes none of them).
+    :param starts: for a richer guide the poorer one before it at whose optimum it starts, at the same α, as
+        :func:`nested_start` has it: ``{"markov": "mean-field"}``; its ``steps`` and ``seconds`` come on top.
     :param say: is told which row is being fitted, ``"2 of 5: markov, α = 0"``.
     :param fit_settings: for ``fit_svi``: ``batch_size``, ``learning_rate``, ``progress`` ….
-    :raises ValueError: without guides or alphas, or for a scale that is not positive.
+    :raises ValueError: without guides or alphas, for a scale that is not positive, or a start that is not before.
     """
+    names, starts = list(guides), starts or {}
+    for richer, poorer in starts.items():
+        if richer not in names or poorer not in names[: names.index(richer)]:
+            raise ValueError(
+                f"starts: found {poorer!r} for {richer!r}, expected a guide listed before it; reorder them"
+            )
     for name, given in (("guides", guides), ("alphas", alphas)):
         if not len(given):
             raise ValueError(f"{name}: found none, expected at least one to compare")
@@ -159,14 +169,17 @@ def compare(
     train = jnp.asarray(x), columns(y)
     key_fit, key_measure, key_test = jax.random.split(key, 3)
     fits: dict[tuple[str, float], Fit] = {}
+    shared = model()
 
     def row(name: str, alpha: float) -> dict[str, float]:
         found = guides[name]
-        make_model, make_guide = found if isinstance(found, tuple) else (model, found)
-        built = make_model()
-        fit = fit_svi(
-            key_fit, built, make_guide(built), objective(alpha), *train, steps=steps, **fit_settings
-        )
+        built, make_guide = (found[0](), found[1]) if isinstance(found, tuple) else (shared, found)
+        guide, start = make_guide(built), None
+        if name in starts:
+            poorer = fits[starts[name], alpha]
+            start = nested_start(poorer.guide, guide, poorer.params, *train)
+        settings = {"steps": steps, "start": start, **fit_settings}
+        fit = fit_svi(key_fit, built, guide, objective(alpha), *train, **settings)
         fits[name, alpha] = fit
         measures = _bounds(key_measure, fit, train, num_draws, num_locals)
         if x_test is not None and y_test is not None:
