@@ -22,7 +22,8 @@ import numpyro
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
-from ppl_dgp.gp import data_plate, sparse_gp
+from ppl_dgp.gaussian import Gaussian
+from ppl_dgp.gp import carry, data_plate, sparse_gp
 from ppl_dgp.kernels import RBF, Kernel
 from ppl_dgp.means import Linear, layer_map
 from ppl_dgp.models.parts import (
@@ -94,9 +95,10 @@ def deep_gp(
         with data_plate(size or x.shape[0], index, subsample_size) as rows:
             if subsample_size is not None:
                 x, y, index = x[rows], None if y is None else y[rows], rows
-            h = x
+            h: Array | Gaussian = x
             for layer, (f, variance) in enumerate(zip(functions[:-1], noises[:-1], strict=True), start=1):
-                h = numpyro.sample(f"layer{layer}/h", f(h).noisy(variance), infer={"role": "hidden"})
+                site = f"layer{layer}/h"
+                h = carry(site, numpyro.sample(site, f(h).noisy(variance), infer={"role": "hidden"}))
             variance = rows_of_noise(noises[-1], index, y is not None)
             return numpyro.sample("y", functions[-1](h).noisy(variance), obs=y)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
@@ -17,16 +17,55 @@ from ppl_dgp.linalg import diag_quadratic
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Gaussian:
-    """Moments of a whitened u, ``mean`` (P, M) and ``scale`` (P, M) standard deviations or (P, M, M) lower factors."""
+    """Moments in place of a draw, of a whitened u or of a layer's h.
 
-    mean: Float[Array, "P M"]
-    scale: Float[Array, "P M"] | Float[Array, "P M M"]
+    :param mean: (P, M) for u, or one per datum (B, P, M); (B, Q) for h.
+    :param scale: standard deviations (P, M) or (B, Q), or lower Cholesky factors (P, M, M) or (B, Q, Q).
+    :param factor: F (P, M, r) of a u whose covariance is diag(scale²) + F Fᵀ.
+    """
+
+    mean: Array
+    scale: Array
+    factor: Float[Array, "P M r"] | None = None
+    #: whether functions of it are linearised at the mean, rather than matched in their moments
+    linearise: bool = field(default=False, metadata={"static": True})
+
+    @property
+    def diagonal(self) -> bool:
+        """Whether ``scale`` holds standard deviations."""
+        return self.scale.ndim == 2
+
+    def projected_mean(self, weights: Float[Array, "B M"]) -> Float[Array, "B P"]:
+        """E[A u] for each output."""
+        return project(weights, self.mean)
 
     def projected_variance(self, weights: Float[Array, "B M"]) -> Float[Array, "B P"]:
         """diag(A S Aᵀ) for each output: the variance of A u that comes from q(u)."""
-        if self.scale.ndim == self.mean.ndim:
-            return jnp.square(weights) @ jnp.square(self.scale).T
-        return diag_quadratic(weights, self.scale)
+        if not self.diagonal:
+            return diag_quadratic(weights, self.scale)
+        variance = jnp.square(weights) @ jnp.square(self.scale).T
+        if self.factor is None:
+            return variance
+        return variance + jnp.square(jnp.einsum("bm,pmr->bpr", weights, self.factor)).sum(-1)
+
+    def projected_covariance(self, weights: Float[Array, "B M"]) -> Float[Array, "P B B"]:
+        """A S Aᵀ for each output."""
+        root = weights * self.scale[:, None, :] if self.diagonal else jnp.matmul(weights, self.scale)
+        if self.factor is not None:
+            root = jnp.concatenate([root, jnp.matmul(weights, self.factor)], -1)
+        return root @ jnp.swapaxes(root, -1, -2)
+
+    def covariance(self) -> Array:
+        """The covariance matrices, (P, M, M) or (B, Q, Q)."""
+        if not self.diagonal:
+            return self.scale @ jnp.swapaxes(self.scale, -1, -2)
+        matrices = jnp.square(self.scale)[..., None] * jnp.eye(self.scale.shape[-1], dtype=self.scale.dtype)
+        return matrices if self.factor is None else matrices + self.factor @ jnp.swapaxes(self.factor, -1, -2)
+
+
+def project(weights: Float[Array, "B M"], u: Float[Array, "*B P M"]) -> Float[Array, "B P"]:
+    """A u for each output, u one draw or one per datum."""
+    return weights @ u.T if u.ndim == 2 else jnp.einsum("bm,bpm->bp", weights, u)
 
 
 class InducingGaussian(dist.Distribution):
@@ -34,40 +73,58 @@ class InducingGaussian(dist.Distribution):
 
     :param loc: means, (P, M).
     :param scale: standard deviations (P, M), or lower Cholesky factors (P, M, M).
+    :param factor: F (P, M, r) where S = diag(scale²) + F Fᵀ is of low rank but for its diagonal.
     """
 
     arg_constraints = {"loc": constraints.real_matrix}
     support = constraints.real_matrix
-    reparametrized_params = ["loc", "scale"]
-    pytree_data_fields = ("loc", "scale")
+    reparametrized_params = ["loc", "scale", "factor"]
+    pytree_data_fields = ("loc", "scale", "factor")
 
-    def __init__(self, loc: Array, scale: Array, *, validate_args: bool | None = None) -> None:
-        self.loc, self.scale = loc, scale
-        super().__init__((), loc.shape, validate_args=validate_args)
+    def __init__(
+        self, loc: Array, scale: Array, factor: Array | None = None, *, validate_args: bool | None = None
+    ) -> None:
+        self.loc, self.scale, self.factor = loc, scale, factor
+        super().__init__((), loc.shape[-2:], validate_args=validate_args)
 
     @property
     def moments(self) -> Gaussian:
         """The same distribution as carried moments."""
-        return Gaussian(self.loc, self.scale)
+        return Gaussian(self.loc, self.scale, self.factor)
 
     @property
     def diagonal(self) -> bool:
         """Whether the coordinates of u are independent."""
-        return self.scale.ndim == self.loc.ndim
+        return self.scale.ndim == 2 and self.factor is None
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
         """Draws of shape ``sample_shape`` + (P, M)."""
+        return self.loc + self.noise(key, sample_shape)
+
+    def noise(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
+        """Draws of u − E u."""
+        if self.factor is not None:
+            key, key_factor = jax.random.split(key)
         noise = jax.random.normal(key, sample_shape + self.event_shape, self.loc.dtype)
-        if self.diagonal:
-            return self.loc + self.scale * noise
-        return self.loc + jnp.einsum("pmk,...pk->...pm", self.scale, noise)
+        if self.scale.ndim == 3:
+            return jnp.einsum("pmk,...pk->...pm", self.scale, noise)
+        noise = self.scale * noise
+        if self.factor is None:
+            return noise
+        outputs, _, rank = self.factor.shape
+        shared = jax.random.normal(key_factor, (*sample_shape, outputs, rank), self.loc.dtype)
+        return noise + jnp.einsum("pmr,...pr->...pm", self.factor, shared)
 
     def log_prob(self, value: Array) -> Array:
         """log q(value), for value of shape (..., P, M)."""
         difference = value - self.loc
+        if self.factor is not None:
+            zero = jnp.zeros(self.event_shape, self.loc.dtype)
+            low_rank = dist.LowRankMultivariateNormal(zero, self.factor, jnp.square(self.scale))
+            return low_rank.log_prob(difference).sum(-1)
         if self.diagonal:
             return dist.Normal(0.0, self.scale).log_prob(difference).sum((-2, -1))
-        return dist.MultivariateNormal(self.loc, scale_tril=self.scale).log_prob(value).sum(-1)
+        return dist.MultivariateNormal(0.0, scale_tril=self.scale).log_prob(difference).sum(-1)
 
     @property
     def mean(self) -> Array:
@@ -75,7 +132,22 @@ class InducingGaussian(dist.Distribution):
 
     @property
     def variance(self) -> Array:
-        return jnp.square(self.scale) if self.diagonal else jnp.square(self.scale).sum(-1)
+        if self.scale.ndim == 3:
+            return jnp.square(self.scale).sum(-1)
+        low_rank = 0.0 if self.factor is None else jnp.square(self.factor).sum(-1)
+        return jnp.square(self.scale) + low_rank
+
+    def log_det(self) -> Array:
+        """log |S|, summed over outputs; of what is left of S once u is conditioned, where it is."""
+        if self.scale.ndim == 3:
+            return 2.0 * jnp.log(jnp.diagonal(self.scale, axis1=-2, axis2=-1)).sum()
+        diagonal = 2.0 * jnp.log(self.scale).sum()
+        if self.factor is None:
+            return diagonal
+        # |D + F Fᵀ| = |D| |I + Fᵀ D⁻¹ F|
+        scaled = self.factor / self.scale[..., None]
+        inner = jnp.eye(scaled.shape[-1], dtype=scaled.dtype) + jnp.swapaxes(scaled, -1, -2) @ scaled
+        return diagonal + jnp.linalg.slogdet(inner)[1].sum()
 
 
 @kl_divergence.register(InducingGaussian, dist.Independent)
@@ -85,15 +157,11 @@ def _kl_to_normal(q: InducingGaussian, p: dist.Independent) -> Array:
     while isinstance(base, dist.ExpandedDistribution):
         base = base.base_dist
     if not isinstance(base, dist.Normal):
-        raise NotImplementedError(f"KL of InducingGaussian to {type(base).__name__}: only Normal is known")
+        raise NotImplementedError(f"KL of {type(q).__name__} to {type(base).__name__}: only Normal is known")
     variance = jnp.square(base.scale)
-    quadratic = (q.variance + jnp.square(q.loc - base.loc)) / variance
-    if q.diagonal:
-        log_det = 2.0 * jnp.log(q.scale).sum()
-    else:
-        log_det = 2.0 * jnp.log(jnp.diagonal(q.scale, axis1=-2, axis2=-1)).sum()
-    log_det_prior = jnp.broadcast_to(jnp.log(variance), q.loc.shape).sum()
-    return 0.5 * (quadratic.sum() - q.loc.size - log_det + log_det_prior)
+    quadratic = (q.variance + jnp.square(q.mean - base.loc)) / variance
+    log_det_prior = jnp.broadcast_to(jnp.log(variance), q.event_shape).sum()
+    return 0.5 * (quadratic.sum() - quadratic.size - q.log_det() + log_det_prior)
 
 
 def moments_of(distribution: dist.Distribution) -> Gaussian | None:

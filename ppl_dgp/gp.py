@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +21,22 @@ from numpyro.distributions.util import validate_sample
 from numpyro.primitives import _PYRO_STACK, apply_stack
 
 from ppl_dgp import likelihoods
-from ppl_dgp.gaussian import Gaussian
+from ppl_dgp.gaussian import Gaussian, project
 from ppl_dgp.kernels import Kernel
 from ppl_dgp.linalg import cholesky, inverse_lower
 from ppl_dgp.means import Mean, Zero
+from ppl_dgp.propagation import linearised, matched
+
+#: how u is carried: integrated out, one draw per datum, or one draw for all
+Carrying = Literal["moments", "local_draw", "joint_draw"]
+#: how a hidden layer is carried: as draws, or as moments by one of the deterministic propagations
+Propagation = Literal["draws", "moments", "full-moments", "linearised"]
+
+
+def check_propagation(value: str) -> None:
+    """Refuse what is no way of carrying h through the layers, by a ValueError."""
+    if value not in get_args(Propagation):
+        raise ValueError(f"propagation: found {value!r}, expected one of {', '.join(get_args(Propagation))}")
 
 
 def carry(name: str, value: Array) -> Array | Gaussian:
@@ -92,31 +104,28 @@ class SparseGP:
     mean: Mean
     u: Array | Gaussian
 
-    def __call__(self, h: Float[Array, "B D"]) -> Marginal:
+    def __call__(self, h: Float[Array, "B D"] | Gaussian) -> Marginal:
         """The marginals of f at the rows of h: mean m(h) + A v, variance k(h,h) − ‖A‖² (+ A S Aᵀ), A = k(h,Z) L⁻ᵀ.
 
-        :raises TypeError: if h is not an array of draws.
+        Where h is carried as moments, those of f(h): matched, or linearised if the moments ask for it.
+
         :raises ValueError: if h is not (B, D) with the D of the inducing inputs.
         """
-        if isinstance(h, Gaussian):
-            raise TypeError(
-                f"{self.name}: found moments of the inputs, expected draws (B, D); sample h instead"
-            )
-        if jnp.ndim(h) != 2 or h.shape[1] != self.inducing.shape[1]:
+        found = jnp.shape(h.mean if isinstance(h, Gaussian) else h)
+        if len(found) != 2 or found[1] != self.inducing.shape[1]:
             expected = f"(B, {self.inducing.shape[1]})"
-            raise ValueError(
-                f"{self.name}: found inputs of shape {jnp.shape(h)}, expected {expected}, as Z has"
-            )
+            raise ValueError(f"{self.name}: found inputs of shape {found}, expected {expected}, as Z has")
+        if isinstance(h, Gaussian):
+            known = linearised(self, h)[0] if h.linearise else matched(self, h)
+            return Marginal(self, h, known.weights, known.mean, known.residual, known.beyond)
         weights = self.kernel(h, self.inducing) @ self.whiten.T
         residual = self.kernel.diag(h) - jnp.square(weights).sum(1)
         # k(h,h) ≥ ‖A‖² in exact arithmetic; rounding alone can bring it below, by a few ulps of k
         residual = jnp.maximum(residual, 0.0)[:, None]
         if isinstance(self.u, Gaussian):
-            centre = weights @ self.u.mean.T
-            from_u = self.u.projected_variance(weights)
+            centre, from_u = self.u.projected_mean(weights), self.u.projected_variance(weights)
         else:
-            joint = self.u.ndim == 2
-            centre = weights @ self.u.T if joint else jnp.einsum("bm,bpm->bp", weights, self.u)
+            centre = project(weights, self.u)
             from_u = jnp.zeros_like(centre)
         return Marginal(self, h, weights, self.mean(h) + centre, residual, from_u)
 
@@ -127,9 +136,7 @@ class SparseGP:
         covariance = self.kernel(h, h) - weights @ weights.T
         covariance = jnp.broadcast_to(covariance, (marginal.mean.shape[1], *covariance.shape))
         if isinstance(self.u, Gaussian):
-            scale = self.u.scale
-            factor = weights * scale[:, None, :] if scale.ndim == 2 else jnp.matmul(weights, scale)
-            covariance = covariance + factor @ jnp.swapaxes(factor, -1, -2)
+            covariance = covariance + self.u.projected_covariance(weights)
         return marginal.mean, covariance
 
 
@@ -137,15 +144,23 @@ class SparseGP:
 class Marginal:
     """Marginals of f at inputs h, and where they came from.
 
-    ``residual`` (B, 1) is D(h), the variance of f given u; ``from_u`` (B, P) what the moments of u add to it.
+    ``residual`` (B, 1) is D(h), the variance of f given u; ``from_u`` (B, P) what the moments of u add to it, and those
+    of the inputs where they are uncertain (``weights`` and ``residual`` are then averages).
     """
 
     function: SparseGP
-    inputs: Float[Array, "B D"]
+    inputs: Float[Array, "B D"] | Gaussian
     weights: Float[Array, "B M"]
     mean: Float[Array, "B P"]
     residual: Float[Array, "B 1"]
     from_u: Float[Array, "B P"]
+
+    @property
+    def rows(self) -> Float[Array, "B D"]:
+        """The inputs, where they are draws. Raises TypeError where they are carried as moments."""
+        if isinstance(self.inputs, Gaussian):
+            raise TypeError(f"{self.function.name}: found moments of the inputs, expected draws (B, D)")
+        return self.inputs
 
     @property
     def variance(self) -> Float[Array, "B P"]:
@@ -206,11 +221,17 @@ class Emission(dist.Distribution):
         return self.likelihood.moments(self.marginal.mean, self.marginal.variance)[1]
 
 
-def emission_of(distribution: dist.Distribution) -> Emission | None:
-    """The emission inside a site's distribution, freed of the wrappers that plates and masks put on."""
-    while isinstance(distribution, dist.ExpandedDistribution | MaskedDistribution):
+def bare(distribution: dist.Distribution) -> dist.Distribution:
+    """A site's distribution, freed of the wrappers that plates, masks and ``to_event`` put on."""
+    while isinstance(distribution, dist.ExpandedDistribution | dist.Independent | MaskedDistribution):
         distribution = distribution.base_dist
-    return distribution if isinstance(distribution, Emission) else None
+    return distribution
+
+
+def emission_of(distribution: dist.Distribution) -> Emission | None:
+    """The emission inside a site's distribution, None where there is no GP."""
+    inner = bare(distribution)
+    return inner if isinstance(inner, Emission) else None
 
 
 def mask_of(distribution: dist.Distribution) -> Any:

@@ -78,6 +78,13 @@ class Linear:
 Mean: TypeAlias = Zero | Constant | Linear
 
 
+def affine(mean: Mean, num_inputs: int) -> tuple[Float[Array, "D P"] | None, Float[Array, " #P"]]:
+    """The mean as m(h) = h W + b: W (D, P), or None where it is constant, and b (P,) or (1,)."""
+    if isinstance(mean, Linear):
+        return jnp.asarray(mean.weights), jnp.atleast_1d(jnp.asarray(mean.bias))
+    return None, mean(jnp.zeros((1, num_inputs)))[0]
+
+
 def layer_map(x: Float[Array, "N D"], width: int) -> Float[Array, "D width"]:
     """The linear map from D inputs to a layer of `width` outputs which keeps most of x.
 

@@ -16,11 +16,11 @@ from jaxtyping import Array, Float
 from numpyro.handlers import replay, seed, substitute, trace
 from numpyro.primitives import Messenger
 
-from ppl_dgp.gp import Emission, emission_of
+from ppl_dgp.gp import Carrying, Emission, emission_of
 from ppl_dgp.guides import Guide
 from ppl_dgp.likelihoods import Gaussian
 from ppl_dgp.linalg import cholesky
-from ppl_dgp.objectives.carrying import Carried, Carrying
+from ppl_dgp.objectives.carrying import Carried, possible_carrying
 
 Parameters = dict[str, Array]
 
@@ -133,7 +133,7 @@ def joint_prediction(
 
     def one(sample_key: Array) -> tuple[Array, Array]:
         marginal = _emission(sample_key, model, guide, params, x, joint_rows=True).marginal
-        return marginal.function.joint(marginal.inputs)
+        return marginal.function.joint(marginal.rows)
 
     means, covariances = jax.lax.map(one, jax.random.split(key, num_samples))
     centre = means.mean(0)
@@ -177,10 +177,41 @@ class _JointRows(Messenger):
 
 
 def _joint_draw(key: Array, emission: Emission) -> Float[Array, "N P"]:
-    mean, covariance = emission.marginal.function.joint(emission.marginal.inputs)
+    mean, covariance = emission.marginal.function.joint(emission.marginal.rows)
     lower, _ = cholesky(covariance)
     noise = jax.random.normal(key, mean.shape)
     return mean + jnp.einsum("pnm,mp->np", lower, noise)
+
+
+def global_sites(
+    key: Array,
+    guide: Callable[..., Any],
+    params: Parameters,
+    x: Array,
+    kind: Carrying = "moments",
+    draw: Carrying = "local_draw",
+) -> tuple[dict[str, dict[str, Any]], Carried]:
+    """A run of the guide for new rows: its sites outside the data plate, and the carrier of their inducing outputs.
+
+    :param kind: how u is carried, but for functions used more than once, of which there is one joint draw.
+    :param draw: what takes the place of moments where these would be wrong.
+    """
+    key_guide, key_carry = jax.random.split(key)
+    new_rows = guide.with_model_hidden() if isinstance(guide, Guide) else guide
+    sites = trace(substitute(seed(new_rows, key_guide), params)).get_trace(x)
+    found = {
+        name: site
+        for name, site in sites.items()
+        if site["type"] == "sample" and not any(frame.name == "data" for frame in site["cond_indep_stack"])
+    }
+    wishes: dict[str, Carrying] = {
+        name: "joint_draw" if site["infer"].get("reused") else kind
+        for name, site in found.items()
+        if site["infer"].get("role") == "inducing" or name.endswith("/u")
+    }
+    carried = Carried(possible_carrying(wishes, found, draw), x.shape[0], key_carry)
+    carried.answer_all(found)
+    return found, carried
 
 
 def _emission(
@@ -194,22 +225,11 @@ def _emission(
     joint_rows: bool = False,
 ) -> Emission:
     """The distribution of y at new rows given one draw of the globals' rest and of the hidden layers."""
-    key_guide, key_model, key_carry = jax.random.split(key, 3)
-    new_rows = guide.with_model_hidden() if isinstance(guide, Guide) else guide
-    sites = trace(substitute(seed(new_rows, key_guide), params)).get_trace(x)
-    globals_ = {
-        name: site
-        for name, site in sites.items()
-        if site["type"] == "sample" and not any(frame.name == "data" for frame in site["cond_indep_stack"])
-    }
+    key_globals, key_model = jax.random.split(key)
     kind: Carrying = "joint_draw" if joint_draw else "moments"
-    carrying: dict[str, Carrying] = {
-        name: "joint_draw" if site["infer"].get("reused") else kind
-        for name, site in globals_.items()
-        if site["infer"].get("role") == "inducing" or name.endswith("/u")
-    }
-    carried = Carried(carrying, x.shape[0], key_carry)
-    carried.answer_all(globals_)
+    # rows that are drawn jointly share one function, so where u is drawn it is one draw too
+    draw: Carrying = "joint_draw" if joint_rows else "local_draw"
+    globals_, carried = global_sites(key_globals, guide, params, x, kind, draw)
     program = seed(replay(model, globals_), key_model)
     rows = _JointRows() if joint_rows else Messenger()
     with carried:

@@ -1,8 +1,17 @@
 """Guides: the model run again, its latents' conditionals replaced by rules."""
 
+from ppl_dgp.guides.conditional import Conditional, NestedCompression
 from ppl_dgp.guides.guide import Guide
-from ppl_dgp.guides.hidden import Conditional, DoublyStochastic, HiddenRule, Markov, MeanField
-from ppl_dgp.guides.inducing import Diagonal, FullRank, InducingRule
+from ppl_dgp.guides.hidden import DoublyStochastic, HiddenRule, Markov, MeanField, MomentMatched
+from ppl_dgp.guides.inducing import (
+    AcrossOutputs,
+    Coupled,
+    Diagonal,
+    FullRank,
+    InducingRule,
+    LayerChain,
+    LowRank,
+)
 
 #: the rules by the names that estimators and the command line give them; a rule has no state
 HIDDEN_RULES: dict[str, HiddenRule] = {
@@ -11,20 +20,36 @@ HIDDEN_RULES: dict[str, HiddenRule] = {
     "conditional": Conditional(),
     "conditional-tied": Conditional(tied=True),
     "conditional-free": Conditional(free=True),
+    "conditional-across": Conditional(across_outputs=True),
     "doubly-stochastic": DoublyStochastic(),
+    "moment-matched": MomentMatched(),
+    "nested-compression": NestedCompression(),
 }
-INDUCING_RULES: dict[str, InducingRule] = {"full-rank": FullRank(), "diagonal": Diagonal()}
+INDUCING_RULES: dict[str, InducingRule] = {
+    "full-rank": FullRank(),
+    "diagonal": Diagonal(),
+    "low-rank": LowRank(10),
+    "across-outputs": AcrossOutputs(),
+    "layer-chain": LayerChain(),
+    "coupled": Coupled(),
+}
 
 __all__ = [
     "HIDDEN_RULES",
     "INDUCING_RULES",
+    "AcrossOutputs",
     "Conditional",
+    "Coupled",
     "Diagonal",
     "DoublyStochastic",
     "FullRank",
     "Guide",
     "HiddenRule",
     "InducingRule",
+    "LayerChain",
+    "LowRank",
     "Markov",
     "MeanField",
+    "MomentMatched",
+    "NestedCompression",
 ]

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array
 from numpyro.handlers import block
 from numpyro.infer.autoguide import AutoGuide
 from numpyro.primitives import Messenger
 
-from ppl_dgp.gp import Emission, emission_of
-from ppl_dgp.guides.hidden import Coupled, DoublyStochastic, HiddenRule, Params
-from ppl_dgp.guides.inducing import FullRank, InducingRule
+from ppl_dgp.gaussian import Gaussian
+from ppl_dgp.gp import Emission, Propagation, emission_of, mask_of
+from ppl_dgp.guides.conditional import Coupled
+from ppl_dgp.guides.hidden import DoublyStochastic, HiddenRule, Params
+from ppl_dgp.guides.inducing import Earlier, FullRank, InducingRule
 
 Model = Callable[..., Any]
 
@@ -43,14 +46,24 @@ class HiddenConditional(dist.Distribution):
         """The rule's tempered log p/q, (B,)."""
         return self.rule.log_weight(self.params, self.step, value, alpha)
 
+    def expected_weight(self) -> Array:
+        """The rule's log p/q at α = 0, averaged over h where it is carried as moments, (B,)."""
+        return self.rule.expected_weight(self.params, self.step)
+
+    def moments(self, propagation: Propagation) -> Gaussian:
+        """Moments of h in place of a draw."""
+        found = self.rule.moments(self.params, self.step, propagation)
+        return replace(found, linearise=propagation == "linearised")
+
 
 class _Answer(Messenger):
     """Gives each of the model's latents its distribution in q, and hides its data."""
 
-    def __init__(self, fn: Model, guide: Guide, others: dict[str, Array]) -> None:
+    def __init__(self, fn: Model, guide: Guide, others: dict[str, Array], datum: Array | None) -> None:
         super().__init__(fn)
-        self.guide, self.others = guide, others
+        self.guide, self.others, self.datum = guide, others, datum
         self.values: dict[str, Array] = {}
+        self.earlier: dict[str, Earlier] = {}
 
     def process_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] == "deterministic":
@@ -81,12 +94,14 @@ class _Answer(Messenger):
     def postprocess_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] == "sample" and not msg["is_observed"] and msg["name"] not in self.guide.observed:
             self.values[msg["name"]] = msg["value"]
+            if msg["infer"].get("role") == "inducing":
+                self.earlier[msg["name"]] = Earlier(msg["fn"], msg["value"])
 
     def _inducing(self, msg: dict[str, Any]) -> None:
         infer = msg["infer"]
         scale = infer.get("initial_scale", 1.0)
         rule = self.guide.inducing
-        msg["fn"] = rule.distribution(msg["name"], msg["fn"].event_shape, scale)
+        msg["fn"] = rule.distribution(msg["name"], msg["fn"].event_shape, scale, dict(self.earlier))
         carrying = "joint_draw" if infer.get("reused") else self.guide.hidden.inducing
         msg["infer"] = {**infer, "carry": carrying}
 
@@ -101,8 +116,12 @@ class _Answer(Messenger):
             raise ValueError(
                 f"guide: found {len(plates)} plates around {msg['name']!r}, expected the data plate only"
             )
-        params = self.guide.hidden.declare(msg["name"], self.sizes[plates[0].name], step)
-        msg["fn"] = HiddenConditional(self.guide.hidden, params, step)
+        rule = self.guide.hidden
+        params = rule.declare(msg["name"], self.sizes[plates[0].name], step, self.datum)
+        mask = mask_of(msg["fn"])
+        conditional = HiddenConditional(rule, params, step)
+        msg["fn"] = conditional if mask is True else conditional.mask(mask)
+        msg["infer"] = {**msg["infer"], "propagation": rule.propagation}
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -155,7 +174,7 @@ class Guide:
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Array]:
         """Sample the latents of q; returns them by name."""
         others = {} if self._others is None else self._others(*args, **kwargs)
-        answer = _Answer(_Sizes(self.model, self._sizes), self, others)
+        answer = _Answer(_Sizes(self.model, self._sizes), self, others, _datum(args))
         answer(*args, **kwargs)
         return {**others, **answer.values}
 
@@ -164,3 +183,10 @@ class Guide:
         other = Guide(self.model, DoublyStochastic(), self.inducing, None)
         other.observed, other._others = self.observed, self._others
         return other
+
+
+def _datum(args: tuple[Any, ...]) -> Array | None:
+    """x beside y for each row at hand, where the model is called as ``model(x, y, …)`` with tables."""
+    tables = [jnp.reshape(each, (jnp.shape(each)[0], -1)) for each in args[:2] if jnp.ndim(each) > 0]
+    rows = {table.shape[0] for table in tables}
+    return jnp.concatenate(tables, axis=1) if len(tables) == 2 and len(rows) == 1 else None

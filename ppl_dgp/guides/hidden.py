@@ -1,31 +1,35 @@
 """Rules for hidden variables: each turns one step's parameters and the model's own conditional into that of q.
 
 Shapes: N rows, B rows at hand, Q outputs of the layer, P those of the layer before, M inducing points. Parameters are
-declared once for all N rows inside the data plate, which gathers the B rows. Sources: Chamberlin 2016 ch. 4, with the
-corrections of design.md section 4; Salimbeni & Deisenroth 2017 (doubly stochastic); Ialongo et al. 2019 (coupled).
+declared once for all N rows inside the data plate, which gathers the B rows. Here are the rules that do not speak of u;
+those that condition on u or on f are in :mod:`ppl_dgp.guides.conditional`. Sources: Chamberlin 2016 ch. 4, with the
+corrections of design.md section 4; Salimbeni & Deisenroth 2017 (doubly stochastic); Bui 2017 ch. 4 (moment matching).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from math import log, pi
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
-from ppl_dgp.gp import Emission
-from ppl_dgp.likelihoods import Gaussian
-from ppl_dgp.means import Linear
+from ppl_dgp.gaussian import Gaussian
+from ppl_dgp.gp import Carrying, Emission, Propagation, check_propagation
+from ppl_dgp.likelihoods import Gaussian as GaussianNoise
+from ppl_dgp.means import affine
+from ppl_dgp.propagation import matched, matched_covariance
 
-Carrying = Literal["moments", "local_draw", "joint_draw"]
 Params = dict[str, Array]
 
 
-def _rows(name: str, initial: Callable[[], Array], size: int, event_dim: int, **kwargs: Any) -> Array:
+def per_datum(name: str, initial: Callable[[], Array], size: int, event_dim: int, **kwargs: Any) -> Array:
     """A parameter with a row per datum, started from what the rows at hand give; other rows start at their mean."""
 
     def start(_key: Array) -> Array:
@@ -37,9 +41,9 @@ def _rows(name: str, initial: Callable[[], Array], size: int, event_dim: int, **
     return numpyro.param(name, start, event_dim=event_dim, **kwargs)
 
 
-def _noise(step: Emission) -> Array:
+def noise_of(step: Emission) -> Array:
     """Variance of a hidden layer's Gaussian noise, shape (B, Q)."""
-    if not isinstance(step.likelihood, Gaussian):
+    if not isinstance(step.likelihood, GaussianNoise):
         raise TypeError(
             "hidden: found a layer whose noise is not Gaussian; use f(h).noisy(variance) for hidden sites"
         )
@@ -51,9 +55,14 @@ class HiddenRule:
 
     #: how it wants u carried at α = 0: moments where they are exact, else one draw per datum
     inducing: Carrying = "moments"
+    #: how it wants h carried: as draws, or as one of the deterministic propagations
+    propagation: Propagation = "draws"
 
-    def declare(self, name: str, size: int, step: Emission) -> Params:
-        """The rule's ``numpyro.param`` calls, for a layer of ``size`` rows; returns the rows at hand."""
+    def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
+        """The rule's ``numpyro.param`` calls, for a layer of ``size`` rows; returns the rows at hand.
+
+        :param datum: what is observed of the rows at hand, (B, D + P): x beside y; only amortised rules look at it.
+        """
         raise NotImplementedError
 
     def conditional(self, params: Params, step: Emission) -> dist.Distribution:
@@ -64,29 +73,87 @@ class HiddenRule:
         """Log of p/q at the drawn value, tempered: t_α(value) − log q(value) (design, section 1.4)."""
         return step.tempered(value, alpha) - self.conditional(params, step).log_prob(value)
 
+    def linear(self, params: Params, step: Emission) -> tuple[Array | None, Gaussian]:
+        """q as h = slope h⁻ + ε: the slope (B, Q, P), None for 0, and the moments of ε.
 
-def _normal(mean: Array, variance: Array) -> dist.Distribution:
-    return dist.Normal(mean, jnp.sqrt(variance)).to_event(1)
+        :raises TypeError: if q is not of this form.
+        """
+        raise TypeError(
+            f"{type(self).__name__}: found no closed form of its moments; leave propagation out, so that h is drawn"
+        )
+
+    def moments(self, params: Params, step: Emission, propagation: Propagation) -> Gaussian:
+        """Mean and scale of h under q, its inputs and u integrated out."""
+        slope, noise = self.linear(params, step)
+        if slope is None:
+            return noise
+        inputs = step.marginal.inputs
+        if not isinstance(inputs, Gaussian):
+            return Gaussian(noise.mean + jnp.einsum("bqp,bp->bq", slope, inputs), noise.scale)
+        mean = noise.mean + jnp.einsum("bqp,bp->bq", slope, inputs.mean)
+        covariance = slope @ inputs.covariance() @ jnp.swapaxes(slope, -1, -2) + noise.covariance()
+        return Gaussian(mean, jnp.linalg.cholesky(covariance))
+
+    def expected_weight(self, params: Params, step: Emission) -> Float[Array, "B"]:
+        """The weight at α = 0 averaged over h, its inputs and u in closed form: E[t_0(h)] + H[q(h | h⁻)]."""
+        slope, noise = self.linear(params, step)
+        marginal, s2 = step.marginal, noise_of(step)
+        mean, variance = marginal.mean, marginal.variance
+        if slope is not None and isinstance(marginal.inputs, Gaussian):
+            left = matched(marginal.function, marginal.inputs, slope)
+            mean, variance = left.mean, left.residual + left.beyond
+        elif slope is not None:
+            mean = mean - jnp.einsum("bqp,bp->bq", slope, marginal.inputs)
+        squared = jnp.square(noise.mean - mean) + variance + variances(noise)
+        return (-0.5 * jnp.log(2.0 * pi * s2) - 0.5 * squared / s2).sum(-1) + entropy(noise)
 
 
-def _log_normal(value: Array, mean: Array, variance: Array) -> Array:
-    return dist.Normal(mean, jnp.sqrt(variance)).log_prob(value)
+def variances(h: Gaussian) -> Float[Array, "B Q"]:
+    """The variance of each coordinate of h."""
+    return jnp.square(h.scale) if h.diagonal else jnp.square(h.scale).sum(-1)
+
+
+def entropy(h: Gaussian) -> Float[Array, "B"]:
+    """The entropy of h, one per datum."""
+    scale = h.scale if h.diagonal else jnp.diagonal(h.scale, axis1=-2, axis2=-1)
+    return (0.5 * log(2.0 * pi) + 0.5 + jnp.log(scale)).sum(-1)
+
+
+def gaussian(h: Gaussian) -> dist.Distribution:
+    if h.diagonal:
+        return dist.Normal(h.mean, h.scale).to_event(1)
+    return dist.MultivariateNormal(h.mean, scale_tril=h.scale)
+
+
+def per_datum_scale(name: str, size: int, step: Emission, full: bool) -> Array:
+    """Per-datum scales, started at the model's own noise: standard deviations (B, Q), or Cholesky factors."""
+    start = lambda: jnp.sqrt(noise_of(step))  # noqa: E731
+    if not full:
+        return per_datum(f"{name}_scale", start, size, 1, constraint=constraints.positive)
+    diagonal = lambda: jax.vmap(jnp.diag)(start())  # noqa: E731
+    return per_datum(f"{name}_scale", diagonal, size, 2, constraint=constraints.lower_cholesky)
 
 
 @dataclass(frozen=True)
 class MeanField(HiddenRule):
-    """q(h_n) = N(M_n, S_n), S_n diagonal: O(NQ) parameters. Starts at the model's own mean and noise."""
+    """q(h_n) = N(M_n, S_n): O(NQ) parameters. Starts at the model's own mean and noise.
 
-    def declare(self, name: str, size: int, step: Emission) -> Params:
+    :param full: whether S_n is full over the layer's outputs: O(NQ²) parameters.
+    """
+
+    full: bool = False
+
+    def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
         return {
-            "loc": _rows(f"{name}_loc", lambda: step.marginal.mean, size, 1),
-            "scale": _rows(
-                f"{name}_scale", lambda: jnp.sqrt(_noise(step)), size, 1, constraint=constraints.positive
-            ),
+            "loc": per_datum(f"{name}_loc", lambda: step.marginal.mean, size, 1),
+            "scale": per_datum_scale(name, size, step, self.full),
         }
 
+    def linear(self, params: Params, step: Emission) -> tuple[Array | None, Gaussian]:
+        return None, Gaussian(params["loc"], params["scale"])
+
     def conditional(self, params: Params, step: Emission) -> dist.Distribution:
-        return dist.Normal(params["loc"], params["scale"]).to_event(1)
+        return gaussian(self.linear(params, step)[1])
 
 
 @dataclass(frozen=True)
@@ -94,37 +161,46 @@ class Markov(HiddenRule):
     """q(h_n | h_n⁻) = N(T_n h_n⁻ + M_n, S_n): O(NQP) parameters (Chamberlin 4.6).
 
     Starts with T the linear mean's map, so that T h⁻ + M is the model's own mean.
+
+    :param full: whether S_n is full over the layer's outputs.
     """
 
-    def declare(self, name: str, size: int, step: Emission) -> Params:
+    full: bool = False
+
+    def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
         mean, inputs = step.marginal.function.mean, step.marginal.inputs
+        at = inputs.mean if isinstance(inputs, Gaussian) else inputs
 
         def slope() -> Array:
             rows, width = step.marginal.mean.shape
-            linear = mean.weights.T if isinstance(mean, Linear) else jnp.zeros((width, inputs.shape[1]))
-            return jnp.broadcast_to(linear, (rows, width, inputs.shape[1]))
+            weights, _ = affine(mean, at.shape[1])
+            linear = jnp.zeros((width, at.shape[1])) if weights is None else weights.T
+            return jnp.broadcast_to(linear, (rows, width, at.shape[1]))
 
         def intercept() -> Array:
-            return step.marginal.mean - jnp.einsum("bqp,bp->bq", slope(), inputs)
+            return step.marginal.mean - jnp.einsum("bqp,bp->bq", slope(), at)
 
         return {
-            "slope": _rows(f"{name}_slope", slope, size, 2),
-            "loc": _rows(f"{name}_loc", intercept, size, 1),
-            "scale": _rows(
-                f"{name}_scale", lambda: jnp.sqrt(_noise(step)), size, 1, constraint=constraints.positive
-            ),
+            "slope": per_datum(f"{name}_slope", slope, size, 2),
+            "loc": per_datum(f"{name}_loc", intercept, size, 1),
+            "scale": per_datum_scale(name, size, step, self.full),
         }
 
+    def linear(self, params: Params, step: Emission) -> tuple[Array | None, Gaussian]:
+        return params["slope"], Gaussian(params["loc"], params["scale"])
+
     def conditional(self, params: Params, step: Emission) -> dist.Distribution:
-        mean = jnp.einsum("bqp,bp->bq", params["slope"], step.marginal.inputs) + params["loc"]
-        return dist.Normal(mean, params["scale"]).to_event(1)
+        inputs = step.marginal.inputs
+        at = inputs.mean if isinstance(inputs, Gaussian) else inputs
+        mean = jnp.einsum("bqp,bp->bq", params["slope"], at) + params["loc"]
+        return gaussian(Gaussian(mean, params["scale"]))
 
 
 @dataclass(frozen=True)
 class DoublyStochastic(HiddenRule):
     """The model's own conditional, nothing learnt and weight 1 at every α (Salimbeni & Deisenroth 2017)."""
 
-    def declare(self, name: str, size: int, step: Emission) -> Params:
+    def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
         return {}
 
     def conditional(self, params: Params, step: Emission) -> dist.Distribution:
@@ -133,102 +209,30 @@ class DoublyStochastic(HiddenRule):
     def log_weight(self, params: Params, step: Emission, value: Array, alpha: float) -> Float[Array, "B"]:
         return jnp.zeros(value.shape[0], value.dtype)
 
+    def moments(self, params: Params, step: Emission, propagation: Propagation) -> Gaussian:
+        marginal, noise = step.marginal, noise_of(step)
+        if propagation != "full-moments" or not isinstance(marginal.inputs, Gaussian):
+            return Gaussian(marginal.mean, jnp.sqrt(marginal.variance + noise))
+        covariance = matched_covariance(marginal.function, marginal.inputs)
+        covariance = covariance + noise[..., None] * jnp.eye(noise.shape[-1], dtype=noise.dtype)
+        return Gaussian(marginal.mean, jnp.linalg.cholesky(covariance))
 
-@dataclass(frozen=True)
-class Coupled(HiddenRule):
-    """q(h_n | f) = N(c_n f(h_n⁻) + (1 − c_n) M_n, S_n) with f itself in q: O(NQ) parameters.
-
-    Contains ``MeanField`` (c = 0) and ``DoublyStochastic`` (c = 1, S = s²), where it starts.
-    """
-
-    def declare(self, name: str, size: int, step: Emission) -> Params:
-        return {
-            "gain": _rows(f"{name}_gain", lambda: jnp.ones_like(step.marginal.mean), size, 1),
-            "loc": _rows(f"{name}_loc", lambda: step.marginal.mean, size, 1),
-            "scale": _rows(
-                f"{name}_scale", lambda: jnp.sqrt(_noise(step)), size, 1, constraint=constraints.positive
-            ),
-        }
-
-    def conditional(self, params: Params, step: Emission) -> dist.Distribution:
-        # f integrated out: N(c m + b, V), V = S + c² v
-        gain, spread = params["gain"], jnp.square(params["scale"])
-        mean = gain * step.marginal.mean + (1.0 - gain) * params["loc"]
-        return _normal(mean, spread + jnp.square(gain) * step.marginal.variance)
-
-    def log_weight(self, params: Params, step: Emission, value: Array, alpha: float) -> Float[Array, "B"]:
-        """(1/α) log E_{q(f|h)}[(p(h|f)/q(h|f))^α] in closed form (design, section 4)."""
-        c, s2, spread = params["gain"], _noise(step), jnp.square(params["scale"])
-        b = (1.0 - c) * params["loc"]
-        m, v = step.marginal.mean, step.marginal.variance
-        # q(f | h) = N(m_f, v_f)
-        total = spread + jnp.square(c) * v
-        m_f = m + c * v / total * (value - c * m - b)
-        v_f = v * spread / total
-        ratio = _log_normal(value, m_f, s2) - _log_normal(value, c * m_f + b, spread)
-        if alpha == 0.0:
-            return (ratio - 0.5 * v_f / s2 + 0.5 * jnp.square(c) * v_f / spread).sum(-1)
-        g = (value - m_f) / s2 - c * (value - b - c * m_f) / spread
-        # v_f κ, κ = 1/s² − c²/S
-        tilt = v_f / s2 - jnp.square(c) * v / total
-        penalty = jnp.log1p(alpha * tilt) / (2.0 * alpha)
-        return (ratio - penalty + 0.5 * alpha * jnp.square(g) * v_f / (1.0 + alpha * tilt)).sum(-1)
+    def expected_weight(self, params: Params, step: Emission) -> Float[Array, "B"]:
+        return jnp.zeros(step.marginal.mean.shape[0], step.marginal.mean.dtype)
 
 
 @dataclass(frozen=True)
-class Tied(HiddenRule):
-    """q(h_n | u) = N(c_n f_mean(h_n⁻; u) + (1 − c_n) M_n, d_n D(h_n⁻) + S_n): T_n = c_n a(h_n⁻)ᵀ, O(NQ) parameters."""
+class MomentMatched(DoublyStochastic):
+    """The model's own conditional, Gaussian moments of h pushed through the layers instead of draws (Bui 2017, ch. 4).
 
-    inducing: Carrying = "local_draw"
+    For Gaussian noise exact up to two layers; beyond, an approximation that is no bound. Needs α = 0 or
+    ``BlackBoxAlpha``; objectives that do not carry moments, as NumPyro's own, draw h as ``DoublyStochastic`` does.
 
-    def declare(self, name: str, size: int, step: Emission) -> Params:
-        ones = lambda: jnp.ones_like(step.marginal.mean)  # noqa: E731
-        coupled = Coupled().declare(name, size, step)
-        residual = _rows(f"{name}_residual", ones, size, 1, constraint=constraints.positive)
-        return {**coupled, "residual": residual}
-
-    def conditional(self, params: Params, step: Emission) -> dist.Distribution:
-        gain = params["gain"]
-        mean = gain * step.marginal.mean + (1.0 - gain) * params["loc"]
-        return _normal(mean, jnp.square(params["scale"]) + params["residual"] * step.marginal.residual)
-
-
-@dataclass(frozen=True)
-class Free(HiddenRule):
-    """q(h_n | u) = N(T_n v + M_n, S_n), T_n free: O(NMQ) parameters (Chamberlin 4.3).
-
-    Starts at T_n = the model's own weights at the layer's first inputs.
+    :param propagation: "moments", "full-moments" (with the covariance of a layer's outputs) or "linearised".
+    :raises ValueError: for another propagation.
     """
 
-    inducing: Carrying = "local_draw"
+    propagation: Propagation = "moments"
 
-    def declare(self, name: str, size: int, step: Emission) -> Params:
-        marginal, width = step.marginal, step.marginal.mean.shape[1]
-        weights = lambda: jnp.repeat(marginal.weights[:, None, :], width, 1)  # noqa: E731
-        offset = lambda: jnp.broadcast_to(marginal.function.mean(marginal.inputs), marginal.mean.shape)  # noqa: E731
-        return {
-            "weights": _rows(f"{name}_weights", weights, size, 2),
-            "loc": _rows(f"{name}_loc", offset, size, 1),
-            "scale": _rows(
-                f"{name}_scale", lambda: jnp.sqrt(_noise(step)), size, 1, constraint=constraints.positive
-            ),
-        }
-
-    def conditional(self, params: Params, step: Emission) -> dist.Distribution:
-        u = step.marginal.function.u
-        if not isinstance(u, Array):
-            raise TypeError(
-                "Conditional(free=True): found moments of u, expected a draw; it depends on u as a whole"
-            )
-        projected = jnp.einsum("bqm,...qm->bq" if u.ndim == 2 else "bqm,bqm->bq", params["weights"], u)
-        return dist.Normal(projected + params["loc"], params["scale"]).to_event(1)
-
-
-def Conditional(*, free: bool = False, tied: bool = False) -> HiddenRule:
-    """q(h_n | f) or q(h_n | u): :class:`Coupled` by default, :class:`Free` or :class:`Tied` on request.
-
-    :raises ValueError: if both are asked for.
-    """
-    if free and tied:
-        raise ValueError("Conditional: found free=True and tied=True, expected at most one of them")
-    return Free() if free else Tied() if tied else Coupled()
+    def __post_init__(self) -> None:
+        check_propagation(self.propagation)

@@ -1,43 +1,193 @@
-"""Rules for the whitened inducing outputs: q(u) = Π over layers and outputs."""
+"""Rules for the whitened inducing outputs: what q(u) of each layer is, and what it may know of the layers before.
+
+P outputs, M inducing points. ``Diagonal``, ``LowRank`` and ``FullRank`` are products over layers and outputs,
+``AcrossOutputs`` over layers; ``LayerChain`` (Chamberlin 2016, 4.5 and A.6) and ``Coupled`` (Lindinger et al. 2020)
+correlate the layers.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpyro
+from jaxtyping import Array
 from numpyro.distributions import constraints
 
 from ppl_dgp.gaussian import InducingGaussian
+from ppl_dgp.guides.structured import InducingConditional, InducingJoint, Link, LowRankLink
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """An inducing site that has been sampled before: its q, and the draw."""
+
+    q: InducingGaussian
+    value: Array
 
 
 class InducingRule:
     """q(u) of one site of shape (P, M)."""
 
-    def distribution(self, name: str, shape: tuple[int, int], initial_scale: float) -> InducingGaussian:
-        """Declare the parameters and return q(u), started at mean 0 and ``initial_scale``."""
+    def distribution(
+        self, name: str, shape: tuple[int, int], initial_scale: float, earlier: Mapping[str, Earlier]
+    ) -> InducingGaussian:
+        """Declare the parameters and return q(u), started at mean 0 and ``initial_scale``.
+
+        :param earlier: the inducing sites before this one, in the model's order.
+        """
         raise NotImplementedError
+
+
+def _full_rank(name: str, shape: tuple[int, int], initial_scale: float) -> tuple[Array, Array]:
+    identity = jnp.broadcast_to(initial_scale * jnp.eye(shape[1]), (*shape, shape[1]))
+    scale = numpyro.param(f"{name}_scale", identity, constraint=constraints.lower_cholesky)
+    return numpyro.param(f"{name}_loc", jnp.zeros(shape)), scale
 
 
 @dataclass(frozen=True)
 class FullRank(InducingRule):
     """q(u_p) = N(µ_p, L_p L_pᵀ) for each output: O(P M²) parameters."""
 
-    def distribution(self, name: str, shape: tuple[int, int], initial_scale: float) -> InducingGaussian:
-        loc = numpyro.param(f"{name}_loc", jnp.zeros(shape))
-        identity = jnp.broadcast_to(initial_scale * jnp.eye(shape[1]), (*shape, shape[1]))
-        return InducingGaussian(
-            loc, numpyro.param(f"{name}_scale", identity, constraint=constraints.lower_cholesky)
-        )
+    def distribution(
+        self, name: str, shape: tuple[int, int], initial_scale: float, earlier: Mapping[str, Earlier]
+    ) -> InducingGaussian:
+        return InducingGaussian(*_full_rank(name, shape, initial_scale))
 
 
 @dataclass(frozen=True)
 class Diagonal(InducingRule):
     """q(u_pm) = N(µ_pm, s_pm²): O(P M) parameters."""
 
-    def distribution(self, name: str, shape: tuple[int, int], initial_scale: float) -> InducingGaussian:
+    def distribution(
+        self, name: str, shape: tuple[int, int], initial_scale: float, earlier: Mapping[str, Earlier]
+    ) -> InducingGaussian:
         loc = numpyro.param(f"{name}_loc", jnp.zeros(shape))
-        scale = numpyro.param(
-            f"{name}_scale", jnp.full(shape, initial_scale), constraint=constraints.positive
+        start = jnp.full(shape, initial_scale)
+        return InducingGaussian(loc, numpyro.param(f"{name}_scale", start, constraint=constraints.positive))
+
+
+@dataclass(frozen=True)
+class LowRank(InducingRule):
+    """q(u_p) = N(µ_p, diag(s_p²) + F_p F_pᵀ), F_p of the given rank: O(P M r) parameters.
+
+    Starts as ``Diagonal``, with small random factors (at zero their gradient would vanish).
+
+    :param rank: r, at least 1.
+    :raises ValueError: if the rank is not positive.
+    """
+
+    rank: int
+
+    def __post_init__(self) -> None:
+        _check_rank("LowRank", self.rank)
+
+    def distribution(
+        self, name: str, shape: tuple[int, int], initial_scale: float, earlier: Mapping[str, Earlier]
+    ) -> InducingGaussian:
+        q = Diagonal().distribution(name, shape, initial_scale, earlier)
+        start = _random((*shape, self.rank), 0.1 * initial_scale)
+        return InducingGaussian(q.loc, q.scale, numpyro.param(f"{name}_factor", start))
+
+
+@dataclass(frozen=True)
+class AcrossOutputs(InducingRule):
+    """q(vec u) = N(µ, L Lᵀ), one full Gaussian over the outputs of a layer: O(P² M²) parameters (Chamberlin 4.4)."""
+
+    def distribution(
+        self, name: str, shape: tuple[int, int], initial_scale: float, earlier: Mapping[str, Earlier]
+    ) -> InducingGaussian:
+        loc = numpyro.param(f"{name}_loc", jnp.zeros(shape))
+        start = initial_scale * jnp.eye(shape[0] * shape[1])
+        return InducingJoint(
+            loc, numpyro.param(f"{name}_scale", start, constraint=constraints.lower_cholesky)
         )
-        return InducingGaussian(loc, scale)
+
+
+@dataclass(frozen=True)
+class LayerChain(InducingRule):
+    """q(u^1) Π q(u^l | u^{l−1}), linear Gaussian between neighbouring layers; starts as ``FullRank``.
+
+    With ``MeanField`` hidden variables it gains nothing at its optimum (Chamberlin 4.5); with rules whose q(h | u)
+    depends on u it can. O(P P' M²) parameters per pair of layers, or O(M r + P P' r²) with a rank.
+
+    :param rank: of the map between layers, in bases that the outputs share (Chamberlin A.6); None for a full map.
+    :raises ValueError: if the rank is not positive.
+    """
+
+    rank: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.rank is not None:
+            _check_rank("LayerChain", self.rank)
+
+    def distribution(
+        self, name: str, shape: tuple[int, int], initial_scale: float, earlier: Mapping[str, Earlier]
+    ) -> InducingGaussian:
+        loc, scale = _full_rank(name, shape, initial_scale)
+        if not earlier:
+            return InducingGaussian(loc, scale)
+        last = list(earlier)[-1]
+        before = earlier[last].q.event_shape
+        if self.rank is None:
+            link: Any = Link(numpyro.param(f"{name}_link", jnp.zeros((*shape, *before))))
+        else:
+            link = LowRankLink(
+                numpyro.param(f"{name}_basis", _random((shape[1], self.rank), shape[1] ** -0.5)),
+                numpyro.param(f"{name}_core", jnp.zeros((shape[0], self.rank, before[0], self.rank))),
+                numpyro.param(f"{name}_source_basis", _random((before[1], self.rank), before[1] ** -0.5)),
+            )
+        return _conditional(loc, scale, {last: link}, earlier)
+
+
+@dataclass(frozen=True)
+class Coupled(InducingRule):
+    """One Gaussian over the inducing outputs of all layers, built up layer by layer; starts as ``FullRank``.
+
+    ``structure="full"`` couples every output to all earlier ones. ``structure="stripes"`` couples, between layers of
+    equal width, output p to output p alone, and layers of other widths, as the last one usually is, to everything:
+    the stripes and arrow of Lindinger et al. (2020), at a fraction of the parameters. No matrix over all layers is
+    ever formed.
+
+    :param structure: "stripes" or "full".
+    :raises ValueError: for another structure.
+    """
+
+    structure: str = "stripes"
+
+    def __post_init__(self) -> None:
+        if self.structure not in ("stripes", "full"):
+            raise ValueError(f"structure: found {self.structure!r}, expected 'stripes' or 'full'")
+
+    def distribution(
+        self, name: str, shape: tuple[int, int], initial_scale: float, earlier: Mapping[str, Earlier]
+    ) -> InducingGaussian:
+        loc, scale = _full_rank(name, shape, initial_scale)
+        if not earlier:
+            return InducingGaussian(loc, scale)
+        links = {}
+        for k, site in earlier.items():
+            before = site.q.event_shape
+            stripe = self.structure == "stripes" and before[0] == shape[0]
+            start = jnp.zeros((*shape, before[1]) if stripe else (*shape, *before))
+            links[k] = Link(numpyro.param(f"{name}_link_{k.replace('/', '_')}", start))
+        return _conditional(loc, scale, links, earlier)
+
+
+def _conditional(
+    loc: Array, scale: Array, links: Mapping[str, Any], earlier: Mapping[str, Earlier]
+) -> InducingConditional:
+    sources = {k: site.q for k, site in earlier.items()}
+    return InducingConditional(loc, scale, links, sources, {k: site.value for k, site in earlier.items()})
+
+
+def _random(shape: tuple[int, ...], scale: float) -> Any:
+    return lambda key: scale * jax.random.normal(key, shape)
+
+
+def _check_rank(name: str, rank: int) -> None:
+    if rank < 1:
+        raise ValueError(f"{name}: rank: found {rank}, expected at least 1")

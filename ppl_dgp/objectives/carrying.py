@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import jax
 from jaxtyping import Array
 from numpyro.primitives import Messenger
 
 from ppl_dgp.gaussian import moments_of
+from ppl_dgp.gp import Carrying, Propagation, bare
 
-Carrying = Literal["moments", "local_draw", "joint_draw"]
+
+def possible_carrying(
+    wishes: dict[str, Carrying], guide: dict[str, dict[str, Any]], draw: Carrying = "local_draw"
+) -> dict[str, Carrying]:
+    """The wishes, but draws where moments would be wrong: outputs that are correlated, layers that others depend on.
+
+    :param wishes: by inducing site, in the model's order.
+    :param guide: a run of the guide.
+    :param draw: the kind of draw that takes the place of moments.
+    """
+    depended_on = {earlier for name in wishes for earlier in getattr(guide[name]["fn"], "given", ())}
+    return {
+        name: draw
+        if wish == "moments" and (name in depended_on or moments_of(guide[name]["fn"]) is None)
+        else wish
+        for name, wish in wishes.items()
+    }
 
 
 class Carried(Messenger):
@@ -20,38 +37,66 @@ class Carried(Messenger):
     :param num_rows: B, for draws per datum.
     :param key: for draws per datum.
     :param store: answers known beforehand, by inducing site.
+    :param propagation: how each hidden layer is carried, by its site; draws if not named.
     """
 
     def __init__(
-        self, carrying: dict[str, Carrying], num_rows: int, key: Array, store: dict[str, Any] | None = None
+        self,
+        carrying: dict[str, Carrying],
+        num_rows: int,
+        key: Array,
+        store: dict[str, Any] | None = None,
+        propagation: dict[str, Propagation] | None = None,
     ) -> None:
         super().__init__()
         self.carrying, self.num_rows, self.key = carrying, num_rows, key
+        self.propagation = {name: how for name, how in (propagation or {}).items() if how != "draws"}
         self.store = {} if store is None else store
         self._distributions: dict[str, Any] = {}
+        self._values: dict[str, Array] = {}
 
     def postprocess_message(self, msg: dict[str, Any]) -> None:
         # the guide's run comes first: its q(u) is the one to carry
-        if msg["type"] == "sample" and msg["name"] in self.carrying:
+        if msg["type"] == "sample" and (msg["name"] in self.carrying or msg["name"] in self.propagation):
             self._distributions.setdefault(msg["name"], msg["fn"])
+            self._values.setdefault(msg["name"], msg["value"])
 
     def process_message(self, msg: dict[str, Any]) -> None:
-        if msg["type"] == "carry" and self.carrying.get(msg["carries"], "joint_draw") != "joint_draw":
+        if msg["type"] == "carry" and msg["carries"] in self.propagation:
+            msg["value"] = self._moments(msg["carries"])
+        elif msg["type"] == "carry" and self.carrying.get(msg["carries"], "joint_draw") != "joint_draw":
             msg["value"] = self._answer(msg["carries"])
 
     def answer_all(self, guide_trace: dict[str, dict[str, Any]]) -> None:
         """Fill the store from a run of the guide."""
         for name, kind in self.carrying.items():
             self._distributions[name] = guide_trace[name]["fn"]
+            self._values[name] = guide_trace[name]["value"]
             if kind != "joint_draw":
                 self._answer(name)
+
+    def _moments(self, name: str) -> Any:
+        if name not in self.store:
+            moments = getattr(bare(self._distributions[name]), "moments", None)
+            if moments is None:
+                raise TypeError(
+                    f"propagation: found no moments of {name!r}; carry it as draws, or guide it by a rule that has them"
+                )
+            self.store[name] = moments(self.propagation[name])
+        return self.store[name]
 
     def _answer(self, name: str) -> Any:
         if name not in self.store:
             q = self._distributions[name]
+            if given := getattr(q, "given", ()):
+                # a layer that depends on earlier ones follows their draws, each datum its own
+                q = q.at({earlier: self._answer_or_draw(earlier) for earlier in given})
             if self.carrying[name] == "moments":
                 self.store[name] = moments_of(q)
             else:
                 position = sorted(self.carrying).index(name)
                 self.store[name] = q.sample(jax.random.fold_in(self.key, position), (self.num_rows,))
         return self.store[name]
+
+    def _answer_or_draw(self, name: str) -> Any:
+        return self._values[name] if self.carrying[name] == "joint_draw" else self._answer(name)

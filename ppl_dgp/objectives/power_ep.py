@@ -22,8 +22,10 @@ from numpyro.distributions.kl import kl_divergence
 from numpyro.handlers import replay, seed, substitute, trace
 from numpyro.infer import ELBO
 
-from ppl_dgp.gp import emission_of, mask_of
-from ppl_dgp.objectives.carrying import Carried, Carrying
+from ppl_dgp.gp import Carrying, Propagation, bare, check_propagation, emission_of, mask_of
+from ppl_dgp.guides.hidden import DoublyStochastic
+from ppl_dgp.objectives.alpha import checked_alpha
+from ppl_dgp.objectives.carrying import Carried
 from ppl_dgp.objectives.structure import Structure, find_structure, row_sum
 
 Trace = dict[str, dict[str, Any]]
@@ -35,21 +37,26 @@ class AlphaDivergence(ELBO):
     #: whether θ stays outside the logarithm (a bound) or is drawn anew inside it (an energy)
     theta_outside: bool
 
-    def __init__(self, alpha: float = 0.0, num_particles: int | None = None) -> None:
+    def __init__(
+        self, alpha: float = 0.0, num_particles: int | None = None, propagation: Propagation | None = None
+    ) -> None:
         """
         :param alpha: in [0, 1]; 0 is the ELBO.
         :param num_particles: draws S of the local latents; 1 at α = 0 and 8 otherwise, if not given.
+        :param propagation: how hidden layers are carried: "draws", or without draws "moments", "full-moments" (with
+            the covariance of a layer's outputs) or "linearised"; as the guide's rule prefers, if not given. Moments
+            give the closed-form bound of a mean-field or Markov guide, exact for Gaussian noise where q(h) is
+            Gaussian; for ``DoublyStochastic`` they are exact up to two layers.
         :raises TypeError: if alpha is not a number, or num_particles not an int.
         :raises ValueError: if alpha is outside [0, 1], or num_particles is not positive.
         """
         name = type(self).__name__
-        if isinstance(alpha, bool) or not isinstance(alpha, int | float):
-            raise TypeError(f"{name}: alpha: found {alpha!r}, expected a number in [0, 1]")
-        if not 0.0 <= alpha <= 1.0:
-            raise ValueError(f"{name}: alpha: found {alpha}, expected a number in [0, 1]; 0 is the ELBO")
+        self.alpha = checked_alpha(name, alpha)
         if num_particles is not None and num_particles < 1:
             raise ValueError(f"{name}: num_particles: found {num_particles}, expected at least 1")
-        self.alpha = float(alpha)
+        if propagation is not None:
+            check_propagation(propagation)
+        self.propagation = propagation
         super().__init__(num_particles or (1 if alpha == 0.0 else 8))
 
     def __repr__(self) -> str:
@@ -71,7 +78,8 @@ class AlphaDivergence(ELBO):
         probe_model = _run(replay(model, probe_guide), probe_key, param_map, args, kwargs)
         structure = find_structure(probe_model, probe_guide, self.alpha)
         fixed = {**param_map, **structure.plates}
-        carrying, u_outside = self._carrying(structure)
+        propagation = self._propagation(structure)
+        carrying, u_outside = self._carrying(structure, bool(propagation))
         shared: dict[str, Any] = {}
         if self.theta_outside and self.alpha > 0.0:
             # θ, and each datum's draw of u, are shared by the particles
@@ -82,10 +90,11 @@ class AlphaDivergence(ELBO):
 
         def particle(key: Array) -> tuple[dict[str, Array], Array]:
             key_run, key_carry = jax.random.split(key)
-            with Carried(carrying, structure.num_rows, key_carry, dict(shared)):
+            with Carried(carrying, structure.num_rows, key_carry, dict(shared), propagation):
                 guide_trace = _run(guide, key_run, fixed, args, kwargs)
                 model_trace = _run(replay(model, guide_trace), key_run, fixed, args, kwargs)
-            weights = log_weights(structure, model_trace, guide_trace, self.alpha, u_outside)
+            sites = frozenset(propagation)
+            weights = log_weights(structure, model_trace, guide_trace, self.alpha, u_outside, sites)
             return weights, _global_kl(structure, model_trace, guide_trace)
 
         keys = jax.random.split(particle_key, self.num_particles)
@@ -98,9 +107,22 @@ class AlphaDivergence(ELBO):
             objective = objective + structure.scales[group] * _tempered_mean(log_w, self.alpha).sum()
         return -objective
 
-    def _carrying(self, structure: Structure) -> tuple[dict[str, Carrying], bool]:
+    def _propagation(self, structure: Structure) -> dict[str, Propagation]:
+        """The hidden layers that are carried as moments."""
+        found = {name: self.propagation or how for name, how in structure.propagation.items()}
+        found = {name: how for name, how in found.items() if how != "draws"}
+        if found and self.alpha > 0.0 and self.theta_outside:
+            raise ValueError(
+                f"propagation: found {set(found.values())} at alpha={self.alpha:g}, where each datum needs its draws; "
+                "take alpha=0, BlackBoxAlpha, or propagation='draws'"
+            )
+        return found
+
+    def _carrying(self, structure: Structure, moments: bool) -> tuple[dict[str, Carrying], bool]:
         """How each u is carried, and whether its moments are to stay outside the logarithm."""
         wish = dict(structure.carrying)
+        if moments:
+            return {name: "moments" for name in wish}, False
         if self.alpha == 0.0 or not self.theta_outside:
             return wish, False
         if not structure.local_sites:
@@ -137,9 +159,17 @@ def _tempered_mean(log_w: Float[Array, "S *rows"], alpha: float) -> Float[Array,
 
 
 def log_weights(
-    structure: Structure, model: Trace, guide: Trace, alpha: float, u_outside: bool
+    structure: Structure,
+    model: Trace,
+    guide: Trace,
+    alpha: float,
+    u_outside: bool,
+    moments: frozenset[str] = frozenset(),
 ) -> dict[str, Array]:
-    """Tempered log p/q per row of each data plate (and a scalar for data outside all plates)."""
+    """Tempered log p/q per row of each data plate (and a scalar for data outside all plates).
+
+    :param moments: the hidden sites that are carried as moments, whose weights are averages.
+    """
     total: dict[str, Array] = {}
 
     def add(name: str, log_prob: Array) -> None:
@@ -150,7 +180,10 @@ def log_weights(
 
     for name in structure.factors:
         site, approximation = model[name], guide.get(name)
-        ours = getattr(_bare(approximation["fn"]), "log_weight", None) if approximation else None
+        if approximation is not None and name in moments:
+            add(name, jnp.where(mask_of(site["fn"]), _expected(bare(approximation["fn"]), alpha), 0.0))
+            continue
+        ours = getattr(bare(approximation["fn"]), "log_weight", None) if approximation else None
         if ours is not None:
             add(name, jnp.where(mask_of(site["fn"]), ours(site["value"], alpha), 0.0))
             continue
@@ -167,6 +200,16 @@ def log_weights(
     return total
 
 
+def _expected(conditional: Any, alpha: float) -> Array:
+    weight = conditional.expected_weight()
+    if alpha > 0.0 and not isinstance(conditional.rule, DoublyStochastic):
+        raise ValueError(
+            f"propagation: found moments of {conditional.rule} at alpha={alpha:g}; its weights are averages over h, "
+            "which stand inside the logarithm: take alpha=0 or propagation='draws'"
+        )
+    return weight
+
+
 def _global_kl(structure: Structure, model: Trace, guide: Trace) -> Array:
     """KL[q(θ)‖p(θ)]: analytic where NumPyro knows it, else log q − log p at the draw."""
     kl = jnp.zeros(())
@@ -177,16 +220,10 @@ def _global_kl(structure: Structure, model: Trace, guide: Trace) -> Array:
             continue
         scale = 1.0 if p["scale"] is None else p["scale"]
         try:
-            if isinstance(_bare(q["fn"]), dist.Delta):
+            if isinstance(bare(q["fn"]), dist.Delta):
                 raise NotImplementedError
             term = kl_divergence(q["fn"], p["fn"]).sum()
         except NotImplementedError:
             term = q["fn"].log_prob(q["value"]).sum() - p["fn"].log_prob(q["value"]).sum()
         kl = kl + scale * term
     return kl
-
-
-def _bare(distribution: dist.Distribution) -> dist.Distribution:
-    while isinstance(distribution, dist.ExpandedDistribution | dist.Independent):
-        distribution = distribution.base_dist
-    return distribution

@@ -8,7 +8,8 @@ from typing import Any
 from jaxtyping import Array
 
 from ppl_dgp.gaussian import moments_of
-from ppl_dgp.objectives.carrying import Carrying
+from ppl_dgp.gp import Carrying, Propagation
+from ppl_dgp.objectives.carrying import possible_carrying
 
 Trace = dict[str, dict[str, Any]]
 
@@ -29,6 +30,8 @@ class Structure:
     dims: dict[str, int] = field(default_factory=dict)
     scales: dict[str, float] = field(default_factory=dict)
     carrying: dict[str, Carrying] = field(default_factory=dict)
+    #: of the hidden layers, as their rules wish
+    propagation: dict[str, Propagation] = field(default_factory=dict)
     num_rows: int = 0
 
 
@@ -94,6 +97,8 @@ def find_structure(model: Trace, guide: Trace, alpha: float) -> Structure:
         elif inside:
             found.factors.append(name)
             found.local_sites.append(name)
+            if site["infer"].get("role") == "hidden":
+                found.propagation[name] = guide[name]["infer"].get("propagation", "draws")
         else:
             found.global_sites.append(name)
     for name, site in guide.items():
@@ -113,13 +118,13 @@ def _find_carrying(found: Structure, model: Trace, guide: Trace) -> None:
     groups = [group for group in found.dims]
     if len(groups) == 1:
         found.num_rows = found.plates[groups[0]].shape[0]
+    wishes: dict[str, Carrying] = {}
     for name in found.global_sites:
         if name not in model or model[name]["infer"].get("role") != "inducing":
             continue
         wish = guide[name]["infer"].get("carry")
         if wish is None:
-            reused = model[name]["infer"].get("reused")
-            wish = "joint_draw" if reused or found.local_sites else "moments"
-        if moments_of(guide[name]["fn"]) is None or len(groups) != 1:
-            wish = "joint_draw"
-        found.carrying[name] = wish
+            joint = model[name]["infer"].get("reused") or found.local_sites
+            wish = "joint_draw" if joint or moments_of(guide[name]["fn"]) is None else "moments"
+        wishes[name] = "joint_draw" if len(groups) != 1 else wish
+    found.carrying = possible_carrying(wishes, guide)

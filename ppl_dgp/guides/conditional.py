@@ -1,0 +1,211 @@
+"""Rules for hidden variables that condition on u, or on f itself.
+
+Sources: Chamberlin 2016, 4.3 and 4.4 (free), with parameter tying (4.10); Ialongo et al. 2019 (coupled); Hensman &
+Lawrence 2014 (nested compression). Shapes as in :mod:`ppl_dgp.guides.hidden`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import pi
+
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jaxtyping import Array, Float
+from numpyro.distributions import constraints
+
+from ppl_dgp.gaussian import Gaussian, project
+from ppl_dgp.gp import Carrying, Emission, Marginal, Propagation
+from ppl_dgp.guides.hidden import (
+    HiddenRule,
+    Params,
+    entropy,
+    gaussian,
+    noise_of,
+    per_datum,
+    per_datum_scale,
+    variances,
+)
+
+
+def _normal(mean: Array, variance: Array) -> dist.Distribution:
+    return dist.Normal(mean, jnp.sqrt(variance)).to_event(1)
+
+
+def _log_normal(value: Array, mean: Array, variance: Array) -> Array:
+    return dist.Normal(mean, jnp.sqrt(variance)).log_prob(value)
+
+
+@dataclass(frozen=True)
+class Coupled(HiddenRule):
+    """q(h_n | f) = N(c_n f(h_n⁻) + (1 − c_n) M_n, S_n) with f itself in q: O(NQ) parameters.
+
+    Contains ``MeanField`` (c = 0) and ``DoublyStochastic`` (c = 1, S = s²), where it starts.
+    """
+
+    def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
+        return {
+            "gain": per_datum(f"{name}_gain", lambda: jnp.ones_like(step.marginal.mean), size, 1),
+            "loc": per_datum(f"{name}_loc", lambda: step.marginal.mean, size, 1),
+            "scale": per_datum(
+                f"{name}_scale", lambda: jnp.sqrt(noise_of(step)), size, 1, constraint=constraints.positive
+            ),
+        }
+
+    def conditional(self, params: Params, step: Emission) -> dist.Distribution:
+        # f integrated out: N(c m + b, V), V = S + c² v
+        gain, spread = params["gain"], jnp.square(params["scale"])
+        mean = gain * step.marginal.mean + (1.0 - gain) * params["loc"]
+        return _normal(mean, spread + jnp.square(gain) * step.marginal.variance)
+
+    def log_weight(self, params: Params, step: Emission, value: Array, alpha: float) -> Float[Array, "B"]:
+        """(1/α) log E_{q(f|h)}[(p(h|f)/q(h|f))^α] in closed form (design, section 4)."""
+        c, s2, spread = params["gain"], noise_of(step), jnp.square(params["scale"])
+        b = (1.0 - c) * params["loc"]
+        m, v = step.marginal.mean, step.marginal.variance
+        # q(f | h) = N(m_f, v_f)
+        total = spread + jnp.square(c) * v
+        m_f = m + c * v / total * (value - c * m - b)
+        v_f = v * spread / total
+        ratio = _log_normal(value, m_f, s2) - _log_normal(value, c * m_f + b, spread)
+        if alpha == 0.0:
+            return (ratio - 0.5 * v_f / s2 + 0.5 * jnp.square(c) * v_f / spread).sum(-1)
+        g = (value - m_f) / s2 - c * (value - b - c * m_f) / spread
+        # v_f κ, κ = 1/s² − c²/S
+        tilt = v_f / s2 - jnp.square(c) * v / total
+        penalty = jnp.log1p(alpha * tilt) / (2.0 * alpha)
+        return (ratio - penalty + 0.5 * alpha * jnp.square(g) * v_f / (1.0 + alpha * tilt)).sum(-1)
+
+
+@dataclass(frozen=True)
+class Tied(HiddenRule):
+    """q(h_n | u) = N(c_n f_mean(h_n⁻; u) + (1 − c_n) M_n, d_n D(h_n⁻) + S_n): T_n = c_n a(h_n⁻)ᵀ, O(NQ) parameters."""
+
+    inducing: Carrying = "local_draw"
+
+    def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
+        ones = lambda: jnp.ones_like(step.marginal.mean)  # noqa: E731
+        coupled = Coupled().declare(name, size, step)
+        residual = per_datum(f"{name}_residual", ones, size, 1, constraint=constraints.positive)
+        return {**coupled, "residual": residual}
+
+    def conditional(self, params: Params, step: Emission) -> dist.Distribution:
+        gain = params["gain"]
+        mean = gain * step.marginal.mean + (1.0 - gain) * params["loc"]
+        return _normal(mean, jnp.square(params["scale"]) + params["residual"] * step.marginal.residual)
+
+
+@dataclass(frozen=True)
+class Free(HiddenRule):
+    """q(h_n | u) = N(T_n v + M_n, S_n), T_n free (Chamberlin 4.3): O(NMQ) parameters.
+
+    Starts at T_n = the model's own weights at the layer's first inputs.
+
+    :param across_outputs: whether each output listens to the inducing outputs of all, and S_n is full (Chamberlin
+        4.4): O(NMQ²) parameters.
+    """
+
+    across_outputs: bool = False
+    inducing: Carrying = "local_draw"
+
+    def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
+        marginal, width = step.marginal, step.marginal.mean.shape[1]
+
+        def weights() -> Array:
+            own = jnp.repeat(marginal.weights[:, None, :], width, 1)
+            if not self.across_outputs:
+                return own
+            return own[:, :, None, :] * jnp.eye(width, dtype=own.dtype)[None, :, :, None]
+
+        offset = lambda: _mean_function(marginal)  # noqa: E731
+        return {
+            "weights": per_datum(f"{name}_weights", weights, size, 3 if self.across_outputs else 2),
+            "loc": per_datum(f"{name}_loc", offset, size, 1),
+            "scale": per_datum_scale(name, size, step, self.across_outputs),
+        }
+
+    def conditional(self, params: Params, step: Emission) -> dist.Distribution:
+        u = step.marginal.function.u
+        if isinstance(u, Gaussian):
+            u = u.mean
+        axes = "bqpm,...pm->bq" if self.across_outputs else "bqm,...qm->bq"
+        if u.ndim == 3:
+            axes = axes.replace("...", "b")
+        mean = jnp.einsum(axes, params["weights"], u) + params["loc"]
+        return gaussian(Gaussian(mean, params["scale"]))
+
+    def moments(self, params: Params, step: Emission, propagation: Propagation) -> Gaussian:
+        weights, noise = self._listening(params), Gaussian(params["loc"], params["scale"])
+        mean, covariance = _projected(weights, _moments_of_u(step))
+        if self.across_outputs:
+            return Gaussian(noise.mean + mean, jnp.linalg.cholesky(covariance + noise.covariance()))
+        variance = jnp.diagonal(covariance, axis1=-2, axis2=-1)
+        return Gaussian(noise.mean + mean, jnp.sqrt(variance + variances(noise)))
+
+    def expected_weight(self, params: Params, step: Emission) -> Float[Array, "B"]:
+        """E[t_0(h)] + H[q(h | u)]: h − f is linear in u given h⁻, which does not depend on this layer's u."""
+        weights, noise = self._listening(params), Gaussian(params["loc"], params["scale"])
+        u, s2 = _moments_of_u(step), noise_of(step)
+        mean, covariance = _projected(weights, u)
+        # Var(Tu − φu) = Var(φu) + T S Tᵀ − 2 T S ⟨φ⟩ᵀ
+        own = jnp.einsum("bqpm,pmk,bk->bqp", weights, u.covariance(), step.marginal.weights)
+        cross = jnp.diagonal(own, axis1=-2, axis2=-1)
+        variance = jnp.diagonal(covariance, axis1=-2, axis2=-1) - 2.0 * cross + step.marginal.variance
+        squared = jnp.square(noise.mean + mean - step.marginal.mean) + variance + variances(noise)
+        return (-0.5 * jnp.log(2.0 * pi * s2) - 0.5 * squared / s2).sum(-1) + entropy(noise)
+
+    def _listening(self, params: Params) -> Float[Array, "B Q Q M"]:
+        weights = params["weights"]
+        if self.across_outputs:
+            return weights
+        return weights[:, :, None, :] * jnp.eye(weights.shape[1], dtype=weights.dtype)[None, :, :, None]
+
+
+@dataclass(frozen=True)
+class NestedCompression(Free):
+    """q(h_n | u) = N(⟨A_n⟩ u, s²), ⟨A_n⟩ the weights averaged over q(h_n⁻): nothing learnt (Hensman & Lawrence 2014).
+
+    In closed form only: h is carried as moments (Bui 2017, eq. 4.39 corrected). Needs α = 0.
+    """
+
+    propagation: Propagation = "moments"
+
+    def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
+        marginal, width = step.marginal, step.marginal.mean.shape[1]
+        return {
+            "weights": jnp.repeat(marginal.weights[:, None, :], width, 1),
+            "loc": _mean_function(marginal),
+            "scale": jnp.sqrt(noise_of(step)),
+        }
+
+
+def _mean_function(marginal: Marginal) -> Float[Array, "B Q"]:
+    """E m(h⁻): the mean of f less what u adds."""
+    u = marginal.function.u
+    return marginal.mean - project(marginal.weights, u.mean if isinstance(u, Gaussian) else u)
+
+
+def _moments_of_u(step: Emission) -> Gaussian:
+    u = step.marginal.function.u
+    if not isinstance(u, Gaussian) or u.mean.ndim != 2:
+        raise TypeError("propagation: found a draw of u, expected moments; the closed form integrates u out")
+    return u
+
+
+def _projected(
+    weights: Float[Array, "B Q P M"], u: Gaussian
+) -> tuple[Float[Array, "B Q"], Float[Array, "B Q Q"]]:
+    """Mean and covariance of T u."""
+    mean = jnp.einsum("bqpm,pm->bq", weights, u.mean)
+    return mean, jnp.einsum("bqpm,pmk,brpk->bqr", weights, u.covariance(), weights)
+
+
+def Conditional(*, free: bool = False, tied: bool = False, across_outputs: bool = False) -> HiddenRule:
+    """q(h_n | f) or q(h_n | u): :class:`Coupled` by default, :class:`Free` or :class:`Tied` on request.
+
+    :param across_outputs: free, with every output listening to all inducing outputs of its layer.
+    :raises ValueError: if both free and tied are asked for, or tied across outputs.
+    """
+    if tied and (free or across_outputs):
+        raise ValueError("Conditional: found tied=True beside free or across_outputs, expected one of them")
+    return Free(across_outputs) if free or across_outputs else Tied() if tied else Coupled()

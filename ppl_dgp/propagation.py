@@ -1,0 +1,154 @@
+"""Moments of f(h) where the input h ~ N(m, V) is uncertain: moment matching and linearisation.
+
+Shapes: B rows, D inputs, P outputs, M inducing points. Sources: Bui 2017, eqs 4.24–4.26 (moment matching) and 3.71–3.73
+(linearisation), with the mean function's cross term (design, section 4: "Moment matching with a linear mean").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ppl_dgp import expectations
+from ppl_dgp.gaussian import Gaussian
+from ppl_dgp.kernels import Kernel
+from ppl_dgp.means import Mean, affine
+
+
+@runtime_checkable
+class Function(Protocol):
+    """What is read of a sparse GP: f | u ~ GP with f = m + φ u + δ, φ(h) = k(h, Z) L⁻ᵀ, u whitened."""
+
+    @property
+    def kernel(self) -> Kernel: ...
+    @property
+    def inducing(self) -> Array: ...
+    @property
+    def whiten(self) -> Array: ...
+    @property
+    def mean(self) -> Mean: ...
+    @property
+    def u(self) -> Array | Gaussian: ...
+
+
+@dataclass(frozen=True)
+class Moments:
+    """⟨φ⟩ (B, M), the mean of f (B, P), ⟨D(h)⟩ (B, 1), and the variance beyond it (B, P); P × P covariances if asked.
+
+    The variance beyond ⟨D(h)⟩ comes from u and from the input. For Gaussian noise t_0 is quadratic in f, so that mean
+    and total variance give its exact expectation.
+    """
+
+    weights: Float[Array, "B M"]
+    mean: Float[Array, "B P"]
+    residual: Float[Array, "B 1"]
+    beyond: Float[Array, "B P"]
+
+
+def matched(f: Function, inputs: Gaussian, slope: Float[Array, "B P D"] | None = None) -> Moments:
+    """The exact first two moments of f(h) − slope·h, each output on its own.
+
+    :param slope: a linear function of the input, one per datum, that is subtracted: what a Markov guide says of h.
+    :raises ValueError: if u is carried as a draw or a mean per datum, where no moments can be shared by the rows.
+    """
+    mean_u, covariance_u = _moments_of_u(f)
+    weights, linear, bias, cross = _first_moments(f, inputs, slope)
+    centre = weights @ mean_u.T
+    precision = f.whiten.T @ f.whiten
+    # φᵀ (S + µµᵀ) φ = tr(Wᵀ (S + µµᵀ) W k kᵀ), φ = W k
+    second = f.whiten.T @ (covariance_u + mean_u[:, :, None] * mean_u[:, None, :]) @ f.whiten
+    matrices = jnp.concatenate([precision[None], second])
+    quadratic = expectations.psi2_quadratic(f.kernel, inputs, f.inducing, matrices)
+    residual = expectations.psi0(f.kernel, inputs)[:, None] - quadratic[:, :1]
+    beyond = quadratic[:, 1:] - jnp.square(centre)
+    mean = centre + bias
+    if linear is not None:
+        mean = mean + jnp.einsum("bpd,bd->bp", linear, inputs.mean)
+        beyond = beyond + _quadratic(linear, inputs) + 2.0 * jnp.einsum("bpd,bpd->bp", linear, cross)
+    # neither is negative in exact arithmetic
+    return Moments(weights, mean, jnp.maximum(residual, 0.0), jnp.maximum(beyond, 0.0))
+
+
+def matched_covariance(f: Function, inputs: Gaussian) -> Float[Array, "B P P"]:
+    """The covariance of the outputs of f(h), which an uncertain input correlates; the residual on its diagonal."""
+    mean_u, _ = _moments_of_u(f)
+    weights, linear, _, cross = _first_moments(f, inputs, None)
+    outputs = mean_u.shape[0]
+    first, second = jnp.triu_indices(outputs, 1)
+    projected = mean_u @ f.whiten
+    pairs = projected[first][:, :, None] * projected[second][:, None, :]
+    centre = weights @ mean_u.T
+    off = (
+        expectations.psi2_quadratic(f.kernel, inputs, f.inducing, pairs)
+        - centre[:, first] * centre[:, second]
+    )
+    if linear is not None:
+        covariance = inputs.covariance()
+        off = off + jnp.einsum("bkd,bde,bke->bk", linear[:, first], covariance, linear[:, second])
+        off = off + jnp.einsum("bkd,bkd->bk", linear[:, first], cross[:, second])
+        off = off + jnp.einsum("bkd,bkd->bk", linear[:, second], cross[:, first])
+    moments = matched(f, inputs)
+    full = jnp.zeros((weights.shape[0], outputs, outputs), weights.dtype).at[:, first, second].set(off)
+    full = full + jnp.swapaxes(full, -1, -2)
+    return full + (moments.residual + moments.beyond)[..., None] * jnp.eye(outputs, dtype=full.dtype)
+
+
+def linearised(f: Function, inputs: Gaussian) -> tuple[Moments, Float[Array, "B P D"]]:
+    """f linearised at the input's mean, and its Jacobian there: often over-confident (Bui 2017, section 3.4).
+
+    The GP's own variance is frozen at the mean, so it does not tend to the ELBO.
+    """
+    mean_u, _ = _moments_of_u(f)
+
+    def centre(h: Float[Array, " D"]) -> Float[Array, " P"]:
+        weights = f.kernel(h[None], f.inducing) @ f.whiten.T
+        return (f.mean(h[None]) + weights @ mean_u.T)[0]
+
+    at = inputs.mean
+    weights = f.kernel(at, f.inducing) @ f.whiten.T
+    residual = jnp.maximum(f.kernel.diag(at) - jnp.square(weights).sum(1), 0.0)[:, None]
+    jacobian = jax.vmap(jax.jacfwd(centre))(at)
+    beyond = _quadratic(jacobian, inputs)
+    if isinstance(f.u, Gaussian):
+        beyond = beyond + f.u.projected_variance(weights)
+    return Moments(weights, f.mean(at) + weights @ mean_u.T, residual, beyond), jacobian
+
+
+def _moments_of_u(f: Function) -> tuple[Float[Array, "P M"], Float[Array, "P M M"]]:
+    u = f.u if isinstance(f.u, Gaussian) else Gaussian(f.u, jnp.zeros_like(f.u))
+    if u.mean.ndim != 2:
+        raise ValueError(
+            "propagation: found a u for each datum, expected moments of u or one draw; moments of hidden layers need "
+            "an inducing rule without links between layers, and alpha=0 or BlackBoxAlpha"
+        )
+    return u.mean, u.covariance()
+
+
+def _first_moments(
+    f: Function, inputs: Gaussian, slope: Float[Array, "B P D"] | None
+) -> tuple[Array, Array | None, Array, Array]:
+    """⟨φ⟩, the mean's linear part less ``slope`` (B, P, D), its bias, and Cov(h, φ µ_p), (B, P, D)."""
+    mean_u, _ = _moments_of_u(f)
+    plain = expectations.psi1(f.kernel, inputs, f.inducing)
+    weights = plain @ f.whiten.T
+    linear, bias = affine(f.mean, inputs.mean.shape[1])
+    if linear is not None:
+        linear = jnp.broadcast_to(linear.T, (inputs.mean.shape[0], *linear.T.shape))
+    if slope is not None:
+        linear = -slope if linear is None else linear - slope
+    if linear is None:
+        return weights, None, bias, jnp.zeros(())
+    products = expectations.input_kernel(f.kernel, inputs, f.inducing)
+    covariance = products - plain[:, :, None] * inputs.mean[:, None, :]
+    return weights, linear, bias, jnp.einsum("bmd,pm->bpd", covariance, mean_u @ f.whiten)
+
+
+def _quadratic(linear: Float[Array, "B P D"], inputs: Gaussian) -> Float[Array, "B P"]:
+    """wᵀ V w for each output."""
+    if inputs.diagonal:
+        return jnp.einsum("bpd,bd->bp", jnp.square(linear), jnp.square(inputs.scale))
+    return jnp.square(jnp.einsum("bpd,bde->bpe", linear, inputs.scale)).sum(-1)

@@ -1,0 +1,211 @@
+"""Moments in place of draws: closed-form bounds against their sampled estimates, and what each propagation is."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import pytest
+from numpyro.infer import SVI, Trace_ELBO
+
+from ppl_dgp.gaussian import Gaussian
+from ppl_dgp.gp import SparseGP
+from ppl_dgp.guides import (
+    Conditional,
+    Coupled,
+    DoublyStochastic,
+    Guide,
+    Markov,
+    MeanField,
+    MomentMatched,
+    NestedCompression,
+)
+from ppl_dgp.kernels import RBF
+from ppl_dgp.linalg import cholesky, inverse_lower
+from ppl_dgp.means import Linear
+from ppl_dgp.models import deep_gp
+from ppl_dgp.objectives import BlackBoxAlpha, PowerEP
+from ppl_dgp.propagation import linearised, matched, matched_covariance
+
+KEY = jax.random.PRNGKey(4)
+X = jnp.linspace(-1.5, 1.5, 5)[:, None] * jnp.array([[1.0, -0.5]])
+Y = jnp.sin(2 * X[:, :1])
+DEEP = deep_gp((2, 2), 4, inner_noise=0.05)
+TWO = deep_gp((2,), 4, inner_noise=0.05)
+#: q(h) Gaussian at every layer, so that the closed form is the bound itself
+CLOSED = {
+    "mean-field": MeanField(),
+    "mean-field-full": MeanField(full=True),
+    "markov": Markov(),
+    "markov-full": Markov(full=True),
+    "free": Conditional(free=True),
+    "across": Conditional(across_outputs=True),
+}
+
+
+@cache
+def started(rule, model=DEEP):
+    guide = Guide(model, hidden=rule)
+    svi = SVI(model, guide, numpyro.optim.Adam(0.1), Trace_ELBO())
+    starting = Guide(model, hidden=DoublyStochastic()) if isinstance(rule, NestedCompression) else guide
+    svi = SVI(model, starting, numpyro.optim.Adam(0.1), Trace_ELBO())
+    params = svi.get_params(svi.init(KEY, X, Y))
+    moved = {}
+    for position, (name, value) in enumerate(sorted(params.items())):
+        step = 0.3 * jax.random.normal(jax.random.fold_in(KEY, position), jnp.shape(value), value.dtype)
+        if name.endswith("_scale") and value.ndim == 3:
+            moved[name] = jnp.tril(0.3 * step) + 0.4 * jnp.eye(value.shape[-1])
+        elif name.endswith(("_loc", "_slope", "_weights")):
+            moved[name] = value + step
+        else:
+            moved[name] = value * jnp.exp(0.3 * step)
+    return guide, moved
+
+
+def draws(objective, guide, params, number=20_000):
+    run = jax.jit(jax.vmap(lambda key: -objective.loss(key, params, guide.model, guide, X, Y)))
+    values = np.asarray(run(jax.random.split(KEY, number)))
+    return values.mean(), values.std() / np.sqrt(number)
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_closed_form_bound_is_the_mean_of_the_sampled_one(name):
+    guide, params = started(CLOSED[name])
+    exact = -float(PowerEP(0.0, propagation="moments").loss(KEY, params, DEEP, guide, X, Y))
+    mean, error = draws(PowerEP(0.0), guide, params)
+    assert abs(mean - exact) < 3.5 * error
+
+
+def test_nothing_is_drawn_in_closed_form():
+    guide, params = started(MeanField())
+    objective = PowerEP(0.0, propagation="moments")
+    first, second = (objective.loss(jax.random.PRNGKey(seed), params, DEEP, guide, X, Y) for seed in (1, 2))
+    assert first == second
+
+
+@pytest.mark.parametrize("propagation", ["moments", "full-moments"])
+def test_moment_matching_is_exact_for_two_layers(propagation):
+    """Bui 2017, 4.4.1: the last layer's expectation needs two moments of its Gaussian input."""
+    guide, params = started(DoublyStochastic(), TWO)
+    exact = -float(PowerEP(0.0, propagation=propagation).loss(KEY, params, TWO, guide, X, Y))
+    mean, error = draws(PowerEP(0.0), guide, params)
+    assert abs(mean - exact) < 3.5 * error
+
+
+def test_moment_matching_of_three_layers_is_near_the_bound_and_linearisation_further():
+    guide, params = started(DoublyStochastic())
+    mean, error = draws(PowerEP(0.0), guide, params)
+    gaps = {}
+    for how in ("moments", "full-moments", "linearised"):
+        matched_guide = Guide(DEEP, hidden=MomentMatched(how))
+        gaps[how] = abs(-float(PowerEP(0.0).loss(KEY, params, DEEP, matched_guide, X, Y)) - mean)
+    assert gaps["linearised"] > 10.0 * error  # it does not tend to the ELBO
+    assert gaps["full-moments"] < gaps["linearised"]
+
+
+def test_a_rule_that_prefers_moments_is_heard():
+    guide, params = started(DoublyStochastic())
+    preferring = Guide(DEEP, hidden=MomentMatched("full-moments"))
+    asked = PowerEP(0.0, propagation="full-moments").loss(KEY, params, DEEP, guide, X, Y)
+    assert PowerEP(0.0).loss(KEY, params, DEEP, preferring, X, Y) == asked
+    # NumPyro's own objective draws
+    assert np.isfinite(Trace_ELBO().loss(KEY, params, DEEP, preferring, X, Y))
+
+
+def test_nested_compression_is_the_free_family_at_averaged_weights():
+    """Its closed form against draws of u and h with T = ⟨A⟩ held: Hensman & Lawrence 2014, corrected."""
+    compressed, params = started(NestedCompression())
+    exact = -float(PowerEP(0.0).loss(KEY, params, DEEP, compressed, X, Y))
+    found = numpyro.handlers.trace(
+        numpyro.handlers.substitute(numpyro.handlers.seed(compressed, KEY), data=params)
+    )
+    from ppl_dgp.objectives.carrying import Carried
+
+    names = {"layer1/h": "moments", "layer2/h": "moments"}
+    u = {f"layer{layer}/u": "moments" for layer in (1, 2, 3)}
+    with Carried(u, 5, KEY, propagation=names):
+        sites = found.get_trace(X, Y)
+    free, _ = started(Conditional(free=True))
+    start = dict(params)
+    for name in names:
+        for parameter, value in sites[name]["fn"].params.items():
+            start[f"{name}_{parameter}"] = value
+    mean, error = draws(PowerEP(0.0), free, start)
+    assert abs(mean - exact) < 3.5 * error
+
+
+def a_function(outputs=2, slope=True):
+    keys = jax.random.split(KEY, 4)
+    z = jax.random.normal(keys[0], (5, 2))
+    kernel = RBF(1.3, jnp.array([0.8, 1.4]))
+    whiten = inverse_lower(cholesky(kernel(z, z))[0])
+    scale = jnp.tril(0.3 * jax.random.normal(keys[1], (outputs, 5, 5)))
+    u = Gaussian(jax.random.normal(keys[2], (outputs, 5)), scale)
+    weights = jax.random.normal(keys[3], (2, outputs))
+    return SparseGP("f", kernel, z, whiten, Linear(weights, 0.3), u)
+
+
+def test_matched_moments_are_those_of_draws():
+    f = a_function()
+    inputs = Gaussian(
+        jnp.array([[0.3, -0.2], [1.0, 0.5]]), jnp.array([[[0.6, 0.0], [0.3, 0.4]], [[0.2, 0.0], [-0.1, 0.9]]])
+    )
+    moments, covariance = matched(f, inputs), matched_covariance(f, inputs)
+    number = 200_000
+    keys = jax.random.split(KEY, 3)
+    noise = jax.random.normal(keys[0], (number, 2, 2))
+    h = inputs.mean + jnp.einsum("bde,sbe->sbd", inputs.scale, noise)
+    u = f.u.mean + jnp.einsum("pmk,spk->spm", f.u.scale, jax.random.normal(keys[1], (number, 2, 5)))
+    for row in range(2):
+        marginal = SparseGP(f.name, f.kernel, f.inducing, f.whiten, f.mean, u)(h[:, row])
+        values = marginal.mean + jnp.sqrt(marginal.residual) * jax.random.normal(keys[2], marginal.mean.shape)
+        error = values.std(0) / np.sqrt(number)
+        np.testing.assert_array_less(jnp.abs(values.mean(0) - moments.mean[row]), 4.0 * error)
+        # standard error of a covariance: sd of the products
+        centred = values - moments.mean[row]
+        products = centred[:, :, None] * centred[:, None, :]
+        spread = products.std(0) / np.sqrt(number)
+        np.testing.assert_array_less(jnp.abs(products.mean(0) - covariance[row]), 4.5 * spread)
+
+
+@pytest.mark.parametrize("how", [matched, lambda f, h: linearised(f, h)[0]], ids=["matched", "linearised"])
+def test_a_certain_input_gives_the_marginal(how):
+    f, at = a_function(), jnp.array([[0.3, -0.2], [1.0, 0.5]])
+    moments, marginal = how(f, Gaussian(at, jnp.zeros_like(at))), f(at)
+    np.testing.assert_allclose(moments.mean, marginal.mean, rtol=1e-9)
+    np.testing.assert_allclose(moments.residual + moments.beyond, marginal.variance, rtol=1e-7)
+
+
+def test_linearised_variance_is_that_of_the_tangent():
+    """A GP whose lengthscale is long is nearly linear: then both propagations agree to the second order."""
+    f = a_function()
+    flat = SparseGP("f", RBF(1.0, 100.0), f.inducing, jnp.eye(5), f.mean, Gaussian(f.u.mean, 0.1 * f.u.scale))
+    inputs = Gaussian(jnp.array([[0.3, -0.2]]), jnp.array([[0.3, 0.2]]))
+    first, second = matched(flat, inputs), linearised(flat, inputs)[0]
+    np.testing.assert_allclose(first.mean, second.mean, rtol=1e-3)
+    np.testing.assert_allclose(first.residual + first.beyond, second.residual + second.beyond, rtol=1e-2)
+
+
+def test_what_has_no_closed_form_is_refused():
+    guide, params = started(Conditional())
+    with pytest.raises(TypeError, match="propagation"):
+        PowerEP(0.0, propagation="moments").loss(KEY, params, DEEP, guide, X, Y)
+    field, start = started(MeanField())
+    with pytest.raises(ValueError, match="alpha=0"):
+        PowerEP(0.5, propagation="moments").loss(KEY, start, DEEP, field, X, Y)
+    with pytest.raises(ValueError, match="alpha=0"):
+        BlackBoxAlpha(0.5, propagation="moments").loss(KEY, start, DEEP, field, X, Y)
+    with pytest.raises(ValueError, match="propagation: found 'sideways'"):
+        PowerEP(0.0, propagation="sideways")
+    linked = Guide(DEEP, hidden=DoublyStochastic(), inducing=Coupled())
+    svi = SVI(DEEP, linked, numpyro.optim.Adam(0.1), Trace_ELBO())
+    start = svi.get_params(svi.init(KEY, X, Y))
+    with pytest.raises(ValueError, match="links between layers"):
+        PowerEP(0.0, propagation="moments").loss(KEY, start, DEEP, linked, X, Y)
+
+
+def test_black_box_alpha_takes_moments_of_the_models_own_conditional():
+    guide, params = started(MomentMatched("full-moments"))
+    value, gradient = jax.value_and_grad(lambda p: BlackBoxAlpha(0.5).loss(KEY, p, DEEP, guide, X, Y))(params)
+    assert np.isfinite(value) and all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
