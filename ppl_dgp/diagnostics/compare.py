@@ -21,6 +21,7 @@ from ppl_dgp.diagnostics.draws import columns, joint_draws
 from ppl_dgp.diagnostics.khat import elbo, expected_log_density, importance_weighted, sites_khat
 from ppl_dgp.diagnostics.plots import COLOURS, INK
 from ppl_dgp.fit import Fit, fit_svi
+from ppl_dgp.guides import Guide
 from ppl_dgp.guides.nesting import nested_start
 from ppl_dgp.objectives import AlphaDivergence, PowerEP
 from ppl_dgp.predict import predict
@@ -177,6 +178,9 @@ def compare(
         guide, start = make_guide(built), None
         if name in starts:
             poorer = fits[starts[name], alpha]
+            if not isinstance(poorer.guide, Guide):
+                found_type = type(poorer.guide).__name__
+                raise TypeError(f"starts: found a {found_type} for {name!r}, expected a Guide; leave it out")
             start = nested_start(poorer.guide, guide, poorer.params, *train)
         settings = {"steps": steps, "start": start, **fit_settings}
         fit = fit_svi(key_fit, built, guide, objective(alpha), *train, **settings)
