@@ -170,4 +170,8 @@ def _checked(inputs: Gaussian) -> Gaussian:
             f"inputs has a mean of shape {mean.shape} and a scale of shape {scale.shape}, expected (B, D) and "
             "(B, D) standard deviations or (B, D, D) lower Cholesky factors."
         )
+    if inputs.factor is not None:
+        raise ValueError(
+            "inputs has a factor, expected None: give scale the lower Cholesky factors of the whole covariance."
+        )
     return inputs
