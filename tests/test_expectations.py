@@ -128,7 +128,7 @@ def test_every_statistic_is_the_mean_of_draws(dims: int, full: bool) -> None:
 @pytest.mark.parametrize("full", [False, True])
 def test_steins_lemma_ties_the_statistics_together(full: bool) -> None:
     """⟨h g(h)⟩ = m ⟨g⟩ + V ∂⟨g⟩/∂m, in three dimensions to rounding."""
-    kernel = kernels(3)["nested"]
+    kernel = kernels(3)["rbf * linear"] + Constant(0.3)
     inputs, z = gaussian(3, full)
     lower = lower_factors(inputs)
     covariance = lower @ np.swapaxes(lower, -1, -2)
@@ -199,8 +199,16 @@ AT_POINTS = {
 }
 
 
-@pytest.mark.parametrize("full", [False, True])
-@pytest.mark.parametrize("name", AT_POINTS)
+@pytest.mark.parametrize(
+    ("name", "full"),
+    [
+        ("rbf", False),
+        ("rbf * linear", True),
+        ("matern32", False),
+        ("matern32", True),
+        ("no closed form", True),
+    ],
+)
 def test_points_have_the_plain_kernel_and_its_gradient(name: str, full: bool) -> None:
     kernel, (inputs, z) = jax.tree.map(jnp.asarray, AT_POINTS[name]), gaussian(2, full)
     # the middle datum sits at an inducing input
@@ -244,8 +252,9 @@ def test_blocks_sum_and_contract_what_psi2_holds(kernel: Kernel) -> None:
     assert_allclose(each, jnp.swapaxes(each, 1, 2), rtol=1e-12)
 
 
-@pytest.mark.parametrize("full", [False, True])
-@pytest.mark.parametrize("name", ["rbf", "rbf * linear", "matern52"])
+@pytest.mark.parametrize(
+    ("name", "full"), [("rbf * linear", False), ("rbf * linear", True), ("matern52", True)]
+)
 def test_gradients_are_finite_differences(name: str, full: bool) -> None:
     kernel = {**kernels(2), "matern52": Matern52(1.1, 0.9)}[name]
     inputs, z = gaussian(2, full)
