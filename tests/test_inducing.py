@@ -143,7 +143,7 @@ def test_kl_against_draws(name):
     assert abs(values.mean() - exact) < 4.0 * values.std() / np.sqrt(len(values))
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", ["low-rank", "across-outputs", "layer-chain", "coupled-stripes"])
 def test_every_way_to_carry_u_has_the_same_expectation(name):
     """Joint draws (NumPyro's own Trace_ELBO would see the FITC model, so α = 0 here), per-datum draws and moments."""
     guide, params = started(RULES[name])
@@ -179,6 +179,7 @@ def test_a_richer_rule_contains_the_poorer_one(name):
     assert abs(values[0].mean() - values[1].mean()) < 4.0 * error
 
 
+@pytest.mark.slow  # a minute of compiling
 @pytest.mark.parametrize("name", ["across-outputs", "layer-chain", "coupled-full"])
 def test_it_serves_every_objective_and_prediction(name):
     guide, params = started(RULES[name], Conditional())
