@@ -1,5 +1,6 @@
 """Guides: the model run again, its latents' conditionals replaced by rules."""
 
+from ppl_dgp.guides.amortised import Amortised
 from ppl_dgp.guides.conditional import Conditional, NestedCompression
 from ppl_dgp.guides.guide import Guide
 from ppl_dgp.guides.hidden import DoublyStochastic, HiddenRule, Markov, MeanField, MomentMatched
@@ -11,6 +12,7 @@ from ppl_dgp.guides.inducing import (
     InducingRule,
     LayerChain,
     LowRank,
+    Optimal,
 )
 
 #: the rules by the names that estimators and the command line give them; a rule has no state
@@ -24,6 +26,7 @@ HIDDEN_RULES: dict[str, HiddenRule] = {
     "doubly-stochastic": DoublyStochastic(),
     "moment-matched": MomentMatched(),
     "nested-compression": NestedCompression(),
+    "amortised": Amortised(),
 }
 INDUCING_RULES: dict[str, InducingRule] = {
     "full-rank": FullRank(),
@@ -38,6 +41,7 @@ __all__ = [
     "HIDDEN_RULES",
     "INDUCING_RULES",
     "AcrossOutputs",
+    "Amortised",
     "Conditional",
     "Coupled",
     "Diagonal",
@@ -52,4 +56,5 @@ __all__ = [
     "MeanField",
     "MomentMatched",
     "NestedCompression",
+    "Optimal",
 ]

@@ -59,6 +59,20 @@ class FullRank(InducingRule):
 
 
 @dataclass(frozen=True)
+class Optimal(InducingRule):
+    """q(u) at its closed-form optimum given q(h): the parameters of ``FullRank``, not trained by gradients.
+
+    ``fit_lbfgs`` with the objective ``Collapsed`` optimises it away and ends by setting it. Offered for ``MeanField`` and
+    ``Markov``: where h depends on u, the formula is not the optimum of the whole bound (design, section 4).
+    """
+
+    def distribution(
+        self, name: str, shape: tuple[int, int], initial_scale: float, earlier: Mapping[str, Earlier]
+    ) -> InducingGaussian:
+        return InducingGaussian(*map(jax.lax.stop_gradient, _full_rank(name, shape, initial_scale)))
+
+
+@dataclass(frozen=True)
 class Diagonal(InducingRule):
     """q(u_pm) = N(µ_pm, s_pm²): O(P M) parameters."""
 

@@ -1,4 +1,4 @@
-r"""The power-EP energy of one sparse layer with Gaussian noise, q(u) optimised in closed form.
+r"""Bounds with q(u) optimised in closed form: the power-EP energy of one layer, the mean-field bound of a deep GP.
 
 .. math::
     \log N(y;\ m,\ Q + \alpha\,\mathrm{diag}(K - Q) + s^2 I)
@@ -6,27 +6,32 @@ r"""The power-EP energy of one sparse layer with Gaussian noise, q(u) optimised 
     \qquad Q = K_{xz} K_{zz}^{-1} K_{zx}
 
 α → 0 is Titsias' bound (2009), α = 1 FITC (Snelson & Ghahramani 2006); at Z = X it is the exact evidence at every α.
-Source: Bui, Yan & Turner 2017, "A unifying framework for Gaussian process pseudo-point approximations".
+Sources: Bui, Yan & Turner 2017, "A unifying framework for Gaussian process pseudo-point approximations"; Damianou &
+Lawrence 2013 and Chamberlin 2016, 2.5 and 4.6, for hidden layers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import log, pi
 from typing import Any
 
+import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
-from numpyro.handlers import seed, substitute, trace
+from numpyro.handlers import replay, seed, substitute, trace
 from numpyro.infer import ELBO
 
-from ppl_dgp.gp import emission_of, mask_of
+from ppl_dgp import likelihoods
+from ppl_dgp.gaussian import Gaussian
+from ppl_dgp.gp import Emission, bare, emission_of, mask_of
+from ppl_dgp.guides.guide import HiddenConditional
+from ppl_dgp.guides.hidden import entropy
 from ppl_dgp.kernels import Kernel
-from ppl_dgp.likelihoods import Gaussian
 from ppl_dgp.linalg import cholesky, inverse_lower
 from ppl_dgp.means import Mean
 from ppl_dgp.objectives.alpha import checked_alpha
+from ppl_dgp.objectives.carrying import Carried
+from ppl_dgp.objectives.regression import CertainFeatures, Features, Regression, UncertainFeatures
 
 
 def collapsed_energy(
@@ -52,14 +57,17 @@ def collapsed_energy(
     weights = kernel(x, inducing) @ inverse_lower(lower).T  # A = K_xz L⁻ᵀ, Q = A Aᵀ
     residual = jnp.maximum(kernel.diag(x) - jnp.square(weights).sum(1), 0.0)[:, None]
     difference = y if mean is None else y - mean(x)
-    return _energy(weights, residual, difference, jnp.asarray(noise), alpha)
+    return _regression(CertainFeatures(residual, weights, difference), jnp.asarray(noise), *y.shape).energy(
+        alpha
+    )
 
 
 class Collapsed(ELBO):
-    """Minus :func:`collapsed_energy` as an objective for ``sparse_gp_regression``, with any guide of its sites.
+    """Minus the energy with q(u) optimised away: deterministic, on all rows, for ``fit_lbfgs``.
 
-    The guide's q(u) is ignored: it is optimised away, so its parameters have no gradient. Latents that are not
-    inducing outputs are an error.
+    For one layer :func:`collapsed_energy` at any α, whatever the guide. For hidden layers the bound at α = 0 under a
+    guide whose q(h) is ``MeanField`` or ``Markov``, by kernel expectations. The guide's q(u) is ignored, so that its
+    parameters have no gradient; :meth:`finish` gives them their optimum, and ``fit_lbfgs`` ends by it.
     """
 
     def __init__(self, alpha: float = 0.0) -> None:
@@ -85,75 +93,104 @@ class Collapsed(ELBO):
     ) -> Float[Array, ""]:
         """Minus the energy in total nats; takes no random draw.
 
-        :raises ValueError: if the model has another latent than one layer's inducing outputs, or a minibatch.
-        :raises TypeError: if its observations are not a GP with Gaussian noise.
+        :raises ValueError: if the model has other latents than inducing outputs and hidden layers, a minibatch or
+            masked rows, or hidden layers at α > 0.
+        :raises TypeError: if its layers are not GPs with Gaussian noise, or q(h) has no closed form.
         """
-        found = trace(substitute(seed(model, rng_key), data=param_map)).get_trace(*args, **kwargs)
-        sites = [site for site in found.values() if site["type"] == "sample"]
-        latent = [site["name"] for site in sites if not site["is_observed"]]
-        observed = [site for site in sites if site["is_observed"]]
-        if len(latent) != 1 or found[latent[0]]["infer"].get("role") != "inducing" or len(observed) != 1:
+        layers, entropies = self._layers(rng_key, param_map, model, guide, args, kwargs)
+        return -(jnp.stack([layer.energy(self.alpha) for layer in layers.values()]).sum() + entropies)
+
+    def finish(
+        self,
+        param_map: dict[str, Array],
+        model: Callable[..., Any],
+        guide: Callable[..., Any],
+        *args: Any,
+        **kwargs: Any,
+    ) -> dict[str, Array]:
+        """The parameters, those of a full-rank q(u) (``…/u_loc`` and ``…/u_scale``) at their optimum."""
+        layers, _ = self._layers(jax.random.PRNGKey(0), param_map, model, guide, args, kwargs)
+        found = dict(param_map)
+        for site, layer in layers.items():
+            best = layer.optimum(self.alpha)
+            loc, scale = found.get(f"{site}_loc"), found.get(f"{site}_scale")
+            if loc is not None and scale is not None and scale.shape == best.scale.shape:
+                found[f"{site}_loc"], found[f"{site}_scale"] = best.mean, best.scale
+        return found
+
+    def _layers(
+        self, key: Array, params: dict[str, Array], model: Any, guide: Any, args: Any, kwargs: Any
+    ) -> tuple[dict[str, Regression], Array]:
+        """Each layer's regression by its inducing site, and the entropy of q(h)."""
+        run = lambda fn: trace(substitute(seed(fn, key), data=params)).get_trace(*args, **kwargs)  # noqa: E731
+        found = run(model)
+        sites = {name: site for name, site in found.items() if site["type"] == "sample"}
+        roles = {name: site["infer"].get("role") for name, site in sites.items() if not site["is_observed"]}
+        hidden = [name for name, role in roles.items() if role == "hidden"]
+        others = [name for name, role in roles.items() if role not in ("hidden", "inducing")]
+        if others or not roles:
             raise ValueError(
-                f"model: found the latent sites {latent} and {len(observed)} observed ones, expected one layer's "
-                "inducing outputs and one observed site, as sparse_gp_regression has; use PowerEP otherwise"
+                f"model: found the latent sites {sorted(roles)}, expected inducing outputs and hidden layers alone; "
+                "use PowerEP otherwise"
             )
-        (site,) = observed
-        emission = emission_of(site["fn"])
-        if emission is None or not isinstance(emission.likelihood, Gaussian):
-            raise TypeError(
-                f"model: found {type(site['fn']).__name__} at {site['name']!r}, expected f(x).noisy(...)"
-            )
-        if site["scale"] is not None and site["scale"] != 1.0:
-            raise ValueError(
-                "model: found a minibatch, expected all rows; the closed form does not sum over rows"
-            )
-        if mask_of(site["fn"]) is not True:
-            raise ValueError(
-                "model: found masked rows, expected all to count; leave them out of x and y instead"
-            )
-        marginal = emission.marginal
-        difference = site["value"] - marginal.function.mean(marginal.rows)
-        noise = emission.likelihood.variance
-        return -_energy(marginal.weights, marginal.residual, difference, noise, self.alpha)
+        approximations: dict[str, Any] = {}
+        if hidden:
+            if self.alpha > 0.0:
+                raise ValueError(
+                    f"alpha: found {self.alpha:g} with the hidden layers {hidden}, whose closed form is that of alpha=0"
+                )
+            moments = {name: "moments" for name, role in roles.items() if role == "inducing"}
+            rows = sites[hidden[0]]["fn"].batch_shape[0]
+            with Carried(moments, rows, key, propagation={name: "moments" for name in hidden}):  # type: ignore[arg-type]
+                approximations = run(guide)
+                sites = run(replay(model, approximations))
+        layers: dict[str, Regression] = {}
+        entropies = jnp.zeros(())
+        observed = [name for name, site in sites.items() if site["type"] == "sample" and site["is_observed"]]
+        for name in [*hidden, *observed]:
+            site = sites[name]
+            emission = _checked(name, site)
+            marginal = emission.marginal
+            if name in hidden:
+                slope, noise = _linear(name, approximations)
+                entropies = entropies + entropy(noise).sum()
+            else:
+                slope, noise = None, Gaussian(site["value"], jnp.zeros_like(marginal.mean))
+            features: Features
+            if isinstance(marginal.inputs, Gaussian):
+                features = UncertainFeatures(marginal.function, marginal.inputs, slope, noise)
+            else:
+                mean = noise.mean - marginal.function.mean(marginal.inputs)
+                if slope is not None:
+                    mean = mean + jnp.einsum("bqp,bp->bq", slope, marginal.inputs)
+                variance = jnp.square(noise.scale) if noise.diagonal else jnp.square(noise.scale).sum(-1)
+                features = CertainFeatures(marginal.residual, marginal.weights, mean, variance)
+            variance = emission.likelihood.variance  # type: ignore[union-attr]
+            layers[f"{marginal.function.name}/u"] = _regression(features, variance, *marginal.mean.shape)
+        return layers, entropies
 
 
-def _energy(
-    weights: Float[Array, "N M"],
-    residual: Float[Array, "N 1"],
-    difference: Float[Array, "N P"],
-    noise: Array,
-    alpha: float,
-) -> Float[Array, ""]:
-    # columns whose noise is the same share one factorisation
+def _regression(features: Features, noise: Array, rows: int, outputs: int) -> Regression:
+    # outputs whose noise is the same share one factorisation
     columns = noise.shape[-1] if noise.ndim else 1
-    noise = jnp.broadcast_to(noise, (difference.shape[0], columns))
-    if columns == 1:
-        return _column(weights, residual[:, 0], difference, noise[:, 0], alpha)
-    parts = [
-        _column(weights, residual[:, 0], difference[:, p : p + 1], noise[:, p], alpha) for p in range(columns)
-    ]
-    return jnp.stack(parts).sum()
+    return Regression(features, jnp.broadcast_to(noise, (rows, columns)), outputs)
 
 
-def _column(
-    weights: Float[Array, "N M"],
-    residual: Float[Array, " N"],
-    difference: Float[Array, "N P"],
-    noise: Float[Array, " N"],
-    alpha: float,
-) -> Float[Array, ""]:
-    """The energy of the columns that share ``noise``: log N by Woodbury's and Sylvester's identities."""
-    rows, outputs = difference.shape
-    # Λ = α diag(K − Q) + s²,  B = I + Aᵀ Λ⁻¹ A = L_B L_Bᵀ
-    total = noise + alpha * residual
-    scaled = weights / jnp.sqrt(total)[:, None]
-    lower, _ = cholesky(jnp.eye(weights.shape[1], dtype=weights.dtype) + scaled.T @ scaled, 0.0)
-    y = difference / jnp.sqrt(total)[:, None]
-    # yᵀ(Λ + A Aᵀ)⁻¹y = |Λ^{-1/2} y|² − |L_B⁻¹ Aᵀ Λ⁻¹ y|²,  |Λ + A Aᵀ| = |Λ| |B|
-    quadratic = jnp.square(y).sum() - jnp.square(solve_triangular(lower, scaled.T @ y, lower=True)).sum()
-    log_det = jnp.log(total).sum() + 2.0 * jnp.log(jnp.diagonal(lower)).sum()
-    log_normal = -0.5 * (outputs * (rows * log(2.0 * pi) + log_det) + quadratic)
-    ratio = residual / noise
-    if alpha == 0.0:
-        return log_normal - 0.5 * outputs * ratio.sum()
-    return log_normal - outputs * (1.0 - alpha) / (2.0 * alpha) * jnp.log1p(alpha * ratio).sum()
+def _checked(name: str, site: dict[str, Any]) -> Emission:
+    emission = emission_of(site["fn"])
+    if emission is None or not isinstance(emission.likelihood, likelihoods.Gaussian):
+        raise TypeError(f"model: found {type(site['fn']).__name__} at {name!r}, expected f(x).noisy(...)")
+    if site["scale"] is not None and site["scale"] != 1.0:
+        raise ValueError(
+            "model: found a minibatch, expected all rows; the closed form does not sum over rows"
+        )
+    if mask_of(site["fn"]) is not True:
+        raise ValueError("model: found masked rows, expected all to count; leave them out of x and y instead")
+    return emission
+
+
+def _linear(name: str, guide: dict[str, dict[str, Any]]) -> tuple[Array | None, Gaussian]:
+    conditional = bare(guide[name]["fn"]) if name in guide else None
+    if not isinstance(conditional, HiddenConditional):
+        raise TypeError(f"guide: found no rule at {name!r}; use Guide(model, hidden=MeanField()) or Markov()")
+    return conditional.rule.linear(conditional.params, conditional.step)
