@@ -13,7 +13,6 @@ layers have linear means (identity, padded, or leading right-singular vectors; e
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import sqrt
 from typing import Any
 
 import jax
@@ -37,8 +36,6 @@ from ppl_dgp.models.parts import (
 
 #: scale at which q(u) of a hidden layer starts: near-deterministic (0.1 cost twenty nats on the step function)
 INNER_SCALE = 1e-2
-#: variance at which a hidden layer's kernel starts: below that of its linear mean, or mean-field guides start far off
-INNER_VARIANCE = 0.1
 
 
 def deep_gp(
@@ -78,10 +75,7 @@ def deep_gp(
         for layer, width in enumerate((*widths, num_outputs), start=1):
             name, last = f"layer{layer}", layer > len(widths)
             inducing = inducing_inputs(name, pushed, num_inducing, train_inducing)
-            starts = {"lengthscale": sqrt(pushed.shape[1])}
-            if not last:
-                starts["variance"] = INNER_VARIANCE
-            k = kernel_parameters(name, kernel, pushed.shape[1], starts)
+            k = kernel_parameters(name, kernel, pushed.shape[1])
             mean = None if last else Linear(_linear_map(name, pushed, width))
             scale = 1.0 if last else INNER_SCALE
             f = sparse_gp(name, k, inducing, width, mean=mean, initial_scale=scale, jitter=jitter)

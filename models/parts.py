@@ -74,24 +74,22 @@ def kernel_parameters(
     name: str,
     kernel: Callable[..., Kernel] | Composed,
     input_dim: int,
-    starts: dict[str, float] | None = None,
 ) -> Kernel:
     """The kernel of layer ``name``, its values ``numpyro.param`` sites ``name/variance``, ``name/lengthscale`` ….
 
     :param kernel: a class of :mod:`ppl_dgp.kernels`, several of them :class:`Composed`, or a function of the input
         dimension D that returns a kernel.
-    :param starts: initial values that differ from 1, of those arguments that the kernel has.
     """
     if isinstance(kernel, Composed):
-        return _composed(name, kernel, input_dim, starts or {})
+        return _composed(name, kernel, input_dim)
     if kernel not in _STARTS:
         return kernel(input_dim)
-    return _with_values(name, kernel, input_dim, starts or {}, {})
+    return _with_values(name, kernel, input_dim, {}, {})
 
 
-def _composed(name: str, kernel: Composed, input_dim: int, starts: dict[str, float]) -> Kernel:
+def _composed(name: str, kernel: Composed, input_dim: int) -> Kernel:
     # the terms share the variance that one kernel would start with
-    shared = starts | {"variance": starts.get("variance", 1.0) / len(kernel.terms)}
+    shared = {"variance": 1.0 / len(kernel.terms)}
     number, terms = 0, []
     for term in kernel.terms:
         factors = []
