@@ -117,6 +117,16 @@ def inverse_lower(lower: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M
     return solve_triangular(lower, identity, lower=True)
 
 
+def lower_inverse_root(matrix: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
+    """The lower triangular U, its diagonal positive, with U Uᵀ = matrix⁻¹; NaN where `matrix` is not positive definite.
+
+    One Cholesky factorisation and one triangular inverse: L U is then the Cholesky factor of L matrix⁻¹ Lᵀ.
+    """
+    # matrix = V Vᵀ with V upper triangular, the Cholesky factor with rows and columns in reverse; U = V⁻ᵀ
+    upper = jnp.linalg.cholesky(matrix[..., ::-1, ::-1])[..., ::-1, ::-1]
+    return inverse_lower(jnp.swapaxes(upper, -1, -2))
+
+
 def diag_quadratic(a: Float[Array, "N M"], s_tril: Float[Array, "P M M"]) -> Float[Array, "N P"]:
     """The variances diag(A S_p Aᵀ) for S_p = s_tril[p] s_tril[p]ᵀ, with a gradient written by hand.
 

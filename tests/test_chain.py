@@ -9,7 +9,9 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from scipy.stats import multivariate_normal
 
-from ppl_dgp.guides.chain import LinearEmission, LinearGaussianChain, lower_inverse_root, propagate
+from ppl_dgp.guides.chain import LinearGaussianChain, propagate
+from ppl_dgp.guides.kalman import LinearEmission, filtered
+from ppl_dgp.guides.kalman import posterior as smoother
 
 T, Q, P, BATCH = 5, 2, 3, 2
 STATES = T + 1
@@ -17,9 +19,7 @@ KEY = jax.random.key(5)
 # compiled once for all tests of the same shapes
 sample = jax.jit(LinearGaussianChain.sample, static_argnums=(2,), static_argnames="parallel")
 marginals = jax.jit(LinearGaussianChain.marginals, static_argnames="parallel")
-kl, posterior, kalman = map(
-    jax.jit, (LinearGaussianChain.kl, LinearGaussianChain.posterior, LinearGaussianChain.filter)
-)
+kl, posterior, kalman = map(jax.jit, (LinearGaussianChain.kl, smoother, filtered))
 
 
 def tril(random, *shape):
@@ -219,12 +219,12 @@ def test_evidence_bounds_every_chain_and_is_reached_by_the_posterior():
 @jax.jit
 def everything(chain, paths, y):
     emission, other = jax.tree.map(lambda leaf: leaf.astype(paths.dtype), (emission_of(3), OTHER))
-    smoothed, evidence = chain.posterior(y, emission)
+    smoothed, evidence = smoother(chain, y, emission)
     moments = (
         chain.marginals(),
         chain.marginals(parallel=True),
         smoothed.marginals(),
-        chain.filter(y, emission),
+        filtered(chain, y, emission),
     )
     return chain.log_prob(paths), chain.entropy(), chain.kl(other), evidence, moments
 
@@ -278,20 +278,12 @@ def test_propagation_between_layers_of_different_widths():
     np.testing.assert_allclose(covariance, expected, rtol=1e-12)
 
 
-def test_lower_inverse_root():
-    root = np.asarray(CHAIN.scale_trils)
-    found = np.asarray(lower_inverse_root(jnp.asarray(root @ root.swapaxes(-1, -2))))
-    np.testing.assert_allclose(
-        found @ found.swapaxes(-1, -2), np.linalg.inv(root @ root.swapaxes(-1, -2)), rtol=1e-10
-    )
-    assert np.all(np.triu(found, 1) == 0) and np.all(np.isnan(lower_inverse_root(-jnp.eye(2))[1]))
-
-
 def objective(chain, emission, y, parallel):
-    smoothed, evidence = chain.posterior(y, emission)
+    smoothed, evidence = smoother(chain, y, emission)
     moments = jnp.square(smoothed.marginals(parallel=parallel).cross).sum()
     moments += (
-        chain.log_prob(smoothed.sample(KEY, parallel=parallel)) + chain.filter(y, emission).log_predictive[-1]
+        chain.log_prob(smoothed.sample(KEY, parallel=parallel))
+        + filtered(chain, y, emission).log_predictive[-1]
     )
     return evidence + moments + smoothed.entropy() + smoothed.kl(chain)
 
@@ -324,6 +316,6 @@ def test_refusals_say_what_was_expected():
     with pytest.raises(ValueError, match=r"path: found shape \(5, 2\), expected \(..., 6, 2\)"):
         CHAIN.log_prob(jnp.zeros((T, Q)))
     with pytest.raises(ValueError, match=r"observations: found shape \(5, 3\), expected \(..., 6, 3\)"):
-        CHAIN.posterior(jnp.zeros((T, P)), emission_of(3))
+        smoother(CHAIN, jnp.zeros((T, P)), emission_of(3))
     with pytest.raises(ValueError, match=r"other: found paths of shape \(4, 2\), expected \(6, 2\)"):
         CHAIN.kl(chain_of(0, (), 3))

@@ -12,7 +12,14 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import cdist
 
 from ppl_dgp.kernels import RBF
-from ppl_dgp.linalg import cholesky, diag_quadratic, first_jitter, inverse_lower, squared_distance
+from ppl_dgp.linalg import (
+    cholesky,
+    diag_quadratic,
+    first_jitter,
+    inverse_lower,
+    lower_inverse_root,
+    squared_distance,
+)
 
 RNG = np.random.default_rng(0)
 ROOT = RNG.normal(size=(5, 5))
@@ -122,11 +129,23 @@ def test_inverse_lower() -> None:
     check_grads(jax.jit(lambda a: inverse_lower(jnp.tril(a))), (jnp.asarray(lower[0]),), order=1, rtol=1e-5)
 
 
+def test_lower_inverse_root() -> None:
+    matrices = np.stack([GOOD, 2.0 * GOOD + np.eye(5), -GOOD])
+    found = np.asarray(lower_inverse_root(jnp.asarray(matrices)))
+    assert_allclose(
+        found @ found.swapaxes(-1, -2), np.linalg.inv(matrices) * [[[1]], [[1]], [[np.nan]]], rtol=1e-10
+    )
+    assert_array_equal(np.triu(found[:2], 1), 0.0)
+    assert np.all(np.diagonal(found[:2], axis1=-2, axis2=-1) > 0.0)
+
+
 def test_diag_quadratic_is_the_diagonal_of_the_dense_form() -> None:
     a, s_tril = RNG.normal(size=(6, 4)), np.tril(RNG.normal(size=(3, 4, 4)))
     dense = np.einsum("nm,pmk,plk,nl->np", a, s_tril, s_tril, a)
     assert_allclose(diag_quadratic(jnp.asarray(a), jnp.asarray(s_tril)), dense, rtol=1e-12)
-    check_grads(jax.jit(diag_quadratic), (jnp.asarray(a), jnp.asarray(s_tril)), order=1, modes=["rev"], rtol=1e-5)
+    check_grads(
+        jax.jit(diag_quadratic), (jnp.asarray(a), jnp.asarray(s_tril)), order=1, modes=["rev"], rtol=1e-5
+    )
 
 
 @settings(max_examples=15, deadline=None)

@@ -9,7 +9,7 @@ only, and V = 0 gives the kernel without it.
 Inputs are `Gaussian(mean, scale)`: mean (B, D), scale (B, D) standard deviations or (B, D, D) lower Cholesky factors
 of V_n, in units of the inputs; z (M, D) are inducing inputs. All functions raise TypeError where `inputs` is no
 `Gaussian` and ValueError where shapes do not fit each other or the kernel. Sources: Titsias & Lawrence (2010);
-Girard et al. (2003); Bui (2018), section 3.4; Chamberlin (2025), section 2.5.
+Girard et al. (2003); Bui (2017), section 3.4; Chamberlin (2016), section 2.5.
 """
 
 from __future__ import annotations
