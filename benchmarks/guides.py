@@ -1,0 +1,196 @@
+"""Which dependencies are worth modelling? Hidden × inducing rules on several sets, a row per fit, and the page of them.
+
+    python benchmarks/guides.py run --data DIR        # appends to benchmarks/guides.csv what it does not hold yet
+    python benchmarks/guides.py page                  # docs/which-guide.md and its figure, from the CSV
+
+DIR holds ``uci/<set>.npz`` with arrays X, y and the splits' row indices train and test. Steps, learning rate and start
+are the same for all rules of a set; the seed is also that of the synthetic data, or the number of the split.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from pathlib import Path
+
+import jax
+import numpy as np
+import numpyro
+import pandas as pd
+
+numpyro.enable_x64()
+
+from matplotlib.figure import Figure  # noqa: E402
+
+from ppl_dgp.data import Standardiser, Table, load_table, split  # noqa: E402
+from ppl_dgp.diagnostics import compare  # noqa: E402
+from ppl_dgp.guides import HIDDEN_RULES, INDUCING_RULES, Guide  # noqa: E402
+from ppl_dgp.models import deep_gp  # noqa: E402
+
+CSV, PAGE, FIGURE = Path("benchmarks/guides.csv"), Path("docs/which-guide.md"), Path("docs/which-guide.png")
+#: M, steps, batch (None: all rows), most training rows
+SETS: dict[str, tuple[int, int, int | None, int | None]] = {
+    "step": (20, 3000, None, None),
+    "sinusoids": (20, 3000, None, None),
+    "energy": (50, 1500, 256, None),
+    "boston": (50, 1500, 256, None),
+    "kin8nm": (50, 1500, 256, 5000),
+}
+HIDDEN = [
+    "doubly-stochastic", "mean-field", "markov", "conditional", "conditional-tied", "conditional-free",
+    "moment-matched",
+]  # fmt: skip
+#: beside full-rank, which every hidden rule is run with
+OTHER_INDUCING = ["diagonal", "low-rank", "layer-chain", "coupled"]
+#: the hidden rules that the other inducing rules are run with
+WITH_OTHERS = ["doubly-stochastic", "conditional"]
+KEY = ["set", "depth", "hidden", "inducing", "seed"]
+MEASURES = ["elbo", "elbo_se", "iw_bound", "khat", "test_log_density", "test_rmse", "seconds", "parameters"]
+
+
+def pairs() -> list[tuple[str, str]]:
+    """The (hidden, inducing) pairs that mean something: moments of h need layers without links."""
+    return [(hidden, "full-rank") for hidden in HIDDEN] + [
+        (hidden, inducing) for inducing in OTHER_INDUCING for hidden in WITH_OTHERS
+    ]
+
+
+def table_of(name: str, seed: int, data: Path) -> tuple[Table, np.ndarray, np.ndarray]:
+    """A set with its training and test rows."""
+    table = (
+        load_table(name, seed=seed)
+        if name in ("step", "sinusoids")
+        else load_table(str(data / "uci" / f"{name}.npz"))
+    )
+    train, test = split(table, 0 if built_in else seed)
+    most = SETS[name][3]
+    return table, train[:most], test
+
+
+def run(options: argparse.Namespace) -> None:
+    """Fit what the CSV does not hold yet."""
+    done = set()
+    if CSV.exists():
+        done = {tuple(map(str, row)) for row in pd.read_csv(CSV)[KEY].itertuples(index=False)}
+    for seed in map(int, options.seeds.split(",")):
+        for depth in map(int, options.depths.split(",")):
+            for name in options.sets.split(","):
+                for hidden, inducing in pairs():
+                    if (name, str(depth), hidden, inducing, str(seed)) not in done:
+                        row = [
+                            name,
+                            depth,
+                            hidden,
+                            inducing,
+                            seed,
+                            *fit(name, depth, hidden, inducing, seed, options.data),
+                        ]
+                        append(row)
+                        print(*row, flush=True)
+
+
+def fit(name: str, depth: int, hidden: str, inducing: str, seed: int, data: Path) -> list[str]:
+    """Train one pair and measure it."""
+    number, steps, batch, _ = SETS[name]
+    table, train, test = table_of(name, seed, data)
+    inputs, targets = Standardiser.fit(table.X[train]), Standardiser.fit(table.y[train])
+    x, y = inputs.transform(table.X), targets.transform(table.y)
+    found = compare(
+        jax.random.key(seed), x[train], y[train], x[test], y[test],
+        lambda: deep_gp((x.shape[1],) * (depth - 1), number, num_outputs=y.shape[1]),
+        {hidden: lambda model: Guide(model, hidden=HIDDEN_RULES[hidden], inducing=INDUCING_RULES[inducing])},
+        steps=steps, batch_size=batch and min(batch, len(train)), num_draws=50, num_samples=100,
+        target_scale=targets.scale,
+    )  # fmt: skip
+    jax.clear_caches()
+    return [f"{found.table.iloc[0][measure]:.6g}" for measure in MEASURES]
+
+
+def append(row: list[object]) -> None:
+    """Add a row to the CSV at once, so that nothing is lost when stopped."""
+    fresh = not CSV.exists()
+    with CSV.open("a", newline="") as file:
+        writer = csv.writer(file)
+        if fresh:
+            writer.writerow(KEY + MEASURES)
+        writer.writerow(row)
+
+
+def page(_options: argparse.Namespace) -> None:
+    """Write the tables and the figure; the verdict between its markers is kept."""
+    rows = pd.read_csv(CSV)
+    rows["rule"] = rows.hidden + np.where(rows.inducing == "full-rank", "", " × " + rows.inducing)
+    figure(rows)
+    text = PAGE.read_text() if PAGE.exists() else "# Which guide?\n\n<!-- tables -->\n"
+    head = text.split("<!-- tables -->")[0]
+    parts = [head.rstrip(), "", "<!-- tables -->", "", f"![{FIGURE.stem}]({FIGURE.name})", ""]
+    for (name, depth), group in rows.groupby(["set", "depth"], sort=False):
+        number, steps, batch, most = SETS[str(name)]
+        about = f"M = {number}, {steps} steps of {batch or 'all'} rows" + (
+            f", {most} training rows" if most else ""
+        )
+        parts += [f"## {name}, {depth} layers", "", f"{about}; {group.seed.nunique()} seed(s), means.", ""]
+        columns = ["hidden × inducing", "seeds", "ELBO", "± s.e.", "IW bound", "k-hat", "test log density", "RMSE",
+                   "ms a step", "parameters"]  # fmt: skip
+        parts += ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
+        for rule, each in group.groupby("rule", sort=False):
+            mean = each[MEASURES].mean()
+            error = np.sqrt(np.square(each.elbo_se).sum()) / len(each)
+            cells = [str(rule), str(len(each)), f"{mean.elbo:.1f}", f"{error:.1f}", f"{mean.iw_bound:.1f}",
+                     f"{mean.khat:.2f}", f"{mean.test_log_density:.3f}", f"{mean.test_rmse:.4g}",
+                     f"{1e3 * mean.seconds / steps:.1f}", f"{mean.parameters:.0f}"]  # fmt: skip
+            parts.append("| " + " | ".join(cells) + " |")
+        parts.append("")
+    PAGE.write_text("\n".join(parts))
+
+
+def figure(rows: pd.DataFrame) -> None:
+    """Test log density and ELBO of each pair less those of doubly stochastic inference, a column per set and depth."""
+    groups = list(rows.groupby(["set", "depth"], sort=False))
+    rules = list(dict.fromkeys(rows.rule))
+    drawn = Figure(figsize=(2.6 + 2.3 * len(groups), 1.2 + 0.62 * len(rules)), layout="constrained")
+    panels = drawn.subplots(2, len(groups), sharey=True, squeeze=False)
+    for column, ((name, depth), group) in enumerate(groups):
+        size = {"step": 100, "sinusoids": 100}.get(str(name))
+        base = group[(group.rule == "doubly-stochastic")].set_index("seed")
+        for line, measure in enumerate(("elbo", "test_log_density")):
+            panel = panels[line, column]
+            for place, rule in enumerate(reversed(rules)):
+                each = group[group.rule == rule].set_index("seed")
+                gain = (each[measure] - base[measure]).dropna()
+                panel.plot(gain, [place] * len(gain), "o", color="C0", alpha=0.8, markersize=5)
+            panel.axvline(0.0, color="0.6", linewidth=0.8)
+            panel.set_xscale("symlog", linthresh=10.0 if line == 0 else 0.1)
+            panel.grid(axis="y", alpha=0.25)
+            panel.spines[["top", "right"]].set_visible(False)
+            panel.tick_params(axis="x", labelsize=7)
+            if line == 0:
+                panel.set_title(f"{name}, {depth} layers" + (f"\nN = {size}" if size else ""), fontsize=9)
+            panel.set_xlabel("ELBO, nats" if line == 0 else "test log density, nats a row", fontsize=8)
+    for line in (0, 1):
+        panels[line, 0].set_yticks(range(len(rules)), list(reversed(rules)), fontsize=8)
+    drawn.suptitle(
+        "Gain over doubly-stochastic × full-rank (a dot per seed; symmetric log scale)", fontsize=10
+    )
+    drawn.savefig(FIGURE, dpi=110)
+
+
+def main() -> None:
+    """Run the benchmark or write its page."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(required=True)
+    runner = commands.add_parser("run")
+    runner.add_argument("--data", type=Path, required=True)
+    runner.add_argument("--sets", default=",".join(SETS))
+    runner.add_argument("--depths", default="2,3")
+    runner.add_argument("--seeds", default="0,1,2")
+    runner.set_defaults(main=run)
+    commands.add_parser("page").set_defaults(main=page)
+    options = parser.parse_args()
+    options.main(options)
+
+
+if __name__ == "__main__":
+    main()
