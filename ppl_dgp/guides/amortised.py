@@ -1,0 +1,254 @@
+"""Amortised rules: what a rule keeps for every datum comes from a network of that datum, as many weights for any N.
+
+A rule declares its per-datum parameters through ``numpyro.param``; here these calls are answered by the network's
+outputs. With T the bijection onto a parameter's constraint, p_n(θ) where the rule itself would start it (the model's
+own mean, noise, weights) and d_n = (x_n, y_n),
+
+    parameter_n = T(g ⊙ T⁻¹(p_n(θ)) + W φ(d_n) + b),    g = 1, W = 0, b = 0 at the start,
+
+so that the guide begins as the rule begins, and follows the model while it is trained. With g = 0 it is the rule with
+parameters of the datum alone (design, section 4). The features φ(d) are d itself beside the outputs of the network.
+Sources: Dai et al., "Variational auto-encoded deep Gaussian processes", ICLR 2016 (a recognition model of the hidden
+layers); Rezende, Mohamed and Wierstra, ICML 2014.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from jaxtyping import Array, Float
+from numpyro.contrib.module import eqx_module, flax_module, nnx_module
+from numpyro.distributions import biject_to, constraints
+from numpyro.primitives import Messenger
+
+from ppl_dgp.gaussian import Gaussian
+from ppl_dgp.gp import Carrying, Emission, Propagation
+from ppl_dgp.guides.conditional import Coupled
+from ppl_dgp.guides.hidden import HiddenRule, Params
+
+
+@dataclass(frozen=True)
+class Amortised(HiddenRule):
+    """``base`` with its per-datum parameters from a network of the datum: O(1) parameters in N, and new rows (x, y)
+    have their q(h) at once.
+
+    Every hidden layer has its own network, its weights the parameters ``layer1/h_net/…``. Data are taken as they are:
+    standardise them. Where h is drawn, p_n follows the draw of the preceding layer, and that of u where u is drawn;
+    where it is carried as moments, their mean.
+
+    :param net: widths of tanh layers, () for a network that is linear in the datum; or an equinox or flax module, or a
+        function of the input dimension that returns one. A module's outputs are features: their number is free. Input
+        dimension: D + P, twice that with ``missing="mask"``.
+    :param base: the rule whose parameters are amortised.
+    :param missing: "mask" where data have missing entries, NaN: these become 0, and the network is also given which
+        entries are there, 1 or 0 for each.
+    :raises TypeError: if ``base`` is no rule, or ``net`` none of the above.
+    :raises ValueError: for a width below 1 or another ``missing``; when the guide runs without y, or if ``base`` has no
+        parameters of its own.
+    """
+
+    net: Any = (32, 32)
+    base: HiddenRule = Coupled()
+    missing: str | None = None
+    inducing: Carrying = field(init=False, repr=False, compare=False)
+    propagation: Propagation = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.base, HiddenRule):
+            raise TypeError(f"base: found {self.base!r}, expected a rule such as MeanField()")
+        if self.missing not in (None, "mask"):
+            raise ValueError(f"missing: found {self.missing!r}, expected 'mask' or None")
+        if isinstance(self.net, list):
+            object.__setattr__(self, "net", tuple(self.net))
+        if isinstance(self.net, tuple):
+            for width in self.net:
+                if not isinstance(width, int) or width < 1:
+                    raise ValueError(
+                        f"net: found {width!r} among its widths, expected whole numbers of at least 1"
+                    )
+        elif _registration(self.net) is None and not callable(self.net):
+            raise TypeError(_not_a_network(self.net))
+        object.__setattr__(self, "inducing", self.base.inducing)
+        object.__setattr__(self, "propagation", self.base.propagation)
+
+    def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
+        if datum is None:
+            raise ValueError(
+                f"Amortised: found no y beside x for {name!r}, and q(h) is a function of both; call the guide with "
+                "(x, y). New rows without y are predicted with the model's own conditionals: use predict()"
+            )
+        rows = step.marginal.mean.shape[0]
+        if datum.shape[0] != rows:
+            # the model's plate draws the rows itself, out of all
+            datum = numpyro.subsample(datum, event_dim=1)
+        features = _features(f"{name}_net", self.net, _filled(datum) if self.missing else datum)
+        answer = _Answer(f"{name}_net", name, features)
+        with answer:
+            # as many rows as are at hand, so that each starts where the rule starts it
+            params = self.base.declare(name, rows, step, datum)
+        if not answer.answered:
+            raise ValueError(
+                f"base: found {self.base!r}, which has no parameters of each datum: nothing to amortise; use it as it "
+                "is, or take one that has them, such as MeanField() or Conditional()"
+            )
+        return params
+
+    def conditional(self, params: Params, step: Emission) -> dist.Distribution:
+        return self.base.conditional(params, step)
+
+    def log_weight(self, params: Params, step: Emission, value: Array, alpha: float) -> Float[Array, "B"]:
+        return self.base.log_weight(params, step, value, alpha)
+
+    def linear(self, params: Params, step: Emission) -> tuple[Array | None, Gaussian]:
+        return self.base.linear(params, step)
+
+    def moments(self, params: Params, step: Emission, propagation: Propagation) -> Gaussian:
+        return self.base.moments(params, step, propagation)
+
+    def expected_weight(self, params: Params, step: Emission) -> Float[Array, "B"]:
+        return self.base.expected_weight(params, step)
+
+
+def _filled(datum: Float[Array, "B K"]) -> Float[Array, "B K2"]:
+    """Zeros for missing entries, and beside them which entries are there."""
+    there = ~jnp.isnan(datum)
+    return jnp.concatenate([jnp.where(there, datum, 0.0), there.astype(datum.dtype)], axis=1)
+
+
+class _Answer(Messenger):
+    """Answers a rule's per-datum parameters with heads on the features; its calls reach nobody further out."""
+
+    def __init__(self, net: str, site: str, features: Float[Array, "B F"]) -> None:
+        super().__init__()
+        self.net, self.site, self.features = net, site, features
+        self.answered = False
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        # what has no event_dim is no parameter of a datum: a head's own weights, or what the rule shares
+        if msg["type"] != "param" or msg["kwargs"].get("event_dim") is None:
+            return
+        constrain = biject_to(msg["kwargs"].get("constraint", constraints.real))
+        start = constrain.inv(_initial(msg))
+        event = start.shape[1:]
+        head = f"{self.net}/{msg['name'].removeprefix(self.site).lstrip('_')}"
+        gain = numpyro.param(f"{head}/own", jnp.ones(event, start.dtype))
+        weight = numpyro.param(f"{head}/weight", jnp.zeros((self.features.shape[1], *event), start.dtype))
+        bias = numpyro.param(f"{head}/bias", jnp.zeros(event, start.dtype))
+        # T(g ⊙ T⁻¹(p) + W φ + b)
+        msg["value"] = constrain(gain * start + jnp.tensordot(self.features, weight, 1) + bias)
+        msg["stop"] = self.answered = True
+
+
+class _Leaves(Messenger):
+    """Declares each leaf of a module's weights as a parameter of its own, so that a fit's parameters are arrays."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name, self.weights = name, None
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] != "param" or msg["name"] != f"{self.name}$params":
+            return
+        start = _initial(msg)
+        if start is not None:
+            leaves, structure = jax.tree_util.tree_flatten_with_path(start)
+            paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
+            declared = [
+                numpyro.param(f"{self.name}/{path}", leaf)
+                for path, (_, leaf) in zip(paths, leaves, strict=True)
+            ]
+            self.weights = jax.tree.unflatten(structure, declared)
+        msg["value"], msg["stop"] = self.weights, True
+
+
+class _Keyless(Messenger):
+    """Answers whoever asks for a key, so that starts that use none leave the run's keys as they are."""
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "prng_key":
+            msg["value"], msg["stop"] = jax.random.PRNGKey(0), True
+
+
+def _initial(msg: dict[str, Any]) -> Any:
+    """Where a parameter would start."""
+    with _Keyless():
+        return msg["fn"](*msg["args"], **msg["kwargs"])
+
+
+def _features(name: str, net: Any, inputs: Float[Array, "B K"]) -> Float[Array, "B F"]:
+    """The inputs, and beside them what the network makes of them."""
+    if isinstance(net, tuple):
+        if not net:
+            return inputs
+        return jnp.concatenate([inputs, _perceptron(name, net, inputs)], axis=1)
+    register = _registration(net)
+    if register is None:
+        net = net(inputs.shape[1])
+        register = _registration(net)
+        if register is None:
+            raise TypeError(_not_a_network(net))
+    leaves = _Leaves(name)
+    with leaves:
+        outputs = register(name, net, inputs, leaves)
+    if jnp.ndim(outputs) != 2 or outputs.shape[0] != inputs.shape[0]:
+        raise ValueError(
+            f"net: found outputs of shape {jnp.shape(outputs)} for inputs {inputs.shape}, expected "
+            f"({inputs.shape[0]}, F); let the module return a vector for each datum"
+        )
+    return jnp.concatenate([inputs, outputs], axis=1)
+
+
+def _perceptron(name: str, widths: tuple[int, ...], inputs: Float[Array, "B K"]) -> Float[Array, "B F"]:
+    """tanh layers; weights start at N(0, 1/fan-in), biases at 0."""
+    for layer, width in enumerate(widths, start=1):
+        fan_in, dtype = inputs.shape[1], inputs.dtype
+
+        def start(key: Array, shape: tuple[int, int] = (fan_in, width), dtype: Any = dtype) -> Array:
+            return jax.random.normal(key, shape, dtype) / jnp.sqrt(float(shape[0])).astype(dtype)
+
+        weight = numpyro.param(f"{name}/layer{layer}/weight", start)
+        bias = numpyro.param(f"{name}/layer{layer}/bias", jnp.zeros(width, dtype))
+        inputs = jnp.tanh(inputs @ weight + bias)
+    return inputs
+
+
+def _equinox(name: str, module: Any, inputs: Array, leaves: _Leaves) -> Array:
+    return jax.vmap(eqx_module(name, module))(inputs)
+
+
+def _flax(name: str, module: Any, inputs: Array, leaves: _Leaves) -> Array:
+    # the function that comes back is bound to the weights it was started with
+    return flax_module(name, module, inputs).func(leaves.weights, inputs)
+
+
+def _flax_nnx(name: str, module: Any, inputs: Array, leaves: _Leaves) -> Array:
+    return nnx_module(name, module)(inputs)
+
+
+_REGISTRATIONS: dict[str, Callable[..., Array]] = {
+    "equinox.": _equinox,
+    "flax.linen.": _flax,
+    "flax.nnx.": _flax_nnx,
+}
+
+
+def _registration(net: Any) -> Callable[..., Array] | None:
+    """How NumPyro registers a module, told by the package of its base classes; None if it is no module."""
+    origins = [f"{each.__module__}." for each in type(net).__mro__]
+    for package, register in _REGISTRATIONS.items():
+        if any(origin.startswith(package) for origin in origins):
+            return register
+    return None
+
+
+def _not_a_network(found: Any) -> str:
+    return (
+        f"net: found {found!r}, expected widths such as (32, 32), an equinox or flax module, or a function of the "
+        "input dimension that returns one"
+    )
