@@ -29,6 +29,11 @@ def started(model, x=X, y=Y, **options):
     return guide, {name: site["value"] for name, site in sites.items() if site["type"] == "param"}
 
 
+def compiled(objective, model, guide):
+    """The loss as a function of parameters, inputs and targets."""
+    return jax.jit(lambda params, x, y: objective.loss(KEY, params, model, guide, x, y))
+
+
 def prior(model, **arguments):
     return handlers.trace(handlers.seed(model, KEY)).get_trace(X, **arguments)
 
@@ -122,6 +127,7 @@ def test_the_exact_gp_refuses_a_minibatch():
 def test_objective_and_prediction_of_several_columns_are_those_of_each():
     both = sparse_gp_regression(3, num_outputs=2, noise=0.1)
     one = sparse_gp_regression(3, noise=0.1)
+    alone = Guide(one)
     guide, params = started(both)
     params["gp/u_loc"] = jnp.array([[0.4, -0.2, 0.7], [-0.5, 0.1, 0.3]])
     params["gp/u_scale"] = jnp.stack([0.5 * jnp.eye(3), jnp.eye(3) + jnp.tril(jnp.full((3, 3), 0.2))])
@@ -130,16 +136,13 @@ def test_objective_and_prediction_of_several_columns_are_those_of_each():
         for p in range(2)
     ]
     for objective in (PowerEP(0.5), BlackBoxAlpha(0.5)):
-        whole = float(objective.loss(KEY, params, both, guide, X, Y))
-        parts = [
-            float(objective.loss(KEY, q, one, Guide(one), X, Y[:, p : p + 1])) for p, q in enumerate(columns)
-        ]
-        assert whole == pytest.approx(sum(parts), rel=1e-12)
+        whole = compiled(objective, both, guide)(params, X, Y)
+        column = compiled(objective, one, alone)
+        parts = [float(column(q, X, Y[:, p : p + 1])) for p, q in enumerate(columns)]
+        assert float(whole) == pytest.approx(sum(parts), rel=1e-12)
     new = X[:3] + 0.2
     whole = predict(KEY, both, guide, params, new, Y[:3], num_samples=2)
-    parts = [
-        predict(KEY, one, Guide(one), q, new, Y[:3, p : p + 1], num_samples=2) for p, q in enumerate(columns)
-    ]
+    parts = [predict(KEY, one, alone, q, new, Y[:3, p : p + 1], num_samples=2) for p, q in enumerate(columns)]
     for quantity in ("f_mean", "f_variance", "mean", "variance"):
         together = np.concatenate([getattr(part, quantity) for part in parts], 1)
         np.testing.assert_allclose(getattr(whole, quantity), together, rtol=1e-12)
@@ -166,7 +169,8 @@ def test_several_columns_through_a_hidden_layer():
     spread = np.sqrt([0.3, 0.4])
     for objective in (PowerEP(0.0, 2), PowerEP(0.5, 2)):
         evidence = stats.norm.logpdf(Y, X, spread).sum()
-        assert -float(objective.loss(KEY, params, model, guide, X, Y)) == pytest.approx(evidence, abs=1e-4)
+        found = -float(compiled(objective, model, guide)(params, X, Y))
+        assert found == pytest.approx(evidence, abs=1e-4)
     draws = 4000
     found = predict(KEY, model, guide, params, X[:2], Y[:2], num_samples=draws)
     # given h a prediction has the variance of y's noise: that of h is left to the draws
