@@ -1,7 +1,9 @@
 """Nested families: parameters at which a richer guide is the distribution that a poorer one has found.
 
 ``Conditional() ⊇ MeanField, DoublyStochastic``;  ``Conditional(tied=True), Conditional(free=True), Markov ⊇
-MeanField``;  ``FullRank ⊇ Diagonal`` (design, section 4). A richer guide that is trained from there ends no lower.
+MeanField``;  a rule with full noise, or across outputs, contains the one without;  ``FullRank, LowRank ⊇ Diagonal``;
+``AcrossOutputs, LayerChain, Coupled ⊇ FullRank`` (design, section 4). A richer guide that is trained from there ends no
+lower.
 """
 
 from __future__ import annotations
@@ -10,40 +12,68 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.scipy.linalg import block_diag
 from numpyro.handlers import seed, substitute, trace
 
-from ppl_dgp.guides import Conditional, Diagonal, DoublyStochastic, FullRank, Guide, Markov, MeanField
-from ppl_dgp.guides.hidden import Params
+from ppl_dgp.guides.conditional import Coupled, Free, Tied
+from ppl_dgp.guides.guide import Guide
+from ppl_dgp.guides.hidden import DoublyStochastic, Markov, MeanField, Params
+from ppl_dgp.guides.inducing import AcrossOutputs, Diagonal, FullRank, LayerChain, LowRank
+from ppl_dgp.guides.inducing import Coupled as CoupledLayers
 
 #: (poorer, richer): which of the richer rule's parameters vanish where it is the poorer; the others that it adds stay
-#: at their starts, which for a coupled rule are the model's own conditional
+#: at their starts: for a coupled rule the model's own conditional, for links between layers 0
 _HIDDEN: dict[tuple[type, type], tuple[str, ...]] = {
+    (MeanField, MeanField): (),
     (MeanField, Markov): ("slope",),
-    (MeanField, type(Conditional())): ("gain",),
-    (MeanField, type(Conditional(tied=True))): ("gain", "residual"),
-    (MeanField, type(Conditional(free=True))): ("weights",),
-    (DoublyStochastic, type(Conditional())): (),
+    (MeanField, Coupled): ("gain",),
+    (MeanField, Tied): ("gain", "residual"),
+    (MeanField, Free): ("weights",),
+    (Markov, Markov): (),
+    (Free, Free): (),
+    (DoublyStochastic, Coupled): (),
 }
-_INDUCING: dict[tuple[type, type], tuple[str, ...]] = {(Diagonal, FullRank): ()}
+_INDUCING: dict[tuple[type, type], tuple[str, ...]] = {
+    (poor, rich): ("factor",) if rich is LowRank else ()
+    for poor, riches in {
+        Diagonal: (FullRank, LowRank, AcrossOutputs, LayerChain, CoupledLayers),
+        FullRank: (AcrossOutputs, LayerChain, CoupledLayers),
+    }.items()
+    for rich in riches
+}
+#: of the deviations: what the factors of a low-rank rule are shrunk to, for at 0 their gradient would vanish
+_SLIGHT = 1e-3
+#: parameters whose shapes may differ between nested rules
+_RESHAPED = ("_scale", "_weights", "_factor")
 
 
 def nested_start(poorer: Guide, richer: Guide, params: Params, *args: Any, **kwargs: Any) -> Params:
     """Parameters of ``richer`` at which it is ``poorer`` at ``params``, for ``fit_svi(start=…)``.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from ppl_dgp import Guide, Markov, MeanField, PowerEP, deep_gp, fit_svi
+    >>> key, x = jax.random.key(0), jnp.linspace(-1.0, 1.0, 8)[:, None]
+    >>> y, model = jnp.sign(x), deep_gp((1, 1), 4)
+    >>> poorer, richer = Guide(model, hidden=MeanField()), Guide(model, hidden=Markov())
+    >>> fit = fit_svi(key, model, poorer, PowerEP(0.0), x, y, steps=2)
+    >>> start = nested_start(poorer, richer, fit.params, x, y)
+    >>> fit_svi(key, model, richer, PowerEP(0.0), x, y, steps=2, start=start).steps
+    2
 
     :param poorer: the guide that was fitted.
     :param richer: a guide of the same model, each of whose rules contains the poorer one's or is the same.
     :param params: constrained parameters of model and poorer guide, as ``Fit.params``; not changed.
     :param args: what the guides are called with, ``x, y``: all rows.
     :returns: ``params`` with those of the richer guide. The ``residual`` of a tied rule, which must be positive, is as
-        small as the precision of the floats.
+        small as the precision of the floats, and the factors of a low-rank rule a thousandth of the deviations.
     :raises ValueError: if the guides have different models, or a rule of the richer does not contain the poorer's.
     """
     if poorer.model is not richer.model:
         raise ValueError("richer: found a guide of another model; expected one of the same model object")
-    vanishing = _contained("hidden", poorer.hidden, richer.hidden, _HIDDEN)
-    _contained("inducing", poorer.inducing, richer.inducing, _INDUCING)
-    # scales are left out: the richer guide's own show whether they are deviations or Cholesky factors
-    common = {name: value for name, value in params.items() if not name.endswith("_scale")}
+    hidden = _contained("hidden", poorer.hidden, richer.hidden, _HIDDEN)
+    inducing = _contained("inducing", poorer.inducing, richer.inducing, _INDUCING)
+    # left out, so that the richer guide shows the shapes it has
+    common = {name: value for name, value in params.items() if not name.endswith(_RESHAPED)}
     found = dict(params)
     for name, site in (
         trace(substitute(seed(richer, jax.random.PRNGKey(0)), common)).get_trace(*args, **kwargs).items()
@@ -51,34 +81,61 @@ def nested_start(poorer: Guide, richer: Guide, params: Params, *args: Any, **kwa
         if site["type"] == "param":
             found[name] = _widened(name, found.get(name, site["value"]), site["value"])
         elif site["type"] == "sample" and site["infer"].get("role") == "hidden":
-            for parameter in vanishing:
+            for parameter in hidden:
                 full = found[f"{name}_{parameter}"]
                 least = jnp.finfo(full.dtype).eps if parameter == "residual" else 0.0
                 found[f"{name}_{parameter}"] = jnp.full_like(full, least)
+        elif site["type"] == "sample" and site["infer"].get("role") == "inducing":
+            for parameter in inducing:
+                factor = found[f"{name}_{parameter}"]
+                scale = _SLIGHT * found[f"{name}_scale"][..., None]
+                found[f"{name}_{parameter}"] = scale * factor / jnp.abs(factor).max()
     return found
 
 
+def contains(richer: Guide, poorer: Guide) -> bool:
+    """Whether each rule of ``richer`` contains that of ``poorer`` or is the same, and one of them differs."""
+    hidden = _nested(poorer.hidden, richer.hidden, _HIDDEN)
+    inducing = _nested(poorer.inducing, richer.inducing, _INDUCING)
+    return hidden and inducing and (poorer.hidden, poorer.inducing) != (richer.hidden, richer.inducing)
+
+
 def _widened(name: str, value: Any, own: Any) -> Any:
-    """Standard deviations as the diagonal of a Cholesky factor, where the richer guide has factors."""
-    if jnp.shape(value) == jnp.shape(own):
+    """A parameter of the poorer guide in the shape that the richer one's ``own`` has."""
+    wanted, wide = jnp.shape(own), value
+    identity = lambda size: jnp.eye(size, dtype=value.dtype)  # noqa: E731
+    if jnp.shape(value) == wanted:
         return value
-    if jnp.ndim(own) == jnp.ndim(value) + 1:
-        return value[..., None] * jnp.eye(value.shape[-1], dtype=value.dtype)
+    if name.endswith("_weights") and jnp.ndim(value) == 3:
+        # each output listens to its own u alone
+        wide = value[:, :, None, :] * identity(value.shape[1])[None, :, :, None]
+    elif name.endswith("_scale") and len(wanted) == jnp.ndim(value) + 1:
+        # deviations are the diagonal of a Cholesky factor
+        wide = value[..., None] * identity(value.shape[-1])
+    elif name.endswith("u_scale"):
+        # one factor for all outputs has those of the outputs as its blocks
+        wide = block_diag(*(value if value.ndim == 3 else value[..., None] * identity(value.shape[-1])))
+    if jnp.shape(wide) == wanted:
+        return wide
     raise ValueError(
-        f"richer: found {name!r} of shape {jnp.shape(own)}, expected to hold the poorer guide's {jnp.shape(value)}; "
+        f"richer: found {name!r} of shape {wanted}, expected to hold the poorer guide's {jnp.shape(value)}; "
         "give it a rule as full as the poorer's"
     )
+
+
+def _nested(low: Any, high: Any, known: dict[tuple[type, type], tuple[str, ...]]) -> bool:
+    """Whether the rule ``high`` contains, or is, the rule ``low``."""
+    wide = lambda rule: getattr(rule, "full", False) or getattr(rule, "across_outputs", False)  # noqa: E731
+    return low == high or ((type(low), type(high)) in known and (wide(high) or not wide(low)))
 
 
 def _contained(
     argument: str, low: Any, high: Any, known: dict[tuple[type, type], tuple[str, ...]]
 ) -> tuple[str, ...]:
     """The parameters that vanish where the rule ``high`` is ``low``; refuses rules that are not nested."""
-    if type(low) is type(high):
-        return ()
-    if (type(low), type(high)) not in known:
+    if not _nested(low, high, known):
         rules = ", ".join(["the same rule", *(rich.__name__ for poor, rich in known if poor is type(low))])
         raise ValueError(
-            f"richer: found {argument}={high!r}, which does not contain {low!r}; expected {rules}"
+            f"richer: found {argument}={high!r}, which does not contain {low!r}; expected {rules}, and as full"
         )
-    return known[type(low), type(high)]
+    return () if low == high else known[type(low), type(high)]
