@@ -149,10 +149,9 @@ def test_each_row_has_its_own_distribution_among_any_others():
     assert float(jnp.ptp(new["scale"])) > 1e-3
 
 
-@pytest.mark.parametrize("net", ["widths", "equinox"])
-def test_minibatches_average_to_the_full_batch(net):
+def test_minibatches_average_to_the_full_batch():
     model = layers(0.8)
-    guide = Guide(model, hidden=Amortised(NETS[net], MeanField()))
+    guide = Guide(model, hidden=Amortised((4,), MeanField()))
     params = elsewhere(started(guide))
     step = jax.jit(jax.value_and_grad(
         lambda q, x, y, index: MOMENTS.loss(KEY, q, model, guide, x, y, index=index, size=4)
@@ -202,9 +201,14 @@ def prior_u(depth):
     }
 
 
-@pytest.mark.parametrize("objective", [PowerEP(0.0), PowerEP(0.5, 2), Trace_ELBO()], ids=str)
 @pytest.mark.parametrize(
-    "depth, base", [(2, MeanField()), (2, Conditional(free=True)), (3, Markov())], ids=str
+    "depth, base, objective",
+    [
+        (2, MeanField(), PowerEP(0.0)),
+        (2, MeanField(), Trace_ELBO()),
+        (2, Conditional(free=True), PowerEP(0.5, 2)),
+        (3, Markov(), PowerEP(0.5, 2)),
+    ],
 )
 def test_a_linear_network_holds_the_posterior(depth, base, objective):
     """Where q(h) is the posterior the weight is the evidence at every draw."""
@@ -242,6 +246,7 @@ def test_it_reaches_the_optimum_of_a_mean_field():
     assert value == pytest.approx(evidence(3) - len(X) * gap, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_it_is_trained_to_the_posterior_on_minibatches(tmp_path):
     """A module of equinox, from the model's own conditional; resumed from a checkpoint the numbers are the same."""
     model = layers(1e-12)
@@ -265,8 +270,7 @@ def test_it_is_trained_to_the_posterior_on_minibatches(tmp_path):
     assert found.mean.shape == (4, 1)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.5])
-def test_missing_entries_are_zero_and_flagged(alpha):
+def test_missing_entries_are_zero_and_flagged():
     y = Y.at[1].set(jnp.nan)
 
     def model(x, y):
@@ -284,16 +288,15 @@ def test_missing_entries_are_zero_and_flagged(alpha):
     loc = hidden(guide, params | {"layer1/u": jnp.zeros((1, 2))}, y=y)["loc"]
     expected = X + 0.1 * X + jnp.where(jnp.isnan(y), 0.0, 0.7 * y - 0.4)
     np.testing.assert_allclose(loc, expected, atol=1e-12)
-    gradients = jax.jit(jax.grad(lambda q: PowerEP(alpha, 2).loss(KEY, q, model, guide, X, y)))(params)
+    gradients = jax.jit(jax.grad(lambda q: PowerEP(0.5, 2).loss(KEY, q, model, guide, X, y)))(params)
     assert all(bool(jnp.isfinite(each).all()) for each in gradients.values())
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.5])
-def test_every_weight_has_a_gradient(alpha):
-    model = layers(0.8, 3)
+def test_every_weight_has_a_gradient():
+    model = layers(0.8)
     guide = Guide(model, hidden=Amortised((3,), Conditional()))
     params = elsewhere(started(guide), 0.1)
-    gradients = jax.jit(jax.grad(lambda q: PowerEP(alpha, 2).loss(KEY, q, model, guide, X, Y)))(params)
+    gradients = jax.jit(jax.grad(lambda q: PowerEP(0.5, 2).loss(KEY, q, model, guide, X, Y)))(params)
     for name, gradient in gradients.items():
         assert bool(jnp.isfinite(gradient).all()), name
         assert float(jnp.abs(gradient).max()) > 0.0, name
