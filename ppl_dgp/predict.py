@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from numpyro.handlers import replay, seed, substitute, trace
 from numpyro.primitives import Messenger
 
-from ppl_dgp.gp import Carrying, Emission, emission_of
+from ppl_dgp.gp import Carrying, Emission, Propagation, check_propagation, emission_of
 from ppl_dgp.guides import Guide
 from ppl_dgp.likelihoods import Gaussian
 from ppl_dgp.linalg import cholesky
@@ -54,6 +54,8 @@ def predict(
     num_samples: int = 100,
     levels: Sequence[float] = (),
     samples: bool = False,
+    row_by_row: bool = False,
+    propagation: Propagation = "draws",
     batch_size: int = 1000,
 ) -> Prediction:
     """Predict at the rows of x, the predictive a mixture over ``num_samples`` draws of the hidden layers.
@@ -66,21 +68,30 @@ def predict(
     :param y: targets (N, P); their log density is then returned.
     :param levels: quantiles of y wanted, each in (0, 1).
     :param samples: whether to return draws of y, (S, N, P).
+    :param row_by_row: whether every row meets the same draws, so that what is said of it depends on no other row, nor
+        on their order; the ``samples`` of different rows then belong together in no other sense.
+    :param propagation: "draws" of the hidden layers, or in their place "moments", "full-moments" or "linearised"
+        (Bui 2017, 4.6): one Gaussian, exact in its moments for two layers, usually too wide or (linearised) too narrow.
     :param batch_size: rows per compiled call: memory is of order ``num_samples`` · ``batch_size``.
-    :raises ValueError: for x that is no matrix, without rows or not finite, or for a level outside (0, 1).
+    :raises ValueError: for x that is no matrix, without rows or not finite, for a level outside (0, 1), for a
+        propagation that is unknown, or moments under a q(u) that links layers or outputs.
     """
     rows = np.asarray(x)
     _check(rows, levels, num_samples, batch_size)
+    check_propagation(propagation)
+    if propagation != "draws" and not (levels or samples) and isinstance(guide, Guide) and guide.others is None:
+        num_samples = 1  # nothing is left to draw
     num_rows, size = rows.shape[0], min(batch_size, rows.shape[0])
     targets = None if y is None else np.asarray(y).reshape(num_rows, -1)
-    program = _program(model, guide, num_samples, tuple(levels), samples)
+    program = _program(model, guide, num_samples, tuple(levels), samples, row_by_row, propagation)
     blocks: list[dict[str, np.ndarray]] = []
     for start in range(0, num_rows, size):
         # the last block is filled up with its first row, so that one shape is compiled
         take = np.arange(start, start + size)
         take[take >= num_rows] = start
         block_y = None if targets is None else jnp.asarray(targets[take])
-        result = program(jax.random.fold_in(key, start), params, jnp.asarray(rows[take]), block_y)
+        block_key = jax.random.fold_in(key, 0 if row_by_row else start)
+        result = program(block_key, params, jnp.asarray(rows[take]), block_y)
         blocks.append({name: np.asarray(value) for name, value in result.items()})
     axis = {"quantiles": 1, "samples": 1}
     joined = {
@@ -190,15 +201,18 @@ def global_sites(
     x: Array,
     kind: Carrying = "moments",
     draw: Carrying = "local_draw",
+    propagation: Propagation = "draws",
 ) -> tuple[dict[str, dict[str, Any]], Carried]:
     """A run of the guide for new rows: its sites outside the data plate, and the carrier of their inducing outputs.
 
     :param kind: how u is carried, but for functions used more than once, of which there is one joint draw.
     :param draw: what takes the place of moments where these would be wrong.
+    :param propagation: how the hidden layers are carried.
     """
     key_guide, key_carry = jax.random.split(key)
     new_rows = guide.with_model_hidden() if isinstance(guide, Guide) else guide
-    sites = trace(substitute(seed(new_rows, key_guide), params)).get_trace(x)
+    run = trace(substitute(seed(new_rows, key_guide), params))
+    sites = run.get_trace(x)
     found = {
         name: site
         for name, site in sites.items()
@@ -209,8 +223,13 @@ def global_sites(
         for name, site in found.items()
         if site["infer"].get("role") == "inducing" or name.endswith("/u")
     }
-    carried = Carried(possible_carrying(wishes, found, draw), x.shape[0], key_carry)
+    drawn = {name: site for name, site in sites.items() if site["type"] == "sample"}
+    how = {name: propagation for name, site in drawn.items() if site["infer"].get("role") == "hidden"}
+    carried = Carried(possible_carrying(wishes, found, draw), x.shape[0], key_carry, propagation=how)
     carried.answer_all(found)
+    if carried.propagation:
+        with carried:  # the guide's run answers for the model's
+            run.get_trace(x)
     return found, carried
 
 
@@ -223,13 +242,14 @@ def _emission(
     *,
     joint_draw: bool = False,
     joint_rows: bool = False,
+    propagation: Propagation = "draws",
 ) -> Emission:
     """The distribution of y at new rows given one draw of the globals' rest and of the hidden layers."""
     key_globals, key_model = jax.random.split(key)
     kind: Carrying = "joint_draw" if joint_draw else "moments"
     # rows that are drawn jointly share one function, so where u is drawn it is one draw too
     draw: Carrying = "joint_draw" if joint_rows else "local_draw"
-    globals_, carried = global_sites(key_globals, guide, params, x, kind, draw)
+    globals_, carried = global_sites(key_globals, guide, params, x, kind, draw, propagation)
     program = seed(replay(model, globals_), key_model)
     rows = _JointRows() if joint_rows else Messenger()
     with carried:
@@ -258,13 +278,15 @@ def _program(
     num_samples: int,
     levels: tuple[float, ...],
     samples: bool,
+    row_by_row: bool,
+    propagation: Propagation,
 ) -> Callable[..., dict[str, Array]]:
     """One compiled block of rows: the mixture's moments, and on request quantiles, draws and log density."""
 
     def block(key: Array, params: Parameters, x: Array, y: Array | None) -> dict[str, Array]:
         def one(sample_key: Array) -> dict[str, Array]:
             key_run, key_y = jax.random.split(sample_key)
-            emission = _emission(key_run, model, guide, params, x)
+            emission = _emission(key_run, model, guide, params, x, propagation=propagation)
             mean, variance = emission.mean, emission.variance
             found = {
                 "f_mean": emission.marginal.mean,
@@ -293,4 +315,13 @@ def _program(
             result["log_density"] = logsumexp(draws["log_density"], axis=0) - jnp.log(float(num_samples))
         return result
 
-    return jax.jit(block)
+    def each(key: Array, params: Parameters, x: Array, y: Array | None) -> dict[str, Array]:
+        alone = lambda row, target: block(key, params, row[None], None if y is None else target[None])  # noqa: E731
+        found = jax.vmap(alone)(x, x if y is None else y)
+        first = {"quantiles": 1, "samples": 1}
+        return {
+            name: jnp.moveaxis(jnp.take(value, 0, 1 + first.get(name, 0)), 0, first.get(name, 0))
+            for name, value in found.items()
+        }
+
+    return jax.jit(each if row_by_row else block)

@@ -27,6 +27,7 @@ from ppl_dgp.linalg import cholesky, inverse_lower
 from ppl_dgp.means import Linear
 from ppl_dgp.models import deep_gp
 from ppl_dgp.objectives import BlackBoxAlpha, PowerEP
+from ppl_dgp.predict import predict
 from ppl_dgp.propagation import linearised, matched, matched_covariance
 
 KEY = jax.random.PRNGKey(4)
@@ -212,3 +213,18 @@ def test_black_box_alpha_takes_moments_of_the_models_own_conditional():
     guide, params = started(MomentMatched("full-moments"))
     value, gradient = jax.value_and_grad(lambda p: BlackBoxAlpha(0.5).loss(KEY, p, DEEP, guide, X, Y))(params)
     assert np.isfinite(value) and all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+
+
+def test_prediction_by_moments_is_the_mixtures_for_two_layers():
+    """Mean and variance of y are exact; the density is one Gaussian's, the mixture's is another."""
+    guide, params = started(DoublyStochastic(), TWO)
+    found = predict(KEY, TWO, guide, params, X, Y, propagation="full-moments")
+    drawn = predict(KEY, TWO, guide, params, X, Y, num_samples=20_000)
+    error = np.sqrt(drawn.f_variance / 20_000)
+    np.testing.assert_array_less(np.abs(found.mean - drawn.mean), 4.5 * error)
+    # four moments of a Gaussian-like mixture: its variance is known to about sqrt(2/S), three times that here
+    np.testing.assert_allclose(found.variance, drawn.variance, rtol=3.0 * 4.5 * np.sqrt(2 / 20_000))
+    single = (
+        -0.5 * np.log(2 * np.pi * found.variance) - 0.5 * (np.asarray(Y) - found.mean) ** 2 / found.variance
+    )
+    np.testing.assert_allclose(found.log_density, single[:, 0], rtol=1e-9)
