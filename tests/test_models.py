@@ -150,6 +150,21 @@ def test_objective_and_prediction_of_several_columns_are_those_of_each():
     np.testing.assert_allclose(whole.log_density, parts[0].log_density + parts[1].log_density, rtol=1e-12)
 
 
+def test_row_by_row_a_prediction_is_that_of_a_table_of_one_row():
+    model = deep_gp((1,), 3, num_outputs=2)
+    guide, params = started(model, hidden=DoublyStochastic())
+    settings = {"num_samples": 4, "levels": (0.2, 0.8), "samples": True}
+    whole = predict(KEY, model, guide, params, X[:3], Y[:3], row_by_row=True, batch_size=2, **settings)
+    for n in range(3):
+        alone = predict(KEY, model, guide, params, X[n : n + 1], Y[n : n + 1], **settings)
+        for quantity in ("f_mean", "f_variance", "mean", "variance", "log_density"):
+            np.testing.assert_allclose(getattr(whole, quantity)[n], getattr(alone, quantity)[0], rtol=1e-10)
+        for quantity in ("quantiles", "samples"):
+            np.testing.assert_allclose(
+                getattr(whole, quantity)[:, n], getattr(alone, quantity)[:, 0], rtol=1e-10
+            )
+
+
 def test_several_columns_through_a_hidden_layer():
     """Without kernels h = x + ε, y = h + ε in each column: evidence and prediction are Gaussian."""
 
