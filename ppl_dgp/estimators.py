@@ -117,7 +117,9 @@ class _Regressor(RegressorMixin, BaseEstimator):
         params = {name: jnp.asarray(value) for name, value in self.params_.items()}
         x = jnp.asarray(self.x_units_.transform(rows))
         key = jax.random.key(self._seed + 1)
-        return predict(key, model, guide, params, x, num_samples=self.num_samples, levels=tuple(levels))
+        # a row's prediction must not depend on the rows beside it: that is scikit-learn's contract
+        settings: dict[str, Any] = dict(num_samples=self.num_samples, levels=tuple(levels), row_by_row=True)
+        return predict(key, model, guide, params, x, **settings)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -134,7 +136,8 @@ class SparseGPRegressor(_Regressor):
         kernel: rbf, matern12, matern32, matern52, rational-quadratic, periodic, linear or constant, or several
             with + and * between, such as rbf+linear.
         num_inducing: inducing points M; fewer where there are fewer rows.
-        inducing_rule: full-rank or diagonal covariance of q(u).
+        inducing_rule: of q(u): full-rank, diagonal or low-rank covariance, or across-outputs; of a deep GP also
+            layer-chain or coupled.
         objective: power-ep or black-box-alpha. alpha: 0 (the ELBO) to 1.
         num_particles: draws per step; 1 at alpha 0, else 8, if None.
         steps: of Adam, at `learning_rate`. batch_size: rows per step; all if None.
@@ -154,7 +157,8 @@ class DeepGPRegressor(_Regressor):
 
     Args:
         widths: outputs of each hidden layer.
-        hidden: mean-field, markov, conditional, conditional-tied, conditional-free or doubly-stochastic.
+        hidden: mean-field, markov, conditional, conditional-tied, conditional-free, conditional-across,
+            doubly-stochastic, moment-matched, nested-compression or amortised.
         kernel, num_inducing, inducing_rule, objective, alpha, num_particles, steps, batch_size, learning_rate,
             num_samples, random_state: as in `SparseGPRegressor`, the first three for every layer.
     """

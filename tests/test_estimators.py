@@ -107,6 +107,8 @@ def test_deep_gp_predicts_several_targets_in_their_shape() -> None:
     mean, deviation = model.predict(x[:7], return_std=True)
     assert mean.shape == deviation.shape == (7, 2) and (deviation > 0).all()
     assert_array_equal(model.predict(x[:7]), mean)
+    # whatever rows stand beside them
+    assert_allclose(model.predict(x)[:7], mean, rtol=1e-9)
     assert model.score(x, targets) > 0.5
 
 
