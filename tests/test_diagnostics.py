@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from scipy.stats import multivariate_normal, norm
 
-from ppl_dgp.diagnostics import compare, khat, tabulate, to_arviz
+from ppl_dgp.diagnostics import compare, khat, scores, tabulate, to_arviz
 from ppl_dgp.diagnostics.arviz_api import ONE, container, group, load, pareto_smoothed, save
 from ppl_dgp.diagnostics.draws import joint_draws
 from ppl_dgp.diagnostics.layers import layer_maps
@@ -22,7 +22,7 @@ from ppl_dgp.kernels import Matern32
 from ppl_dgp.models.deep_gp import deep_gp
 from ppl_dgp.models.gp_regression import exact_gp_regression, sparse_gp_regression
 from ppl_dgp.objectives import PowerEP
-from ppl_dgp.predict import predict
+from ppl_dgp.predict import Prediction, predict
 
 KEY = jax.random.key(5)
 ROWS = 30
@@ -282,8 +282,27 @@ def test_comparison_needs_something_to_compare(table):
         compare(KEY, x, y, None, None, lambda: deep_gp((2,), 5), {"a": Guide}, target_scale=0.0)
     with pytest.raises(ValueError, match="starts: found 'b' for 'a'"):
         compare(KEY, x, y, None, None, lambda: deep_gp((2,), 5), {"a": Guide, "b": Guide}, starts={"a": "b"})
+    hand = {"a": lambda model: lambda x, y: None, "b": Guide}
+    with pytest.raises(TypeError, match="starts: found a function for 'a', expected a Guide"):
+        compare(KEY, x, y, None, None, lambda: deep_gp((2,), 5), hand, starts={"b": "a"})
     with pytest.raises(ValueError, match="rows: found none"):
         tabulate({})
+
+
+def test_scores_are_those_of_a_normal_in_the_units_asked_for():
+    y, ones = np.array([[0.0], [3.0]]), np.ones((2, 1))
+    density = norm.logpdf(y[:, 0], 1.0, 2.0)
+    found = Prediction(
+        ones, ones, ones, 4 * ones, (0.025, 0.975), np.stack([-2.9 * ones, 2.9 * ones]), None, density
+    )
+    expected = {
+        "test_log_density": density.mean() - np.log(5.0),
+        "test_rmse": 5.0 * np.sqrt(2.5),
+        "coverage95": 0.5,
+    }
+    assert scores(found, y, 5.0) == pytest.approx(expected, rel=1e-12)
+    with pytest.raises(ValueError, match="prediction: found no log density"):
+        scores(dataclasses.replace(found, log_density=None), y)
 
 
 def test_comparison_starts_a_richer_guide_at_the_optimum_of_a_poorer_one(table):

@@ -176,12 +176,15 @@ def compare(
 
     combinations(settings, lists)  # refuses before anything is loaded
     bar = not quiet and not as_json and sys.stderr.isatty()
-    folder, table = run(source, settings, lists, out, resume, bar, _sayer(quiet))
+    folder, comparison, table = run(source, settings, lists, out, resume, bar, _sayer(quiet))
     if as_json:
         fits = json.loads(table.reset_index().to_json(orient="records"))
         _print_json({"fits": fits, "directory": str(folder), "config": settings.to_json() | lists})
     else:
-        _print_table(f"{source} ({folder})", table)
+        from rich.console import Console
+
+        console = Console(width=None if sys.stdout.isatty() else 160)
+        console.print(comparison.to_rich(f"{source} ({folder})"))
 
 
 @app.command()
@@ -282,14 +285,3 @@ def _print_record(folder: str, record: Any) -> None:
         text = "–" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
         table.add_row(name.replace("_", " "), text)
     Console().print(table)
-
-
-def _print_table(title: str, frame: Any) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("", *(name.replace("_", " ") for name in frame.columns), title=title)
-    for name, row in frame.iterrows():
-        values = row.astype(float)
-        table.add_row(str(name), *("–" if value != value else f"{value:.4g}" for value in values))
-    Console(width=None if sys.stdout.isatty() else 160).print(table)

@@ -17,7 +17,7 @@ from ppl_dgp.checkpoint import INDEX
 from ppl_dgp.cli import run_directory
 from ppl_dgp.cli.artefacts import trust, write_figures, write_posterior
 from ppl_dgp.cli.errors import BadInput, Stopped
-from ppl_dgp.cli.programs import Program, build, elbo, predict_rows, train
+from ppl_dgp.cli.programs import Program, build, elbo, predict_rows, start_at, train
 from ppl_dgp.cli.report import finite, in_units, metrics, nats_per_row, prediction_frame
 from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.settings import Settings
@@ -137,12 +137,16 @@ def run(
     resume: bool,
     progress: bool,
     say: Callable[[str], None] = lambda text: None,
+    poorer: Path | None = None,
 ) -> Record:
-    """Train and evaluate in `folder`, in the precision of the settings. Raises Stopped when interrupted."""
+    """Train and evaluate in `folder`, in the precision of the settings. Raises Stopped when interrupted.
+
+    `poorer` is the directory of a run whose guide this one's contains: training begins at its optimum.
+    """
     program = build(record.settings, len(record.target_names))
     with jax.enable_x64(record.settings.precision == "float64"):
         try:
-            return _run(folder, record, task, program, resume, progress, say)
+            return _run(folder, record, task, program, resume, progress, say, poorer)
         except Interrupted as stop:
             raise Stopped(
                 f"interrupted after {stop.fit.steps} steps; {str(folder)!r} holds the fit so far, {CONTINUE}"
@@ -159,6 +163,7 @@ def _run(
     resume: bool,
     progress: bool,
     say: Callable[[str], None],
+    poorer: Path | None,
 ) -> Record:
     existed = folder.exists()
     earlier = run_directory.read(folder) if resume else None
@@ -168,9 +173,13 @@ def _run(
     training = {"x": x, "y": y} if program.guide is None else {}
     try:
         continued = resume and (saved / INDEX).is_file()
+        start = None
+        if poorer is not None and not continued:
+            params, _ = run_directory.load_parameters(poorer)
+            start = start_at(program, run_directory.read(poorer).settings, params, x, y)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", JitterWarning)  # said below, as a note
-            fitted = train(program, x, y, checkpoint=saved, resume=continued, progress=progress)
+            fitted = train(program, x, y, start=start, checkpoint=saved, resume=continued, progress=progress)
     except Interrupted as stop:
         run_directory.save_parameters(folder, stop.fit.params, training)
         run_directory.write(folder, dataclasses.replace(record, status="interrupted"))
@@ -192,7 +201,7 @@ def _run(
 def finish(folder: Path, record: Record, task: Task, program: Program, fitted: Fit) -> Record:
     """Evaluate a fit on its rows and write everything of the run directory but the parameters."""
     x, y = task.rows(task.train_rows)
-    bound, error = elbo(program, fitted.params, x, y)
+    bound, error = elbo(program, fitted, x, y)
     tested = len(task.test_rows) > 0
     rows = task.test_rows if tested else task.train_rows
     found = predict_rows(program, fitted.params, *task.rows(rows), training=(x, y))

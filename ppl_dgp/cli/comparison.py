@@ -14,9 +14,10 @@ import pandas as pd
 from ppl_dgp.cli import run_directory
 from ppl_dgp.cli.commands import Task, load_task, record_of, run
 from ppl_dgp.cli.errors import BadInput
+from ppl_dgp.cli.programs import contained
 from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.settings import Settings
-from ppl_dgp.diagnostics.compare import tabulate
+from ppl_dgp.diagnostics.compare import Comparison, tabulate
 
 UNUSED_BY_SPARSE = ("hidden",)
 UNUSED_BY_EXACT = ("hidden", "inducing_rule", "objective", "alpha")
@@ -46,10 +47,12 @@ def compare(
     resume: bool,
     progress: bool,
     say: Any,
-) -> tuple[Path, pd.DataFrame]:
+) -> tuple[Path, Comparison, pd.DataFrame]:
     """Fit every combination and write `comparison.csv` and `comparison.png` beside their run directories.
 
-    With `resume`, runs that are done are kept and the others continued. Raises as `fit` does.
+    A guide that contains others of the list begins at the optimum of the one with the highest ELBO, whose seconds come
+    on top of its own. With `resume`, runs that are done are kept and the others continued. Returns the directory, the
+    comparison, and its table by the names of the runs. Raises as `fit` does.
     """
     settings = combinations(base, lists)
     if resume:
@@ -66,19 +69,41 @@ def compare(
     records = {name: record_of(source, task, each) for name, each in settings.items()}
     for note in task.table.notes:
         say(f"note: {note}")
+    found: dict[str, dict[str, Any]] = {}
+
+    def measured(name: str) -> dict[str, Any]:
+        """The measures of a run, made after those it begins at."""
+        if name not in found:
+            record = records[name]
+            poorer = [each for each in records if contained(records[each].settings, record.settings)]
+            best = max(poorer, key=lambda each: _height(measured(each)), default=None)
+            if best is not None:
+                say(f"note: {name} begins at the optimum of {best}")
+            beginning = None if best is None else folder / _folder_name(best)
+            found[name] = _row(folder / _folder_name(name), record, task, progress, beginning)
+        return found[name]
+
     rows = {}
     for name, record in records.items():
-        place = folder / name.replace(" ", "_").replace("=", "")
         alpha = float("nan") if record.settings.model == "gp" else record.settings.alpha
-        rows[name.partition(" alpha=")[0], alpha] = partial(_row, place, record, task, progress)
+        rows[name.partition(" alpha=")[0], alpha] = partial(measured, name)
     comparison = tabulate(rows, say)
     table = comparison.table.set_index(pd.Index(list(records), name="fit")).drop(columns=["fit", "alpha"])
     run_directory.place(folder / "comparison.csv", table.to_csv)
     run_directory.place(folder / "comparison.png", partial(comparison.figure().savefig, dpi=120))
-    return folder, table
+    return folder, comparison, table
 
 
-def _row(place: Path, record: Record, task: Task, progress: bool) -> dict[str, Any]:
+def _folder_name(name: str) -> str:
+    return name.replace(" ", "_").replace("=", "")
+
+
+def _height(measures: dict[str, Any]) -> float:
+    """The ELBO, the lowest of all where it is no finite number."""
+    return float("-inf") if measures["elbo"] is None else measures["elbo"]
+
+
+def _row(place: Path, record: Record, task: Task, progress: bool, poorer: Path | None) -> dict[str, Any]:
     """The measures of a run: of one that is done as they are, else after it was made or continued."""
     before = run_directory.read(place) if place.exists() else None
     if before is not None and (before.fingerprint, before.settings) != (record.fingerprint, record.settings):
@@ -88,4 +113,4 @@ def _row(place: Path, record: Record, task: Task, progress: bool) -> dict[str, A
         )
     if before is not None and before.status == "done":
         return before.result
-    return run(place, record, task, before is not None, progress).result
+    return run(place, record, task, before is not None, progress, poorer=poorer).result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,18 +13,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jax.scipy.stats import norm
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Float
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import ELBO
 
 from ppl_dgp.cli.settings import Settings
 from ppl_dgp.fit import Fit, fit_lbfgs, fit_svi
 from ppl_dgp.guides import HIDDEN_RULES, INDUCING_RULES, Guide
+from ppl_dgp.guides.nesting import contains, nested_start
 from ppl_dgp.kernels import Kernel
 from ppl_dgp.linalg import cholesky
 from ppl_dgp.models import deep_gp, exact_gp_regression, sparse_gp_regression
 from ppl_dgp.models.parts import Composed, kernel_parameters, named_kernel
-from ppl_dgp.objectives import OBJECTIVES, PowerEP
+from ppl_dgp.objectives import OBJECTIVES
 from ppl_dgp.predict import Prediction, predict
 
 LEVELS = (0.025, 0.5, 0.975)
@@ -47,14 +49,14 @@ def build(settings: Settings, num_outputs: int) -> Program:
     if settings.model == "gp":
         return Program(settings, exact_gp_regression(kernel=kernel), None, None)
     assert settings.inducing is not None
-    inducing = INDUCING_RULES[settings.inducing_rule]
     objective = OBJECTIVES[settings.objective](settings.alpha, settings.particles)
     if settings.model == "sparse-gp":
         model = sparse_gp_regression(settings.inducing, num_outputs=num_outputs, kernel=kernel)
-        return Program(settings, model, Guide(model, inducing=inducing), objective)
+        return Program(
+            settings, model, Guide(model, inducing=INDUCING_RULES[settings.inducing_rule]), objective
+        )
     model = deep_gp(settings.widths, settings.inducing, num_outputs=num_outputs, kernel=kernel)
-    guide = Guide(model, hidden=HIDDEN_RULES[settings.hidden], inducing=inducing)
-    return Program(settings, model, guide, objective)
+    return Program(settings, model, _guide(model, settings), objective)
 
 
 def train(
@@ -62,11 +64,12 @@ def train(
     x: Float[np.ndarray, "N D"],
     y: Float[np.ndarray, "N P"],
     *,
+    start: dict[str, Array] | None = None,
     checkpoint: Path | None = None,
     resume: bool = False,
     progress: bool = False,
 ) -> Fit:
-    """Fit the program to standardised rows; raises what `fit_svi` and `fit_lbfgs` do."""
+    """Fit the program to standardised rows, from `start` if given; raises what `fit_svi` and `fit_lbfgs` do."""
     settings = program.settings
     assert settings.steps is not None
     key = jax.random.key(settings.seed)
@@ -92,31 +95,52 @@ def train(
         batch_size=settings.batch,
         learning_rate=settings.learning_rate,
         restarts=settings.restarts,
+        start=start,
         progress=progress,
         checkpoint=checkpoint,
         resume=resume,
     )
 
 
+def contained(poorer: Settings, richer: Settings) -> bool:
+    """Whether the two differ in nothing but their guides, and that of `richer` contains that of `poorer`."""
+    alike = dataclasses.replace(poorer, hidden=richer.hidden, inducing_rule=richer.inducing_rule) == richer
+    return (
+        alike and richer.model == "deep-gp" and contains(_guide(deep_gp(), richer), _guide(deep_gp(), poorer))
+    )
+
+
+def start_at(
+    program: Program,
+    poorer: Settings,
+    params: dict[str, Array],
+    x: Float[np.ndarray, "N D"],
+    y: Float[np.ndarray, "N P"],
+) -> dict[str, Array]:
+    """Where the program's guide is the `poorer` one at `params`."""
+    assert isinstance(program.guide, Guide)
+    guide = _guide(program.model, poorer)
+    return nested_start(guide, program.guide, params, jnp.asarray(x), jnp.asarray(y))
+
+
+def _guide(model: Callable[..., Any], settings: Settings) -> Guide:
+    """The guide of a deep GP."""
+    inducing = INDUCING_RULES[settings.inducing_rule]
+    return Guide(model, hidden=HIDDEN_RULES[settings.hidden], inducing=inducing)
+
+
 def elbo(
-    program: Program, params: dict[str, Array], x: Float[np.ndarray, "N D"], y: Float[np.ndarray, "N P"]
+    program: Program, fitted: Fit, x: Float[np.ndarray, "N D"], y: Float[np.ndarray, "N P"]
 ) -> tuple[float, float]:
     """ELBO and its standard error over `ELBO_DRAWS` draws, in nats; the exact log evidence where it is known."""
+    from ppl_dgp.diagnostics.khat import elbo as bound
+
     key = jax.random.key(program.settings.seed + 1)
     rows, targets = jnp.asarray(x), jnp.asarray(y)
-    guide = program.guide
-    if guide is None:
-        sites = trace(substitute(seed(program.model, key), params)).get_trace(rows, targets)
+    if program.guide is None:
+        sites = trace(substitute(seed(program.model, key), fitted.params)).get_trace(rows, targets)
         return float(sites["y"]["fn"].log_prob(sites["y"]["value"]).sum()), 0.0
-    bound = PowerEP(0.0, num_particles=1)
-
-    @jax.jit
-    def draw(keys: Shaped[Array, " draws"], params: dict[str, Array], rows: Array, targets: Array) -> Array:
-        one = lambda k: -bound.loss(k, params, program.model, guide, rows, targets)  # noqa: E731
-        return jax.lax.map(one, keys)
-
-    draws = np.asarray(draw(jax.random.split(key, ELBO_DRAWS), params, rows, targets))
-    return float(draws.mean()), float(draws.std(ddof=1) / np.sqrt(len(draws)))
+    return bound(key, fitted, rows, targets, ELBO_DRAWS)
 
 
 def predict_rows(

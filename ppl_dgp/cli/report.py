@@ -41,14 +41,11 @@ def metrics(prediction: Prediction | None, y: Float[np.ndarray, "N P"] | None) -
 
     None throughout where there is nothing to compare with.
     """
-    if prediction is None or y is None or prediction.log_density is None or prediction.quantiles is None:
-        return {"test_log_density": None, "test_rmse": None, "coverage95": None}
-    lower, upper = prediction.quantiles[0], prediction.quantiles[-1]
-    return {
-        "test_log_density": finite(prediction.log_density.mean()),
-        "test_rmse": finite(np.sqrt(np.mean(np.square(prediction.mean - y)))),
-        "coverage95": finite(np.mean((lower <= y) & (y <= upper))),
-    }
+    from ppl_dgp.diagnostics.scores import scores
+
+    if prediction is None or y is None:
+        return dict.fromkeys(("test_log_density", "test_rmse", "coverage95"))
+    return {name: finite(value) for name, value in scores(prediction, y).items()}
 
 
 def finite(value: Any) -> float | None:

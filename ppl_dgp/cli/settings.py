@@ -26,13 +26,27 @@ HIDDEN = {
     "conditional": "the model's own function and a free Gaussian, mixed per datum; contains the first and the last",
     "conditional-tied": "the same with one draw of the function's inducing outputs",
     "conditional-free": "free linear map of the inducing outputs per datum",
+    "conditional-across": "the same from the inducing outputs of all outputs, their noise correlated",
     "doubly-stochastic": "the model's own conditional, nothing learnt per datum",
+    "moment-matched": "the same with layers as Gaussian moments instead of draws; no bound beyond two layers",
+    "nested-compression": "layers as moments, each a map of its inducing outputs that is not learnt; the ELBO only",
+    "amortised": "conditional, its values per datum given by a network of the datum",
 }
-INDUCING = {"full-rank": "q(u) with a full covariance", "diagonal": "q(u) with a diagonal one"}
+INDUCING = {
+    "full-rank": "q(u) with a full covariance for each output",
+    "diagonal": "q(u) with a diagonal covariance",
+    "low-rank": "q(u) with a diagonal covariance and ten factors for each output",
+    "across-outputs": "q(u) with one full covariance for all outputs of a layer",
+    "layer-chain": "q(u) of a layer linear in the u of the layer before",
+    "coupled": "q(u) of a layer linear in the u of all layers before",
+}
 OBJECTIVES = {
     "power-ep": "a lower bound at every α, the ELBO at 0",
     "black-box-alpha": "an energy, no bound for α > 0; the ELBO at 0",
 }
+# what carries a layer as moments needs u integrated out, layer by layer and output by output, and nothing drawn
+CARRIES_MOMENTS = ("moment-matched", "nested-compression")
+DRAWS_INDUCING = ("across-outputs", "layer-chain", "coupled")
 KERNELS = {
     "rbf": "smooth functions",
     "matern12": "rough functions",
@@ -109,6 +123,25 @@ class Settings:
         if not (math.isfinite(self.learning_rate) and self.learning_rate > 0.0):
             raise BadInput(
                 f"--learning-rate is {self.learning_rate:g}", "give a positive number, such as 0.01"
+            )
+        if self.model == "deep-gp" and self.hidden in CARRIES_MOMENTS:
+            self._check_moments()
+
+    def _check_moments(self) -> None:
+        """Raise BadInput for what a rule that carries layers as moments cannot be combined with."""
+        rule = f"--hidden {self.hidden} carries the layers as moments"
+        if self.inducing_rule in DRAWS_INDUCING:
+            raise BadInput(
+                f"--inducing-rule is {self.inducing_rule}, but {rule}, which needs q(u) independent between outputs "
+                "and layers",
+                "take --inducing-rule full-rank, diagonal or low-rank",
+            )
+        nested = self.hidden == "nested-compression"
+        if self.alpha > 0.0 and (nested or self.objective == "power-ep"):
+            other = "" if nested else ", or --objective black-box-alpha"
+            raise BadInput(
+                f"--alpha is {self.alpha:g}, but {rule}, for which {self.objective} takes α = 0 alone",
+                f"give --alpha 0{other}, or a --hidden rule that draws, such as doubly-stochastic",
             )
 
     def resolve(self, num_rows: int) -> Settings:

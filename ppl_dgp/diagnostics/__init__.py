@@ -3,10 +3,11 @@
 from ppl_dgp.diagnostics.arviz_api import load as load_arviz
 from ppl_dgp.diagnostics.arviz_api import save as save_arviz
 from ppl_dgp.diagnostics.arviz_export import to_arviz
-from ppl_dgp.diagnostics.compare import Comparison, compare, held_out_scores, tabulate
+from ppl_dgp.diagnostics.compare import Comparison, compare, tabulate
 from ppl_dgp.diagnostics.khat import ParetoK, elbo, importance_weighted_bound, pareto_k
 from ppl_dgp.diagnostics.layers import LayerMap, layer_maps
 from ppl_dgp.diagnostics.plots import plot_calibration, plot_fit, plot_layers, plot_losses, plot_predicted
+from ppl_dgp.diagnostics.scores import held_out_scores, scores
 
 __all__ = [
     "Comparison",
@@ -25,6 +26,7 @@ __all__ = [
     "plot_losses",
     "plot_predicted",
     "save_arviz",
+    "scores",
     "tabulate",
     "to_arviz",
 ]

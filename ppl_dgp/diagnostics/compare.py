@@ -20,11 +20,11 @@ from rich.table import Table
 from ppl_dgp.diagnostics.draws import columns, joint_draws
 from ppl_dgp.diagnostics.khat import elbo, expected_log_density, importance_weighted, sites_khat
 from ppl_dgp.diagnostics.plots import COLOURS, INK
+from ppl_dgp.diagnostics.scores import held_out_scores, positive_scale
 from ppl_dgp.fit import Fit, fit_svi
 from ppl_dgp.guides import Guide
 from ppl_dgp.guides.nesting import nested_start
 from ppl_dgp.objectives import AlphaDivergence, PowerEP
-from ppl_dgp.predict import predict
 
 Model = Callable[..., Any]
 MakeModel = Callable[[], Model]
@@ -156,6 +156,7 @@ def compare(
     :param say: is told which row is being fitted, ``"2 of 5: markov, α = 0"``.
     :param fit_settings: for ``fit_svi``: ``batch_size``, ``learning_rate``, ``progress`` ….
     :raises ValueError: without guides or alphas, for a scale that is not positive, or a start that is not before.
+    :raises TypeError: if a guide in ``starts`` is not made of rules.
     """
     names, starts = list(guides), starts or {}
     for richer, poorer in starts.items():
@@ -166,21 +167,28 @@ def compare(
     for name, given in (("guides", guides), ("alphas", alphas)):
         if not len(given):
             raise ValueError(f"{name}: found none, expected at least one to compare")
-    scale = _positive(target_scale)
+    scale = positive_scale(target_scale)
     train = jnp.asarray(x), columns(y)
     key_fit, key_measure, key_test = jax.random.split(key, 3)
     fits: dict[tuple[str, float], Fit] = {}
     shared = model()
 
-    def row(name: str, alpha: float) -> dict[str, float]:
+    def made(name: str) -> tuple[Model, Any]:
+        """A row's model and its guide, which is new for each fit."""
         found = guides[name]
         built, make_guide = (found[0](), found[1]) if isinstance(found, tuple) else (shared, found)
-        guide, start = make_guide(built), None
+        return built, make_guide(built)
+
+    for name in dict.fromkeys([*starts, *starts.values()]):
+        kind = type(made(name)[1])
+        if not issubclass(kind, Guide):
+            raise TypeError(f"starts: found a {kind.__name__} for {name!r}, expected a Guide; leave it out")
+
+    def row(name: str, alpha: float) -> dict[str, float]:
+        (built, guide), start = made(name), None
         if name in starts:
             poorer = fits[starts[name], alpha]
-            if not isinstance(poorer.guide, Guide):
-                found_type = type(poorer.guide).__name__
-                raise TypeError(f"starts: found a {found_type} for {name!r}, expected a Guide; leave it out")
+            assert isinstance(poorer.guide, Guide)
             start = nested_start(poorer.guide, guide, poorer.params, *train)
         settings = {"steps": steps, "start": start, **fit_settings}
         fit = fit_svi(key_fit, built, guide, objective(alpha), *train, **settings)
@@ -222,37 +230,6 @@ def tabulate(
     return Comparison(table.astype({name: float for name in MEASURES if name != "parameters"}))
 
 
-def held_out_scores(
-    key: Array,
-    fit: Fit,
-    x_test: ArrayLike,
-    y_test: ArrayLike,
-    *,
-    num_samples: int = 200,
-    target_scale: ArrayLike = 1.0,
-) -> dict[str, float]:
-    """``test_log_density`` (mean per row), ``test_rmse`` and ``coverage95`` of a fit, in original units.
-
-    :param x_test: rows (N, D) the fit has not seen, y_test (N, P) or (N,) their targets, on the scale of training.
-    :param num_samples: of the hidden layers.
-    :param target_scale: standard deviation, scalar or (P,), by which the targets were divided.
-    :raises ValueError: for a scale that is not positive.
-    """
-    x, y, scale = jnp.asarray(x_test), columns(y_test), _positive(target_scale)
-    found = predict(
-        key, fit.model, fit.guide, fit.params, x, y, num_samples=num_samples, levels=(0.025, 0.975)
-    )
-    assert found.quantiles is not None and found.log_density is not None
-    observed, (low, high) = np.asarray(y), found.quantiles
-    # log |dy/dy'| of the change of units, per row
-    jacobian = np.log(np.broadcast_to(scale, observed.shape[1:])).sum()
-    return {
-        "test_log_density": float(found.log_density.mean() - jacobian),
-        "test_rmse": float(np.sqrt(np.square((found.mean - observed) * scale).mean())),
-        "coverage95": float(((low <= observed) & (observed <= high)).mean()),
-    }
-
-
 def _bounds(
     key: Array, fit: Fit, train: tuple[Array, Array], num_draws: int, num_locals: int
 ) -> dict[str, float]:
@@ -267,15 +244,6 @@ def _bounds(
         "khat": sites_khat(draws),
         "loo": expected_log_density(draws.log_likelihood)[0],
     }
-
-
-def _positive(target_scale: ArrayLike) -> np.ndarray:
-    scale = np.asarray(target_scale, float)
-    if not (np.isfinite(scale).all() and (scale > 0).all()):
-        raise ValueError(
-            f"target_scale: found {scale}, expected positive numbers; pass the targets' deviation"
-        )
-    return scale
 
 
 def _label(name: str, alpha: float) -> str:

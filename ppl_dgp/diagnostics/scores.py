@@ -1,0 +1,69 @@
+"""How well a fit predicts rows whose targets are known: log density, RMSE, coverage."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from ppl_dgp.diagnostics.draws import columns
+from ppl_dgp.fit import Fit
+from ppl_dgp.predict import Prediction, predict
+
+
+def held_out_scores(
+    key: Array,
+    fit: Fit,
+    x_test: ArrayLike,
+    y_test: ArrayLike,
+    *,
+    num_samples: int = 200,
+    target_scale: ArrayLike = 1.0,
+) -> dict[str, float]:
+    """``test_log_density`` (mean per row), ``test_rmse`` and ``coverage95`` of a fit, in original units.
+
+    :param x_test: rows (N, D) the fit has not seen, y_test (N, P) or (N,) their targets, on the scale of training.
+    :param num_samples: of the hidden layers.
+    :param target_scale: standard deviation, scalar or (P,), by which the targets were divided.
+    :raises ValueError: for a scale that is not positive.
+    """
+    x, y, scale = jnp.asarray(x_test), columns(y_test), positive_scale(target_scale)
+    found = predict(
+        key, fit.model, fit.guide, fit.params, x, y, num_samples=num_samples, levels=(0.025, 0.975)
+    )
+    return scores(found, np.asarray(y), scale)
+
+
+def scores(
+    prediction: Prediction, y: Float[np.ndarray, "N P"], target_scale: ArrayLike = 1.0
+) -> dict[str, float]:
+    """``test_log_density``, ``test_rmse`` and ``coverage95`` of a prediction that has log density and quantiles.
+
+    :param prediction: its first and last quantiles bound the 95 % interval.
+    :param y: the targets, on the scale of the prediction.
+    :param target_scale: by which both were divided: the figures are in original units.
+    :raises ValueError: if the prediction lacks log density or quantiles.
+    """
+    if prediction.log_density is None or prediction.quantiles is None:
+        raise ValueError(
+            "prediction: found no log density or quantiles, expected both; predict with y and levels"
+        )
+    low, high = prediction.quantiles[0], prediction.quantiles[-1]
+    # log |dy/dy'| of the change of units, per row
+    jacobian = np.log(np.broadcast_to(target_scale, y.shape[1:])).sum()
+    return {
+        "test_log_density": float(prediction.log_density.mean() - jacobian),
+        "test_rmse": float(np.sqrt(np.square((prediction.mean - y) * target_scale).mean())),
+        "coverage95": float(((low <= y) & (y <= high)).mean()),
+    }
+
+
+def positive_scale(target_scale: ArrayLike) -> np.ndarray:
+    """The scale as an array. Raises ValueError if it is not positive and finite."""
+    scale = np.asarray(target_scale, float)
+    if not (np.isfinite(scale).all() and (scale > 0).all()):
+        raise ValueError(
+            f"target_scale: found {scale}, expected positive numbers; pass the targets' deviation"
+        )
+    return scale
