@@ -1,5 +1,6 @@
 """Nested families keep their order: a richer guide begins where the poorer one ended, and ends no lower."""
 
+import doctest
 from functools import cache
 
 import jax
@@ -25,6 +26,7 @@ from ppl_dgp.guides import (
     LowRank,
     Markov,
     MeanField,
+    nesting,
 )
 from ppl_dgp.guides.nesting import contains, nested_start
 from ppl_dgp.models import deep_gp
@@ -187,6 +189,11 @@ def test_a_family_that_is_not_contained_is_refused():
     ):
         with pytest.raises(ValueError, match=argument):
             nested_start(poor, rich, params, X, Y)
+
+
+@pytest.mark.slow
+def test_the_example_runs():
+    assert doctest.testmod(nesting) == (0, 8)
 
 
 def mean_of(guide, params, x, y, draws=4000):
