@@ -22,6 +22,7 @@ from numpyro.distributions import constraints
 
 from ppl_dgp.gaussian import Gaussian
 from ppl_dgp.gp import Carrying, Emission, Propagation, check_propagation
+from ppl_dgp.guides.chain import propagate
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
 from ppl_dgp.means import affine
 from ppl_dgp.propagation import matched, matched_covariance
@@ -90,8 +91,7 @@ class HiddenRule:
         inputs = step.marginal.inputs
         if not isinstance(inputs, Gaussian):
             return Gaussian(noise.mean + jnp.einsum("bqp,bp->bq", slope, inputs), noise.scale)
-        mean = noise.mean + jnp.einsum("bqp,bp->bq", slope, inputs.mean)
-        covariance = slope @ inputs.covariance() @ jnp.swapaxes(slope, -1, -2) + noise.covariance()
+        mean, covariance = propagate(inputs.mean, inputs.covariance(), slope, noise.mean, noise.covariance())
         return Gaussian(mean, jnp.linalg.cholesky(covariance))
 
     def expected_weight(self, params: Params, step: Emission) -> Float[Array, "B"]:
