@@ -57,9 +57,10 @@ def pairs() -> list[tuple[str, str]]:
 
 def table_of(name: str, seed: int, data: Path) -> tuple[Table, np.ndarray, np.ndarray]:
     """A set with its training and test rows."""
+    built_in = name in ("step", "sinusoids")
     table = (
         load_table(name, seed=seed)
-        if name in ("step", "sinusoids")
+        if built_in
         else load_table(str(data / "uci" / f"{name}.npz"))
     )
     train, test = split(table, 0 if built_in else seed)

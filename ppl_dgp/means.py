@@ -79,9 +79,16 @@ Mean: TypeAlias = Zero | Constant | Linear
 
 
 def affine(mean: Mean, num_inputs: int) -> tuple[Float[Array, "D P"] | None, Float[Array, " #P"]]:
-    """The mean as m(h) = h W + b: W (D, P), or None where it is constant, and b (P,) or (1,)."""
+    """The mean as m(h) = h W + b: W (D, P), or None where it is constant, and b (P,) or (1,).
+
+    Raises TypeError for a mean of another kind.
+    """
     if isinstance(mean, Linear):
         return jnp.asarray(mean.weights), jnp.atleast_1d(jnp.asarray(mean.bias))
+    if not isinstance(mean, Zero | Constant):
+        raise TypeError(
+            f"mean: found {type(mean).__name__}, expected Zero, Constant or Linear: moments know no other"
+        )
     return None, mean(jnp.zeros((1, num_inputs)))[0]
 
 

@@ -79,7 +79,12 @@ def predict(
     rows = np.asarray(x)
     _check(rows, levels, num_samples, batch_size)
     check_propagation(propagation)
-    if propagation != "draws" and not (levels or samples) and isinstance(guide, Guide) and guide.others is None:
+    if (
+        propagation != "draws"
+        and not (levels or samples)
+        and isinstance(guide, Guide)
+        and guide.others is None
+    ):
         num_samples = 1  # nothing is left to draw
     num_rows, size = rows.shape[0], min(batch_size, rows.shape[0])
     targets = None if y is None else np.asarray(y).reshape(num_rows, -1)
@@ -255,6 +260,7 @@ def _emission(
     with carried:
         # seed is the outer handler: the row sampler inside it asks it for keys
         found = trace(substitute(_within(program, rows), params)).get_trace(x)
+    carried.check_heard()
     emission = emission_of(found["y"]["fn"])
     if emission is None:
         raise TypeError(

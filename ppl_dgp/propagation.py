@@ -53,8 +53,14 @@ def matched(f: Function, inputs: Gaussian, slope: Float[Array, "B P D"] | None =
     """The exact first two moments of f(h) − slope·h, each output on its own.
 
     :param slope: a linear function of the input, one per datum, that is subtracted: what a Markov guide says of h.
-    :raises ValueError: if u is carried as a draw or a mean per datum, where no moments can be shared by the rows.
+    :raises ValueError: if u is carried as a draw or a mean per datum, where no moments can be shared by the rows, or in
+        32 bits.
     """
+    if inputs.mean.dtype == jnp.float32:
+        raise ValueError(
+            "propagation: found 32-bit inputs, expected 64, for tr(Kzz⁻¹ ψ2) loses all digits of a small variance; "
+            "call numpyro.enable_x64() first, or carry the layers as draws"
+        )
     mean_u, covariance_u = _moments_of_u(f)
     weights, linear, bias, cross = _first_moments(f, inputs, slope)
     centre = weights @ mean_u.T
@@ -78,6 +84,9 @@ def matched_covariance(f: Function, inputs: Gaussian) -> Float[Array, "B P P"]:
     mean_u, _ = _moments_of_u(f)
     weights, linear, _, cross = _first_moments(f, inputs, None)
     outputs = mean_u.shape[0]
+    moments = matched(f, inputs)
+    if outputs == 1:
+        return (moments.residual + moments.beyond)[..., None]
     first, second = jnp.triu_indices(outputs, 1)
     projected = mean_u @ f.whiten
     pairs = projected[first][:, :, None] * projected[second][:, None, :]
@@ -91,7 +100,6 @@ def matched_covariance(f: Function, inputs: Gaussian) -> Float[Array, "B P P"]:
         off = off + jnp.einsum("bkd,bde,bke->bk", linear[:, first], covariance, linear[:, second])
         off = off + jnp.einsum("bkd,bkd->bk", linear[:, first], cross[:, second])
         off = off + jnp.einsum("bkd,bkd->bk", linear[:, second], cross[:, first])
-    moments = matched(f, inputs)
     full = jnp.zeros((weights.shape[0], outputs, outputs), weights.dtype).at[:, first, second].set(off)
     full = full + jnp.swapaxes(full, -1, -2)
     return full + (moments.residual + moments.beyond)[..., None] * jnp.eye(outputs, dtype=full.dtype)

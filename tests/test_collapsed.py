@@ -10,7 +10,7 @@ import pytest
 from numpyro import handlers
 from numpyro.infer import SVI, Trace_ELBO
 
-from ppl_dgp.fit import fit_lbfgs
+from ppl_dgp.fit import fit_lbfgs, fit_svi
 from ppl_dgp.guides import (
     Conditional,
     DoublyStochastic,
@@ -143,6 +143,15 @@ def test_the_formula_for_q_of_h_given_u_is_no_optimum_of_the_whole_bound():
 
 
 def test_what_it_cannot_do_is_refused():
+    diagonal = Guide(MODEL, hidden=MeanField(), inducing=Diagonal())
+    svi = SVI(MODEL, diagonal, numpyro.optim.Adam(0.1), Trace_ELBO())
+    with pytest.raises(TypeError, match="full-rank"):
+        Collapsed().loss(KEY, svi.get_params(svi.init(KEY, X, Y)), MODEL, diagonal, X, Y)
+    optimal = Guide(MODEL, hidden=Conditional(), inducing=Optimal())
+    with pytest.raises(ValueError, match="Optimal"):
+        handlers.seed(optimal, KEY)(X, Y)
+    with pytest.raises(ValueError, match="no gradient trains"):
+        fit_svi(KEY, MODEL, Guide(MODEL, hidden=MeanField(), inducing=Optimal()), PowerEP(), X, Y, steps=1)
     guide, params = started(DoublyStochastic())
     with pytest.raises(TypeError, match="closed form"):
         Collapsed().loss(KEY, params, MODEL, guide, X, Y)

@@ -156,7 +156,15 @@ def test_resumed_equals_uninterrupted(table, tmp_path, settings, chunks):
     same_bits(short(table, checkpoint=tmp_path, resume=True, **settings), whole)  # nothing left to do
 
 
-def test_interrupted_within_a_chunk_and_resumed(table, tmp_path, monkeypatch):
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C as in a program of its own: processes that share a test run ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_interrupted_within_a_chunk_and_resumed(table, tmp_path, monkeypatch, ctrl_c):
     @contextmanager
     def press(show, done, total):
         yield lambda step, losses: os.kill(os.getpid(), signal.SIGINT) if step > 25 and done == 0 else None
@@ -323,7 +331,7 @@ def test_lbfgs_under_a_guide_finds_the_most_probable_value(table):
     np.testing.assert_allclose(fit.params["w_auto_loc"][:, 0], posterior(*table)[0], rtol=1e-6)
 
 
-def test_lbfgs_resumed_equals_uninterrupted(table, tmp_path, monkeypatch):
+def test_lbfgs_resumed_equals_uninterrupted(table, tmp_path, monkeypatch, ctrl_c):
     whole = fit_lbfgs(KEY, least_squares, *table)
 
     @contextmanager

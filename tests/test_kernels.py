@@ -252,11 +252,10 @@ def test_bad_input_is_named(call, message: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_composed_names_are_sums_of_products_with_their_own_values() -> None:
-    starts = {"lengthscale": 0.7, "variance": 3.0}
     with numpyro.handlers.trace() as sites, numpyro.handlers.seed(rng_seed=0):
-        kernel = kernel_parameters("gp", named_kernel("matern32*periodic + linear"), 3, starts)
+        kernel = kernel_parameters("gp", named_kernel("matern32*periodic + linear"), 3)
     # two terms share the variance, the second factor has none of its own
-    expected = Matern32(1.5, 0.7) * Periodic(1.0, 0.7, 1.0) + Linear(1.5)
+    expected = Matern32(0.5, 1.0) * Periodic(1.0, 1.0, 1.0) + Linear(0.5)
     x, z = jnp.asarray(X), jnp.asarray(Z)
     assert_allclose(kernel(x, z), expected(x, z), rtol=1e-12)
     assert list(sites) == [

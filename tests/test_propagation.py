@@ -11,7 +11,7 @@ from jaxtyping import TypeCheckError
 from numpyro.infer import SVI, Trace_ELBO
 
 from ppl_dgp.gaussian import Gaussian
-from ppl_dgp.gp import SparseGP
+from ppl_dgp.gp import SparseGP, data_plate, sparse_gp
 from ppl_dgp.guides import (
     Conditional,
     Coupled,
@@ -228,3 +228,32 @@ def test_prediction_by_moments_is_the_mixtures_for_two_layers():
         -0.5 * np.log(2 * np.pi * found.variance) - 0.5 * (np.asarray(Y) - found.mean) ** 2 / found.variance
     )
     np.testing.assert_allclose(found.log_density, single[:, 0], rtol=1e-9)
+
+
+def test_one_output_has_its_variance_for_covariance():
+    f = a_function(outputs=1)
+    inputs = Gaussian(jnp.zeros((3, 2)), jnp.ones((3, 2)))
+    moments = matched(f, inputs)
+    np.testing.assert_array_equal(matched_covariance(f, inputs)[:, :, 0], moments.residual + moments.beyond)
+
+
+def test_moments_that_would_be_wrong_are_refused():
+    f = a_function()
+    single = jax.tree.map(
+        lambda leaf: leaf.astype(jnp.float32), Gaussian(jnp.zeros((3, 2)), jnp.ones((3, 2)))
+    )
+    with pytest.raises(ValueError, match="32-bit"):
+        matched(f, single)
+
+    def model(x, y=None):
+        layers = [sparse_gp(f"layer{i}", RBF(1.0, 1.0), X[:4], width) for i, width in ((1, 2), (2, 1))]
+        with data_plate(5):
+            # the draw itself, without carry(): nobody can put moments in its place
+            h = numpyro.sample("layer1/h", layers[0](x).noisy(0.1), infer={"role": "hidden"})
+            numpyro.sample("y", layers[1](h).noisy(0.1), obs=y)
+
+    guide = Guide(model, hidden=MeanField())
+    svi = SVI(model, guide, numpyro.optim.Adam(0.1), Trace_ELBO())
+    start = svi.get_params(svi.init(KEY, X, Y))
+    with pytest.raises(ValueError, match="carry"):
+        PowerEP(0.0, propagation="moments").loss(KEY, start, model, guide, X, Y)

@@ -25,6 +25,7 @@ from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.result import Fit, FitError, Interrupted, assemble, checked_data, fingerprint, mean_loss
 from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.session import deferred_interrupt, one_blas_thread, progress_bar
+from ppl_dgp.guides import Guide, Optimal
 
 PIECE_SECONDS = 0.5  # a piece of a chunk takes about this long
 
@@ -101,6 +102,11 @@ def fit_svi(
     found.
     """
     x, y = checked_data(x, y)
+    if isinstance(guide, Guide) and isinstance(guide.inducing, Optimal):
+        raise ValueError(
+            "guide: found inducing=Optimal(), whose q(u) no gradient trains; use fit_lbfgs with objective=Collapsed(), "
+            "or inducing=FullRank()"
+        )
     rows = x.shape[0]
     _check_settings(rows, locals())
     started = time.perf_counter()

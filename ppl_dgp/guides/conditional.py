@@ -6,7 +6,7 @@ Lawrence 2014 (nested compression). Shapes as in :mod:`ppl_dgp.guides.hidden`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import pi
 
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ from ppl_dgp.guides.hidden import (
     per_datum_scale,
     variances,
 )
+from ppl_dgp.linalg import cholesky
 
 
 def _normal(mean: Array, variance: Array) -> dist.Distribution:
@@ -138,7 +139,7 @@ class Free(HiddenRule):
         weights, noise = self._listening(params), Gaussian(params["loc"], params["scale"])
         mean, covariance = _projected(weights, _moments_of_u(step))
         if self.across_outputs:
-            return Gaussian(noise.mean + mean, jnp.linalg.cholesky(covariance + noise.covariance()))
+            return Gaussian(noise.mean + mean, cholesky(covariance + noise.covariance(), 0.0)[0])
         variance = jnp.diagonal(covariance, axis1=-2, axis2=-1)
         return Gaussian(noise.mean + mean, jnp.sqrt(variance + variances(noise)))
 
@@ -168,6 +169,7 @@ class NestedCompression(Free):
     In closed form only: h is carried as moments (Bui 2017, eq. 4.39 corrected). Needs α = 0.
     """
 
+    across_outputs: bool = field(default=False, init=False)
     propagation: Propagation = "moments"
 
     def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:

@@ -15,9 +15,9 @@ from numpyro.primitives import Messenger
 
 from ppl_dgp.gaussian import Gaussian
 from ppl_dgp.gp import Emission, Propagation, emission_of, mask_of
-from ppl_dgp.guides.conditional import Coupled
+from ppl_dgp.guides.conditional import Coupled, Free, Tied
 from ppl_dgp.guides.hidden import DoublyStochastic, HiddenRule, Params
-from ppl_dgp.guides.inducing import Earlier, FullRank, InducingRule
+from ppl_dgp.guides.inducing import Earlier, FullRank, InducingRule, Optimal
 
 Model = Callable[..., Any]
 
@@ -117,6 +117,11 @@ class _Answer(Messenger):
                 f"guide: found {len(plates)} plates around {msg['name']!r}, expected the data plate only"
             )
         rule = self.guide.hidden
+        if isinstance(self.guide.inducing, Optimal) and isinstance(rule, Coupled | Tied | Free):
+            raise ValueError(
+                f"inducing: found Optimal() beside {rule}, where h depends on u and its formula is no optimum; take "
+                "MeanField() or Markov(), or FullRank()"
+            )
         params = rule.declare(msg["name"], self.sizes[plates[0].name], step, self.datum)
         mask = mask_of(msg["fn"])
         conditional = HiddenConditional(rule, params, step)

@@ -24,6 +24,7 @@ from ppl_dgp.gaussian import Gaussian
 from ppl_dgp.gp import Carrying, Emission, Propagation, check_propagation
 from ppl_dgp.guides.chain import propagate
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
+from ppl_dgp.linalg import cholesky
 from ppl_dgp.means import affine
 from ppl_dgp.propagation import matched, matched_covariance
 
@@ -92,7 +93,7 @@ class HiddenRule:
         if not isinstance(inputs, Gaussian):
             return Gaussian(noise.mean + jnp.einsum("bqp,bp->bq", slope, inputs), noise.scale)
         mean, covariance = propagate(inputs.mean, inputs.covariance(), slope, noise.mean, noise.covariance())
-        return Gaussian(mean, jnp.linalg.cholesky(covariance))
+        return Gaussian(mean, cholesky(covariance, 0.0)[0])
 
     def expected_weight(self, params: Params, step: Emission) -> Float[Array, "B"]:
         """The weight at α = 0 averaged over h, its inputs and u in closed form: E[t_0(h)] + H[q(h | h⁻)]."""
@@ -215,7 +216,7 @@ class DoublyStochastic(HiddenRule):
             return Gaussian(marginal.mean, jnp.sqrt(marginal.variance + noise))
         covariance = matched_covariance(marginal.function, marginal.inputs)
         covariance = covariance + noise[..., None] * jnp.eye(noise.shape[-1], dtype=noise.dtype)
-        return Gaussian(marginal.mean, jnp.linalg.cholesky(covariance))
+        return Gaussian(marginal.mean, cholesky(covariance, 0.0)[0])
 
     def expected_weight(self, params: Params, step: Emission) -> Float[Array, "B"]:
         return jnp.zeros(step.marginal.mean.shape[0], step.marginal.mean.dtype)

@@ -30,6 +30,21 @@ def possible_carrying(
     }
 
 
+def checked_moments(wishes: dict[str, Carrying], guide: dict[str, dict[str, Any]]) -> dict[str, Carrying]:
+    """Moments of every u, for hidden layers that are carried as moments.
+
+    :raises ValueError: where q(u) links outputs or layers, or a function is used more than once.
+    """
+    for name, wish in wishes.items():
+        q = guide[name]["fn"]
+        if getattr(q, "given", ()) or moments_of(q) is None or wish == "joint_draw":
+            raise ValueError(
+                f"propagation: found a q(u) at {name!r} with links between layers or outputs, or a function that needs "
+                "one draw, expected moments of u for itself; take inducing=FullRank(), or propagation='draws'"
+            )
+    return dict.fromkeys(wishes, "moments")
+
+
 class Carried(Messenger):
     """Carries each u as asked, the same in guide and model: what the guide's run answers, the model's run hears again.
 
@@ -74,6 +89,18 @@ class Carried(Messenger):
             self._values[name] = guide_trace[name]["value"]
             if kind != "joint_draw":
                 self._answer(name)
+
+    def check_heard(self) -> None:
+        """Refuse a model that does not offer its hidden layers, so that they were drawn against the wish.
+
+        :raises ValueError: naming the layer.
+        """
+        for name in self.propagation:
+            if name not in self.store:
+                raise ValueError(
+                    f"propagation: found {name!r} drawn, expected the model to offer it; write "
+                    f"h = carry({name!r}, numpyro.sample({name!r}, ...)), or carry layers as draws"
+                )
 
     def _moments(self, name: str) -> Any:
         if name not in self.store:

@@ -23,14 +23,14 @@ from numpyro.infer import ELBO
 
 from ppl_dgp import likelihoods
 from ppl_dgp.gaussian import Gaussian
-from ppl_dgp.gp import Emission, bare, emission_of, mask_of
+from ppl_dgp.gp import Carrying, Emission, Propagation, bare, emission_of, mask_of
 from ppl_dgp.guides.guide import HiddenConditional
-from ppl_dgp.guides.hidden import entropy
+from ppl_dgp.guides.hidden import Markov, MeanField, entropy
 from ppl_dgp.kernels import Kernel
 from ppl_dgp.linalg import cholesky, inverse_lower
 from ppl_dgp.means import Mean
 from ppl_dgp.objectives.alpha import checked_alpha
-from ppl_dgp.objectives.carrying import Carried
+from ppl_dgp.objectives.carrying import Carried, checked_moments
 from ppl_dgp.objectives.regression import CertainFeatures, Features, Regression, UncertainFeatures
 
 
@@ -139,11 +139,17 @@ class Collapsed(ELBO):
                 raise ValueError(
                     f"alpha: found {self.alpha:g} with the hidden layers {hidden}, whose closed form is that of alpha=0"
                 )
-            moments = {name: "moments" for name, role in roles.items() if role == "inducing"}
+            approximations = run(guide)
+            wishes: dict[str, Carrying] = {
+                name: "moments" for name, role in roles.items() if role == "inducing"
+            }
             rows = sites[hidden[0]]["fn"].batch_shape[0]
-            with Carried(moments, rows, key, propagation={name: "moments" for name in hidden}):  # type: ignore[arg-type]
+            propagation: dict[str, Propagation] = dict.fromkeys(hidden, "moments")
+            carried = Carried(checked_moments(wishes, approximations), rows, key, propagation=propagation)
+            with carried:
                 approximations = run(guide)
                 sites = run(replay(model, approximations))
+            carried.check_heard()
         layers: dict[str, Regression] = {}
         entropies = jnp.zeros(())
         observed = [name for name, site in sites.items() if site["type"] == "sample" and site["is_observed"]]
@@ -166,7 +172,18 @@ class Collapsed(ELBO):
                 variance = jnp.square(noise.scale) if noise.diagonal else jnp.square(noise.scale).sum(-1)
                 features = CertainFeatures(marginal.residual, marginal.weights, mean, variance)
             variance = emission.likelihood.variance  # type: ignore[union-attr]
-            layers[f"{marginal.function.name}/u"] = _regression(features, variance, *marginal.mean.shape)
+            inducing = f"{marginal.function.name}/u"
+            if inducing in layers:
+                raise ValueError(
+                    f"model: found {inducing!r} behind two sites, expected a function for each; use PowerEP"
+                )
+            layers[inducing] = _regression(features, variance, *marginal.mean.shape)
+            scale = params.get(f"{inducing}_scale")
+            if scale is not None and jnp.ndim(scale) != 3:
+                raise TypeError(
+                    f"inducing: found parameters {jnp.shape(scale)} at {inducing}_scale, expected those of a full-rank "
+                    "q(u), which is what Collapsed finds; take inducing=Optimal() or FullRank()"
+                )
         return layers, entropies
 
 
@@ -191,6 +208,10 @@ def _checked(name: str, site: dict[str, Any]) -> Emission:
 
 def _linear(name: str, guide: dict[str, dict[str, Any]]) -> tuple[Array | None, Gaussian]:
     conditional = bare(guide[name]["fn"]) if name in guide else None
-    if not isinstance(conditional, HiddenConditional):
-        raise TypeError(f"guide: found no rule at {name!r}; use Guide(model, hidden=MeanField()) or Markov()")
+    if not isinstance(conditional, HiddenConditional) or not isinstance(conditional.rule, MeanField | Markov):
+        found = getattr(conditional, "rule", None)
+        raise TypeError(
+            f"guide: found the rule {found} at {name!r}, whose closed form q(u) would enter; use "
+            "Guide(model, hidden=MeanField()) or Markov()"
+        )
     return conditional.rule.linear(conditional.params, conditional.step)

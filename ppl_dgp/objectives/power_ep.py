@@ -25,7 +25,7 @@ from numpyro.infer import ELBO
 from ppl_dgp.gp import Carrying, Propagation, bare, check_propagation, emission_of, mask_of
 from ppl_dgp.guides.hidden import DoublyStochastic
 from ppl_dgp.objectives.alpha import checked_alpha
-from ppl_dgp.objectives.carrying import Carried
+from ppl_dgp.objectives.carrying import Carried, checked_moments
 from ppl_dgp.objectives.structure import Structure, find_structure, row_sum
 
 Trace = dict[str, dict[str, Any]]
@@ -79,7 +79,9 @@ class AlphaDivergence(ELBO):
         structure = find_structure(probe_model, probe_guide, self.alpha)
         fixed = {**param_map, **structure.plates}
         propagation = self._propagation(structure)
-        carrying, u_outside = self._carrying(structure, bool(propagation))
+        carrying, u_outside = self._carrying(structure)
+        if propagation:
+            carrying = checked_moments(structure.carrying, probe_guide)
         shared: dict[str, Any] = {}
         if self.theta_outside and self.alpha > 0.0:
             # θ, and each datum's draw of u, are shared by the particles
@@ -90,9 +92,11 @@ class AlphaDivergence(ELBO):
 
         def particle(key: Array) -> tuple[dict[str, Array], Array]:
             key_run, key_carry = jax.random.split(key)
-            with Carried(carrying, structure.num_rows, key_carry, dict(shared), propagation):
+            carried = Carried(carrying, structure.num_rows, key_carry, dict(shared), propagation)
+            with carried:
                 guide_trace = _run(guide, key_run, fixed, args, kwargs)
                 model_trace = _run(replay(model, guide_trace), key_run, fixed, args, kwargs)
+            carried.check_heard()
             sites = frozenset(propagation)
             weights = log_weights(structure, model_trace, guide_trace, self.alpha, u_outside, sites)
             return weights, _global_kl(structure, model_trace, guide_trace)
@@ -118,11 +122,9 @@ class AlphaDivergence(ELBO):
             )
         return found
 
-    def _carrying(self, structure: Structure, moments: bool) -> tuple[dict[str, Carrying], bool]:
+    def _carrying(self, structure: Structure) -> tuple[dict[str, Carrying], bool]:
         """How each u is carried, and whether its moments are to stay outside the logarithm."""
         wish = dict(structure.carrying)
-        if moments:
-            return {name: "moments" for name in wish}, False
         if self.alpha == 0.0 or not self.theta_outside:
             return wish, False
         if not structure.local_sites:
@@ -191,8 +193,11 @@ def log_weights(
         if emission is None:
             add(name, site["fn"].log_prob(site["value"]))
         else:
-            tempered = emission.tempered(site["value"], alpha, u_outside=u_outside)
-            add(name, jnp.where(mask_of(site["fn"]), tempered, 0.0))
+            mask, value = mask_of(site["fn"]), site["value"]
+            if mask is not True:
+                # what a masked row holds, NaN perhaps, must not reach the gradient
+                value = jnp.where(jnp.expand_dims(mask, -1), value, 0)
+            add(name, jnp.where(mask, emission.tempered(value, alpha, u_outside=u_outside), 0.0))
         if approximation is not None:
             add(name, -approximation["fn"].log_prob(approximation["value"]))
     for name in structure.auxiliary_local:
