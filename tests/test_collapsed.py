@@ -13,6 +13,7 @@ from numpyro.infer import SVI, Trace_ELBO
 from ppl_dgp.fit import fit_lbfgs, fit_svi
 from ppl_dgp.guides import (
     Conditional,
+    Diagonal,
     DoublyStochastic,
     FullRank,
     Guide,
