@@ -55,6 +55,11 @@ class Gaussian:
             root = jnp.concatenate([root, jnp.matmul(weights, self.factor)], -1)
         return root @ jnp.swapaxes(root, -1, -2)
 
+    @property
+    def variance(self) -> Array:
+        """The variance of each coordinate, of the shape of the mean; ``factor`` not counted."""
+        return jnp.square(self.scale) if self.diagonal else jnp.square(self.scale).sum(-1)
+
     def covariance(self) -> Array:
         """The covariance matrices, (P, M, M) or (B, Q, Q)."""
         if not self.diagonal:

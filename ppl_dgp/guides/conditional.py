@@ -24,7 +24,6 @@ from ppl_dgp.guides.hidden import (
     noise_of,
     per_datum,
     per_datum_scale,
-    variances,
 )
 from ppl_dgp.linalg import cholesky
 
@@ -141,7 +140,7 @@ class Free(HiddenRule):
         if self.across_outputs:
             return Gaussian(noise.mean + mean, cholesky(covariance + noise.covariance(), 0.0)[0])
         variance = jnp.diagonal(covariance, axis1=-2, axis2=-1)
-        return Gaussian(noise.mean + mean, jnp.sqrt(variance + variances(noise)))
+        return Gaussian(noise.mean + mean, jnp.sqrt(variance + noise.variance))
 
     def expected_weight(self, params: Params, step: Emission) -> Float[Array, "B"]:
         """E[t_0(h)] + H[q(h | u)]: h − f is linear in u given h⁻, which does not depend on this layer's u."""
@@ -152,7 +151,7 @@ class Free(HiddenRule):
         own = jnp.einsum("bqpm,pmk,bk->bqp", weights, u.covariance(), step.marginal.weights)
         cross = jnp.diagonal(own, axis1=-2, axis2=-1)
         variance = jnp.diagonal(covariance, axis1=-2, axis2=-1) - 2.0 * cross + step.marginal.variance
-        squared = jnp.square(noise.mean + mean - step.marginal.mean) + variance + variances(noise)
+        squared = jnp.square(noise.mean + mean - step.marginal.mean) + variance + noise.variance
         return (-0.5 * jnp.log(2.0 * pi * s2) - 0.5 * squared / s2).sum(-1) + entropy(noise)
 
     def _listening(self, params: Params) -> Float[Array, "B Q Q M"]:

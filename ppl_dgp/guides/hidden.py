@@ -105,13 +105,8 @@ class HiddenRule:
             mean, variance = left.mean, left.residual + left.beyond
         elif slope is not None:
             mean = mean - jnp.einsum("bqp,bp->bq", slope, marginal.inputs)
-        squared = jnp.square(noise.mean - mean) + variance + variances(noise)
+        squared = jnp.square(noise.mean - mean) + variance + noise.variance
         return (-0.5 * jnp.log(2.0 * pi * s2) - 0.5 * squared / s2).sum(-1) + entropy(noise)
-
-
-def variances(h: Gaussian) -> Float[Array, "B Q"]:
-    """The variance of each coordinate of h."""
-    return jnp.square(h.scale) if h.diagonal else jnp.square(h.scale).sum(-1)
 
 
 def entropy(h: Gaussian) -> Float[Array, "B"]:

@@ -164,13 +164,13 @@ class Collapsed(ELBO):
                 slope, noise = None, Gaussian(site["value"], jnp.zeros_like(marginal.mean))
             features: Features
             if isinstance(marginal.inputs, Gaussian):
-                features = UncertainFeatures(marginal.function, marginal.inputs, slope, noise)
+                known = marginal.residual, marginal.weights
+                features = UncertainFeatures(*known, marginal.function, marginal.inputs, slope, noise)
             else:
                 mean = noise.mean - marginal.function.mean(marginal.inputs)
                 if slope is not None:
                     mean = mean + jnp.einsum("bqp,bp->bq", slope, marginal.inputs)
-                variance = jnp.square(noise.scale) if noise.diagonal else jnp.square(noise.scale).sum(-1)
-                features = CertainFeatures(marginal.residual, marginal.weights, mean, variance)
+                features = CertainFeatures(marginal.residual, marginal.weights, mean, noise.variance)
             variance = emission.likelihood.variance  # type: ignore[union-attr]
             inducing = f"{marginal.function.name}/u"
             if inducing in layers:

@@ -23,10 +23,10 @@ from ppl_dgp import expectations
 from ppl_dgp.gaussian import Gaussian
 from ppl_dgp.linalg import cholesky, inverse_lower
 from ppl_dgp.means import affine
-from ppl_dgp.propagation import Function, matched
+from ppl_dgp.propagation import Function
 
 
-@dataclass(frozen=True)
+@dataclass
 class Features:
     """What a regression needs of its inputs: ⟨D⟩ (N, 1), and A, b and ⟨r²⟩ at given weights."""
 
@@ -45,7 +45,7 @@ class Features:
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
+@dataclass
 class CertainFeatures(Features):
     """At inputs that are known: φ (N, M) and r (N, P), with the variance of the targets (N, P)."""
 
@@ -65,22 +65,28 @@ class CertainFeatures(Features):
 
 
 class UncertainFeatures(Features):
-    """At inputs h⁻ ~ N(m, V), by kernel expectations; h = slope h⁻ + ε, ε with moments ``noise``."""
+    """At inputs h⁻ ~ N(m, V), by kernel expectations; h = slope h⁻ + ε, ε with moments ``noise``; ``phi`` is ⟨φ⟩."""
 
-    def __init__(self, f: Function, inputs: Gaussian, slope: Array | None, noise: Gaussian) -> None:
-        moments = matched(f, inputs)
+    def __init__(
+        self,
+        residual: Float[Array, "N 1"],
+        phi: Float[Array, "N M"],
+        f: Function,
+        inputs: Gaussian,
+        slope: Array | None,
+        noise: Gaussian,
+    ) -> None:
+        super().__init__(residual)
         linear, bias = affine(f.mean, inputs.mean.shape[1])
         rest = None if linear is None else -linear.T
         if slope is not None:
             rest = slope if rest is None else slope + rest
         rows = inputs.mean.shape[0]
-        object.__setattr__(self, "residual", moments.residual)
-        self._f, self._inputs, self._phi = f, inputs, moments.weights
+        self._f, self._inputs, self._phi = f, inputs, phi
         #: r = rest·h⁻ + offset + (ε − E ε)
         self._rest = None if rest is None else jnp.broadcast_to(rest, (rows, *rest.shape[-2:]))
         self._offset = noise.mean - bias
-        scale = noise.scale
-        self._variance = jnp.square(scale) if noise.diagonal else jnp.square(scale).sum(-1)
+        self._variance = noise.variance
 
     def gram(self, weights: Float[Array, " N"]) -> Float[Array, "M M"]:
         f = self._f
@@ -113,7 +119,7 @@ class Regression:
     num_outputs: int
 
     def energy(self, alpha: float) -> Float[Array, ""]:
-        """log Σ-form of log N(h; m, A-form) plus the correction of power EP, in total nats, u integrated out."""
+        """The log evidence of the targets with u integrated out, and power EP's correction for D, in total nats."""
         weights, residual = self._weights(alpha), self.features.residual
         shape = (residual.shape[0], self.num_outputs)
         each = jnp.log(2.0 * pi / weights) + weights * self.features.squares()
