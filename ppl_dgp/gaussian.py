@@ -57,8 +57,10 @@ class Gaussian:
 
     @property
     def variance(self) -> Array:
-        """The variance of each coordinate, of the shape of the mean; ``factor`` not counted."""
-        return jnp.square(self.scale) if self.diagonal else jnp.square(self.scale).sum(-1)
+        """The variance of each coordinate, (P, M) or (B, Q)."""
+        if not self.diagonal:
+            return jnp.square(self.scale).sum(-1)
+        return jnp.square(self.scale) + (0.0 if self.factor is None else jnp.square(self.factor).sum(-1))
 
     def covariance(self) -> Array:
         """The covariance matrices, (P, M, M) or (B, Q, Q)."""
@@ -137,10 +139,7 @@ class InducingGaussian(dist.Distribution):
 
     @property
     def variance(self) -> Array:
-        if self.scale.ndim == 3:
-            return jnp.square(self.scale).sum(-1)
-        low_rank = 0.0 if self.factor is None else jnp.square(self.factor).sum(-1)
-        return jnp.square(self.scale) + low_rank
+        return Gaussian(self.loc, self.scale, self.factor).variance
 
     def log_det(self) -> Array:
         """log |S|, summed over outputs; of what is left of S once u is conditioned, where it is."""
