@@ -46,9 +46,9 @@ def test_coupled_weight_is_the_integral_over_f(gain, spread, alpha):
     """(1/α) log ∫ q(f | h) (p(h | f) / q(h | f))^α df, and its limit E_{q(f|h)} log p/q."""
     mean, variance, noise, h, loc = 0.3, 0.5, 0.1, 0.55, -0.2
     params = {
-        "gain": jnp.full((1, 1), gain),
+        "pull": jnp.full((1, 1), (1 - gain) / noise**0.5),
         "loc": jnp.full((1, 1), loc),
-        "scale": jnp.full((1, 1), spread**0.5),
+        "scale": jnp.full((1, 1), (spread / noise) ** 0.5),
     }
     found = Conditional().log_weight(params, emission(mean, variance, noise), jnp.full((1, 1), h), alpha)
     f = np.linspace(mean - 9, mean + 9, 200_001)
@@ -70,10 +70,10 @@ def test_coupled_weight_in_32_bits():
         results = []
         for dtype in (jnp.float32, jnp.float64):
             cast = lambda a: jnp.full((1, 1), a, dtype)  # noqa: B023, E731
-            params = {"gain": cast(0.5), "loc": cast(0.25), "scale": cast(spread**0.5)}
+            params = {"pull": cast(1.0), "loc": cast(0.25), "scale": cast(2 * spread**0.5)}
             function = SparseGP("f", RBF(1.0, 1.0), cast(0), cast(1), Zero(), cast(0))
             step = Emission(
-                Marginal(function, cast(1), cast(1), cast(0.25), cast(0.5), cast(0)), Gaussian(cast(0.125))
+                Marginal(function, cast(1), cast(1), cast(0.25), cast(0.5), cast(0)), Gaussian(cast(0.25))
             )
             results.append(float(Conditional().log_weight(params, step, cast(0.25), alpha)[0]))
         assert results[0] == pytest.approx(results[1], rel=1e-5, abs=1e-5)

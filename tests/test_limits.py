@@ -128,15 +128,17 @@ def parameters(name, chain):
     for i, (slope, spread, shifted) in enumerate(zip(chain.slope, chain.spread, chain.shifted, strict=True)):
         site, rows = f"layer{i + 1}/h", jnp.ones((len(X), 1))
         offset = jnp.asarray(chain.offset[:, i : i + 1])
+        # q(h) is kept in units of the layer's noise
+        unit = NOISES[len(chain.spread) + 1][i]
         if name == "markov":
             found[f"{site}_slope"] = slope * rows[..., None]
         elif name in ("coupled", "tied"):
-            found[f"{site}_gain"], offset = slope * rows, offset / (1 - slope)
+            found[f"{site}_pull"], offset = (1 - slope) / jnp.sqrt(unit) * rows, offset / (1 - slope)
         elif name == "free":
             # T v with v ~ N(0, I) of two inducing outputs
             found[f"{site}_weights"] = jnp.sqrt(shifted / 2) * jnp.ones((len(X), 1, 2))
         if name != "doubly-stochastic":
-            found[f"{site}_loc"], found[f"{site}_scale"] = offset, jnp.sqrt(spread) * rows
+            found[f"{site}_loc"], found[f"{site}_scale"] = offset, jnp.sqrt(spread / unit) * rows
         if name == "tied":
             found[f"{site}_residual"] = rows
     return found

@@ -180,7 +180,9 @@ def test_several_columns_through_a_hidden_layer():
     # the posterior: precisions add
     weight = jnp.array([0.1, 0.3]) / jnp.array([0.3, 0.4])
     params["layer1/h_loc"] = X + weight * (Y - X)
-    params["layer1/h_scale"] = jnp.broadcast_to(jnp.sqrt(weight * jnp.array([0.2, 0.1])), (7, 2))
+    params["layer1/h_scale"] = jnp.broadcast_to(
+        jnp.sqrt(weight * jnp.array([0.2, 0.1]) / jnp.array([0.1, 0.3])), (7, 2)
+    )
     spread = np.sqrt([0.3, 0.4])
     for objective in (PowerEP(0.0, 2), PowerEP(0.5, 2)):
         evidence = stats.norm.logpdf(Y, X, spread).sum()

@@ -95,12 +95,10 @@ def test_richer_families_contain_mean_field(name):
 @pytest.mark.parametrize("objective", [PowerEP(0.5, 3), BlackBoxAlpha(0.0, 2)], ids=repr)
 def test_coupled_at_the_models_own_conditional_is_doubly_stochastic(objective):
     (plain, params), (coupled, richer) = both("coupled", "doubly-stochastic")
-    # c = 1 and S = s², by name: a coupled rule starts there
+    # c = 1 and S = s²: a coupled rule starts there
     for layer, width in (("layer1", 2), ("layer2", 1)):
-        np.testing.assert_allclose(richer[f"{layer}/h_gain"], np.ones((6, width)))
-        np.testing.assert_allclose(
-            richer[f"{layer}/h_scale"] ** 2, np.full((6, width), params[f"{layer}/noise"])
-        )
+        np.testing.assert_allclose(richer[f"{layer}/h_pull"], np.zeros((6, width)))
+        np.testing.assert_allclose(richer[f"{layer}/h_scale"], np.ones((6, width)))
     assert bound(objective, coupled, richer) == pytest.approx(bound(objective, plain, params), abs=1e-8)
 
 

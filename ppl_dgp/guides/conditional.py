@@ -21,6 +21,7 @@ from ppl_dgp.guides.hidden import (
     Params,
     entropy,
     gaussian,
+    noise,
     noise_of,
     per_datum,
     per_datum_scale,
@@ -32,6 +33,11 @@ def _normal(mean: Array, variance: Array) -> dist.Distribution:
     return dist.Normal(mean, jnp.sqrt(variance)).to_event(1)
 
 
+def _gain(params: Params, step: Emission) -> Float[Array, "B Q"]:
+    """c_n: how much of f the mean of q(h_n | f) keeps."""
+    return 1.0 - params["pull"] * jnp.sqrt(noise_of(step))
+
+
 def _log_normal(value: Array, mean: Array, variance: Array) -> Array:
     return dist.Normal(mean, jnp.sqrt(variance)).log_prob(value)
 
@@ -40,27 +46,27 @@ def _log_normal(value: Array, mean: Array, variance: Array) -> Array:
 class Coupled(HiddenRule):
     """q(h_n | f) = N(c_n f(h_n⁻) + (1 − c_n) M_n, S_n) with f itself in q: O(NQ) parameters.
 
-    Contains ``MeanField`` (c = 0) and ``DoublyStochastic`` (c = 1, S = s²), where it starts.
+    Contains ``MeanField`` (c = 0) and ``DoublyStochastic`` (c = 1, S = s²), where it starts. What is learnt is how far
+    a row is from the latter in units of the noise, c_n = 1 − s·``pull`` and S_n / s²: a step of Adam then costs little
+    of the bound where s is small, and noisy gradients do not drive s up.
     """
 
     def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
         return {
-            "gain": per_datum(f"{name}_gain", lambda: jnp.ones_like(step.marginal.mean), size, 1),
+            "pull": per_datum(f"{name}_pull", lambda: jnp.zeros_like(step.marginal.mean), size, 1),
             "loc": per_datum(f"{name}_loc", lambda: step.marginal.mean, size, 1),
-            "scale": per_datum(
-                f"{name}_scale", lambda: jnp.sqrt(noise_of(step)), size, 1, constraint=constraints.positive
-            ),
+            "scale": per_datum_scale(name, size, step, full=False),
         }
 
     def conditional(self, params: Params, step: Emission) -> dist.Distribution:
         # f integrated out: N(c m + b, V), V = S + c² v
-        gain, spread = params["gain"], jnp.square(params["scale"])
+        gain, spread = _gain(params, step), noise(params, step).variance
         mean = gain * step.marginal.mean + (1.0 - gain) * params["loc"]
         return _normal(mean, spread + jnp.square(gain) * step.marginal.variance)
 
     def log_weight(self, params: Params, step: Emission, value: Array, alpha: float) -> Float[Array, "B"]:
         """(1/α) log E_{q(f|h)}[(p(h|f)/q(h|f))^α] in closed form (design, section 4)."""
-        c, s2, spread = params["gain"], noise_of(step), jnp.square(params["scale"])
+        c, s2, spread = _gain(params, step), noise_of(step), noise(params, step).variance
         b = (1.0 - c) * params["loc"]
         m, v = step.marginal.mean, step.marginal.variance
         # q(f | h) = N(m_f, v_f)
@@ -90,9 +96,9 @@ class Tied(HiddenRule):
         return {**coupled, "residual": residual}
 
     def conditional(self, params: Params, step: Emission) -> dist.Distribution:
-        gain = params["gain"]
+        gain = _gain(params, step)
         mean = gain * step.marginal.mean + (1.0 - gain) * params["loc"]
-        return _normal(mean, jnp.square(params["scale"]) + params["residual"] * step.marginal.residual)
+        return _normal(mean, noise(params, step).variance + params["residual"] * step.marginal.residual)
 
 
 @dataclass(frozen=True)
@@ -131,28 +137,29 @@ class Free(HiddenRule):
         axes = "bqpm,...pm->bq" if self.across_outputs else "bqm,...qm->bq"
         if u.ndim == 3:
             axes = axes.replace("...", "b")
-        mean = jnp.einsum(axes, params["weights"], u) + params["loc"]
-        return gaussian(Gaussian(mean, params["scale"]))
+        around = noise(params, step)
+        mean = jnp.einsum(axes, params["weights"], u) + around.mean
+        return gaussian(Gaussian(mean, around.scale))
 
     def moments(self, params: Params, step: Emission, propagation: Propagation) -> Gaussian:
-        weights, noise = self._listening(params), Gaussian(params["loc"], params["scale"])
+        weights, around = self._listening(params), noise(params, step)
         mean, covariance = _projected(weights, _moments_of_u(step))
         if self.across_outputs:
-            return Gaussian(noise.mean + mean, cholesky(covariance + noise.covariance(), 0.0)[0])
+            return Gaussian(around.mean + mean, cholesky(covariance + around.covariance(), 0.0)[0])
         variance = jnp.diagonal(covariance, axis1=-2, axis2=-1)
-        return Gaussian(noise.mean + mean, jnp.sqrt(variance + noise.variance))
+        return Gaussian(around.mean + mean, jnp.sqrt(variance + around.variance))
 
     def expected_weight(self, params: Params, step: Emission) -> Float[Array, "B"]:
         """E[t_0(h)] + H[q(h | u)]: h − f is linear in u given h⁻, which does not depend on this layer's u."""
-        weights, noise = self._listening(params), Gaussian(params["loc"], params["scale"])
+        weights, around = self._listening(params), noise(params, step)
         u, s2 = _moments_of_u(step), noise_of(step)
         mean, covariance = _projected(weights, u)
         # Var(Tu − φu) = Var(φu) + T S Tᵀ − 2 T S ⟨φ⟩ᵀ
         own = jnp.einsum("bqpm,pmk,bk->bqp", weights, u.covariance(), step.marginal.weights)
         cross = jnp.diagonal(own, axis1=-2, axis2=-1)
         variance = jnp.diagonal(covariance, axis1=-2, axis2=-1) - 2.0 * cross + step.marginal.variance
-        squared = jnp.square(noise.mean + mean - step.marginal.mean) + variance + noise.variance
-        return (-0.5 * jnp.log(2.0 * pi * s2) - 0.5 * squared / s2).sum(-1) + entropy(noise)
+        squared = jnp.square(around.mean + mean - step.marginal.mean) + variance + around.variance
+        return (-0.5 * jnp.log(2.0 * pi * s2) - 0.5 * squared / s2).sum(-1) + entropy(around)
 
     def _listening(self, params: Params) -> Float[Array, "B Q Q M"]:
         weights = params["weights"]
@@ -176,7 +183,7 @@ class NestedCompression(Free):
         return {
             "weights": jnp.repeat(marginal.weights[:, None, :], width, 1),
             "loc": _mean_function(marginal),
-            "scale": jnp.sqrt(noise_of(step)),
+            "scale": jnp.ones_like(marginal.mean),
         }
 
 

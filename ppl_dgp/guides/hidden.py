@@ -86,18 +86,20 @@ class HiddenRule:
 
     def moments(self, params: Params, step: Emission, propagation: Propagation) -> Gaussian:
         """Mean and scale of h under q, its inputs and u integrated out."""
-        slope, noise = self.linear(params, step)
+        slope, around = self.linear(params, step)
         if slope is None:
-            return noise
+            return around
         inputs = step.marginal.inputs
         if not isinstance(inputs, Gaussian):
-            return Gaussian(noise.mean + jnp.einsum("bqp,bp->bq", slope, inputs), noise.scale)
-        mean, covariance = propagate(inputs.mean, inputs.covariance(), slope, noise.mean, noise.covariance())
+            return Gaussian(around.mean + jnp.einsum("bqp,bp->bq", slope, inputs), around.scale)
+        mean, covariance = propagate(
+            inputs.mean, inputs.covariance(), slope, around.mean, around.covariance()
+        )
         return Gaussian(mean, cholesky(covariance, 0.0)[0])
 
     def expected_weight(self, params: Params, step: Emission) -> Float[Array, "B"]:
         """The weight at α = 0 averaged over h, its inputs and u in closed form: E[t_0(h)] + H[q(h | h⁻)]."""
-        slope, noise = self.linear(params, step)
+        slope, around = self.linear(params, step)
         marginal, s2 = step.marginal, noise_of(step)
         mean, variance = marginal.mean, marginal.variance
         if slope is not None and isinstance(marginal.inputs, Gaussian):
@@ -105,8 +107,8 @@ class HiddenRule:
             mean, variance = left.mean, left.residual + left.beyond
         elif slope is not None:
             mean = mean - jnp.einsum("bqp,bp->bq", slope, marginal.inputs)
-        squared = jnp.square(noise.mean - mean) + variance + noise.variance
-        return (-0.5 * jnp.log(2.0 * pi * s2) - 0.5 * squared / s2).sum(-1) + entropy(noise)
+        squared = jnp.square(around.mean - mean) + variance + around.variance
+        return (-0.5 * jnp.log(2.0 * pi * s2) - 0.5 * squared / s2).sum(-1) + entropy(around)
 
 
 def entropy(h: Gaussian) -> Float[Array, "B"]:
@@ -122,12 +124,21 @@ def gaussian(h: Gaussian) -> dist.Distribution:
 
 
 def per_datum_scale(name: str, size: int, step: Emission, full: bool) -> Array:
-    """Per-datum scales, started at the model's own noise: standard deviations (B, Q), or Cholesky factors."""
-    start = lambda: jnp.sqrt(noise_of(step))  # noqa: E731
+    """Per-datum scales in units of the model's noise, started at 1: deviations (B, Q), or Cholesky factors."""
+    start = lambda: jnp.ones_like(step.marginal.mean)  # noqa: E731
     if not full:
         return per_datum(f"{name}_scale", start, size, 1, constraint=constraints.positive)
     diagonal = lambda: jax.vmap(jnp.diag)(start())  # noqa: E731
     return per_datum(f"{name}_scale", diagonal, size, 2, constraint=constraints.lower_cholesky)
+
+
+def noise(params: Params, step: Emission) -> Gaussian:
+    """N(M_n, S_n) from the parameters ``loc`` and ``scale``.
+
+    S_n is kept in units of the model's noise s², so that a row that no step has drawn yet follows s² as it is learnt.
+    """
+    unit, scale = jnp.sqrt(noise_of(step)), params["scale"]
+    return Gaussian(params["loc"], scale * (unit if scale.ndim == 2 else unit[:, :, None]))
 
 
 @dataclass(frozen=True)
@@ -146,7 +157,7 @@ class MeanField(HiddenRule):
         }
 
     def linear(self, params: Params, step: Emission) -> tuple[Array | None, Gaussian]:
-        return None, Gaussian(params["loc"], params["scale"])
+        return None, noise(params, step)
 
     def conditional(self, params: Params, step: Emission) -> dist.Distribution:
         return gaussian(self.linear(params, step)[1])
@@ -183,13 +194,14 @@ class Markov(HiddenRule):
         }
 
     def linear(self, params: Params, step: Emission) -> tuple[Array | None, Gaussian]:
-        return params["slope"], Gaussian(params["loc"], params["scale"])
+        return params["slope"], noise(params, step)
 
     def conditional(self, params: Params, step: Emission) -> dist.Distribution:
         inputs = step.marginal.inputs
         at = inputs.mean if isinstance(inputs, Gaussian) else inputs
-        mean = jnp.einsum("bqp,bp->bq", params["slope"], at) + params["loc"]
-        return gaussian(Gaussian(mean, params["scale"]))
+        around = noise(params, step)
+        mean = jnp.einsum("bqp,bp->bq", params["slope"], at) + around.mean
+        return gaussian(Gaussian(mean, around.scale))
 
 
 @dataclass(frozen=True)
@@ -206,11 +218,11 @@ class DoublyStochastic(HiddenRule):
         return jnp.zeros(value.shape[0], value.dtype)
 
     def moments(self, params: Params, step: Emission, propagation: Propagation) -> Gaussian:
-        marginal, noise = step.marginal, noise_of(step)
+        marginal, s2 = step.marginal, noise_of(step)
         if propagation != "full-moments" or not isinstance(marginal.inputs, Gaussian):
-            return Gaussian(marginal.mean, jnp.sqrt(marginal.variance + noise))
+            return Gaussian(marginal.mean, jnp.sqrt(marginal.variance + s2))
         covariance = matched_covariance(marginal.function, marginal.inputs)
-        covariance = covariance + noise[..., None] * jnp.eye(noise.shape[-1], dtype=noise.dtype)
+        covariance = covariance + s2[..., None] * jnp.eye(s2.shape[-1], dtype=s2.dtype)
         return Gaussian(marginal.mean, cholesky(covariance, 0.0)[0])
 
     def expected_weight(self, params: Params, step: Emission) -> Float[Array, "B"]:

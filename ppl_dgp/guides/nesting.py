@@ -8,26 +8,30 @@ lower.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import block_diag
+from jaxtyping import Array
 from numpyro.handlers import seed, substitute, trace
 
+from ppl_dgp.gp import Emission, emission_of
 from ppl_dgp.guides.conditional import Coupled, Free, Tied
 from ppl_dgp.guides.guide import Guide
-from ppl_dgp.guides.hidden import DoublyStochastic, Markov, MeanField, Params
+from ppl_dgp.guides.hidden import DoublyStochastic, Markov, MeanField, Params, noise_of
 from ppl_dgp.guides.inducing import AcrossOutputs, Diagonal, FullRank, LayerChain, LowRank
 from ppl_dgp.guides.inducing import Coupled as CoupledLayers
 
-#: (poorer, richer): which of the richer rule's parameters vanish where it is the poorer; the others that it adds stay
-#: at their starts: for a coupled rule the model's own conditional, for links between layers 0
+#: (poorer, richer): which of the richer rule's parameters must take the values of ``_WHERE_POORER``, or vanish, for it
+#: to be the poorer; the others that it adds stay at their starts: for a coupled rule the model's own conditional, for
+#: links between layers 0
 _HIDDEN: dict[tuple[type, type], tuple[str, ...]] = {
     (MeanField, MeanField): (),
     (MeanField, Markov): ("slope",),
-    (MeanField, Coupled): ("gain",),
-    (MeanField, Tied): ("gain", "residual"),
+    (MeanField, Coupled): ("pull",),
+    (MeanField, Tied): ("pull", "residual"),
     (MeanField, Free): ("weights",),
     (Markov, Markov): (),
     (Free, Free): (),
@@ -40,6 +44,11 @@ _INDUCING: dict[tuple[type, type], tuple[str, ...]] = {
         FullRank: (AcrossOutputs, LayerChain, CoupledLayers),
     }.items()
     for rich in riches
+}
+#: values other than 0, of the parameter at its start and the model's own conditional: c = 1 − pull s = 0; and no D(h⁻)
+_WHERE_POORER: dict[str, Callable[[Array, Emission], Array]] = {
+    "pull": lambda start, step: 1.0 / jnp.sqrt(noise_of(step)),
+    "residual": lambda start, step: jnp.full_like(start, jnp.finfo(start.dtype).eps),
 }
 #: of the deviations: what the factors of a low-rank rule are shrunk to, for at 0 their gradient would vanish
 _SLIGHT = 1e-3
@@ -75,6 +84,7 @@ def nested_start(poorer: Guide, richer: Guide, params: Params, *args: Any, **kwa
     # left out, so that the richer guide shows the shapes it has
     common = {name: value for name, value in params.items() if not name.endswith(_RESHAPED)}
     found = dict(params)
+    own = trace(substitute(seed(richer.model, jax.random.PRNGKey(0)), common)).get_trace(*args, **kwargs)
     for name, site in (
         trace(substitute(seed(richer, jax.random.PRNGKey(0)), common)).get_trace(*args, **kwargs).items()
     ):
@@ -82,9 +92,10 @@ def nested_start(poorer: Guide, richer: Guide, params: Params, *args: Any, **kwa
             found[name] = _widened(name, found.get(name, site["value"]), site["value"])
         elif site["type"] == "sample" and site["infer"].get("role") == "hidden":
             for parameter in hidden:
-                full = found[f"{name}_{parameter}"]
-                least = jnp.finfo(full.dtype).eps if parameter == "residual" else 0.0
-                found[f"{name}_{parameter}"] = jnp.full_like(full, least)
+                start, step = found[f"{name}_{parameter}"], emission_of(own[name]["fn"])
+                assert step is not None
+                value = _WHERE_POORER.get(parameter, lambda start, step: jnp.zeros_like(start))
+                found[f"{name}_{parameter}"] = value(start, step)
         elif site["type"] == "sample" and site["infer"].get("role") == "inducing":
             for parameter in inducing:
                 factor = found[f"{name}_{parameter}"]
