@@ -105,3 +105,20 @@ def test_bad_arguments_are_named():
             Guide(MODEL, **{argument: "mean-field"})
     with pytest.raises(TypeError, match="model"):
         Guide(3)
+
+
+@pytest.mark.parametrize(
+    "name, values",
+    # per row of two hidden layers, 2 and 1 wide on 2 and 2 inputs, M = 3: means, scales, maps, what ties them to f
+    [("mean-field", 6), ("markov", 6 + 6), ("coupled", 9), ("tied", 12), ("free", 6 + 9), ("doubly-stochastic", 0)],
+)
+def test_parameters_are_linear_in_the_rows(name, values):
+    guide = Guide(MODEL, hidden=RULES[name])
+
+    def number(rows):
+        svi = SVI(MODEL, guide, numpyro.optim.Adam(0.01), Trace_ELBO())
+        x, y = jnp.zeros((rows, 2)), jnp.zeros((rows, 1))
+        shapes = jax.eval_shape(lambda: svi.get_params(svi.init(KEY, x, y)))
+        return sum(np.prod(value.shape) for value in shapes.values())
+
+    assert number(40) - number(20) == 20 * values

@@ -21,7 +21,6 @@ from jaxtyping import Array, Float
 from ppl_dgp.diagnostics.arviz_api import pareto_smoothed
 from ppl_dgp.diagnostics.draws import Draws, columns, joint_draws
 from ppl_dgp.fit import Fit
-from ppl_dgp.guides import MomentMatched
 from ppl_dgp.objectives import PowerEP
 
 #: fewer draws than this say nothing of a tail
@@ -132,9 +131,10 @@ def _khat(log_weights: Float[np.ndarray, "R S"]) -> Float[np.ndarray, " R"]:
 
 @lru_cache(maxsize=32)
 def _bound(model: Callable[..., Any], guide: Callable[..., Any], num_draws: int) -> Callable[..., Array]:
-    # moment matching is no bound beyond two layers: the bound of its q is that of draws
-    matched = isinstance(getattr(guide, "hidden", None), MomentMatched)
-    objective = PowerEP(0.0, num_particles=1, propagation="draws" if matched else None)
+    rule = getattr(guide, "hidden", None)
+    # the model's own conditional as moments is no bound beyond two layers: that of its q is that of draws
+    own = getattr(rule, "from_model", False)
+    objective = PowerEP(0.0, num_particles=1, propagation="draws" if own else None)
 
     def program(key: Array, params: dict[str, Array], x: Array, y: Array) -> Array:
         keys = jax.random.split(key, num_draws)

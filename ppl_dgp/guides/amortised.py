@@ -29,7 +29,7 @@ from numpyro.primitives import Messenger
 
 from ppl_dgp.gaussian import Gaussian
 from ppl_dgp.gp import Carrying, Emission, Propagation
-from ppl_dgp.guides.conditional import Coupled
+from ppl_dgp.guides.conditional import CoupledConditional
 from ppl_dgp.guides.hidden import HiddenRule, Params
 
 
@@ -54,7 +54,7 @@ class Amortised(HiddenRule):
     """
 
     net: Any = (32, 32)
-    base: HiddenRule = Coupled()
+    base: HiddenRule = CoupledConditional()
     missing: str | None = None
     inducing: Carrying = field(init=False, repr=False, compare=False)
     propagation: Propagation = field(init=False, repr=False, compare=False)

@@ -43,13 +43,15 @@ def _log_normal(value: Array, mean: Array, variance: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Coupled(HiddenRule):
+class CoupledConditional(HiddenRule):
     """q(h_n | f) = N(c_n f(h_n⁻) + (1 − c_n) M_n, S_n) with f itself in q: O(NQ) parameters.
 
     Contains ``MeanField`` (c = 0) and ``DoublyStochastic`` (c = 1, S = s²), where it starts. What is learnt is how far
     a row is from the latter in units of the noise, c_n = 1 − s·``pull`` and S_n / s²: a step of Adam then costs little
     of the bound where s is small, and noisy gradients do not drive s up.
     """
+
+    conditions_on_u = True
 
     def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
         return {
@@ -84,14 +86,15 @@ class Coupled(HiddenRule):
 
 
 @dataclass(frozen=True)
-class Tied(HiddenRule):
+class TiedConditional(HiddenRule):
     """q(h_n | u) = N(c_n f_mean(h_n⁻; u) + (1 − c_n) M_n, d_n D(h_n⁻) + S_n): T_n = c_n a(h_n⁻)ᵀ, O(NQ) parameters."""
 
     inducing: Carrying = "local_draw"
+    conditions_on_u = True
 
     def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
         ones = lambda: jnp.ones_like(step.marginal.mean)  # noqa: E731
-        coupled = Coupled().declare(name, size, step)
+        coupled = CoupledConditional().declare(name, size, step)
         residual = per_datum(f"{name}_residual", ones, size, 1, constraint=constraints.positive)
         return {**coupled, "residual": residual}
 
@@ -102,7 +105,7 @@ class Tied(HiddenRule):
 
 
 @dataclass(frozen=True)
-class Free(HiddenRule):
+class FreeConditional(HiddenRule):
     """q(h_n | u) = N(T_n v + M_n, S_n), T_n free (Chamberlin 4.3): O(NMQ) parameters.
 
     Starts at T_n = the model's own weights at the layer's first inputs.
@@ -113,6 +116,7 @@ class Free(HiddenRule):
 
     across_outputs: bool = False
     inducing: Carrying = "local_draw"
+    conditions_on_u = True
 
     def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
         marginal, width = step.marginal, step.marginal.mean.shape[1]
@@ -169,7 +173,7 @@ class Free(HiddenRule):
 
 
 @dataclass(frozen=True)
-class NestedCompression(Free):
+class NestedCompression(FreeConditional):
     """q(h_n | u) = N(⟨A_n⟩ u, s²), ⟨A_n⟩ the weights averaged over q(h_n⁻): nothing learnt (Hensman & Lawrence 2014).
 
     In closed form only: h is carried as moments (Bui 2017, eq. 4.39 corrected). Needs α = 0.
@@ -209,11 +213,13 @@ def _projected(
 
 
 def Conditional(*, free: bool = False, tied: bool = False, across_outputs: bool = False) -> HiddenRule:
-    """q(h_n | f) or q(h_n | u): :class:`Coupled` by default, :class:`Free` or :class:`Tied` on request.
+    """q(h_n | f) or q(h_n | u): :class:`CoupledConditional` unless another is asked for.
 
     :param across_outputs: free, with every output listening to all inducing outputs of its layer.
     :raises ValueError: if both free and tied are asked for, or tied across outputs.
     """
     if tied and (free or across_outputs):
         raise ValueError("Conditional: found tied=True beside free or across_outputs, expected one of them")
-    return Free(across_outputs) if free or across_outputs else Tied() if tied else Coupled()
+    if free or across_outputs:
+        return FreeConditional(across_outputs)
+    return TiedConditional() if tied else CoupledConditional()

@@ -15,7 +15,7 @@ from numpyro.primitives import Messenger
 
 from ppl_dgp.gaussian import Gaussian
 from ppl_dgp.gp import Emission, Propagation, emission_of, mask_of
-from ppl_dgp.guides.conditional import Coupled, Free, Tied
+from ppl_dgp.guides.conditional import CoupledConditional
 from ppl_dgp.guides.hidden import DoublyStochastic, HiddenRule, Params
 from ppl_dgp.guides.inducing import Earlier, FullRank, InducingRule, Optimal
 
@@ -117,7 +117,7 @@ class _Answer(Messenger):
                 f"guide: found {len(plates)} plates around {msg['name']!r}, expected the data plate only"
             )
         rule = self.guide.hidden
-        if isinstance(self.guide.inducing, Optimal) and isinstance(rule, Coupled | Tied | Free):
+        if isinstance(self.guide.inducing, Optimal) and rule.conditions_on_u:
             raise ValueError(
                 f"inducing: found Optimal() beside {rule}, where h depends on u and its formula is no optimum; take "
                 "MeanField() or Markov(), or FullRank()"
@@ -158,7 +158,7 @@ class Guide:
     """
 
     model: Model
-    hidden: HiddenRule = Coupled()
+    hidden: HiddenRule = CoupledConditional()
     inducing: InducingRule = FullRank()
     others: type[AutoGuide] | None = None
 

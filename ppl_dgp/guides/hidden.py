@@ -59,6 +59,10 @@ class HiddenRule:
     inducing: Carrying = "moments"
     #: how it wants h carried: as draws, or as one of the deterministic propagations
     propagation: Propagation = "draws"
+    #: whether q(h | what came before) is the model's own conditional, so that the weight is 1
+    from_model: bool = False
+    #: whether q(h | what came before) is a function of u or f with parameters of its own
+    conditions_on_u: bool = False
 
     def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
         """The rule's ``numpyro.param`` calls, for a layer of ``size`` rows; returns the rows at hand.
@@ -207,6 +211,8 @@ class Markov(HiddenRule):
 @dataclass(frozen=True)
 class DoublyStochastic(HiddenRule):
     """The model's own conditional, nothing learnt and weight 1 at every α (Salimbeni & Deisenroth 2017)."""
+
+    from_model = True
 
     def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
         return {}

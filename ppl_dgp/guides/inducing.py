@@ -187,8 +187,13 @@ class Coupled(InducingRule):
             before = site.q.event_shape
             stripe = self.structure == "stripes" and before[0] == shape[0]
             start = jnp.zeros((*shape, before[1]) if stripe else (*shape, *before))
-            links[k] = Link(numpyro.param(f"{name}_link_{k.replace('/', '_')}", start))
+            links[k] = Link(numpyro.param(link_name(name, k), start))
         return _conditional(loc, scale, links, earlier)
+
+
+def link_name(name: str, earlier: str) -> str:
+    """The parameter by which the site ``name`` listens to an earlier one under :class:`Coupled`."""
+    return f"{name}_link_{earlier.replace('/', '_')}"
 
 
 def _conditional(

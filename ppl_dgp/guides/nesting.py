@@ -1,14 +1,14 @@
 """Nested families: parameters at which a richer guide is the distribution that a poorer one has found.
 
 ``Conditional() ⊇ MeanField, DoublyStochastic``;  ``Conditional(tied=True), Conditional(free=True), Markov ⊇
-MeanField``;  a rule with full noise, or across outputs, contains the one without;  ``FullRank, LowRank ⊇ Diagonal``;
-``AcrossOutputs, LayerChain, Coupled ⊇ FullRank`` (design, section 4). A richer guide that is trained from there ends no
-lower.
+MeanField``;  a rule with full noise, or across outputs, contains the one without;  ``AcrossOutputs, LayerChain, Coupled
+⊇ FullRank ⊇ LowRank ⊇ Diagonal``, the higher rank the lower;  ``Coupled("full") ⊇ Coupled("stripes"), LayerChain``
+(design, section 4). A richer guide that is trained from there ends no lower.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -17,12 +17,22 @@ from jax.scipy.linalg import block_diag
 from jaxtyping import Array
 from numpyro.handlers import seed, substitute, trace
 
+from ppl_dgp.gaussian import Gaussian
 from ppl_dgp.gp import Emission, emission_of
-from ppl_dgp.guides.conditional import Coupled, Free, Tied
+from ppl_dgp.guides.conditional import CoupledConditional, FreeConditional, TiedConditional
 from ppl_dgp.guides.guide import Guide
 from ppl_dgp.guides.hidden import DoublyStochastic, Markov, MeanField, Params, noise_of
-from ppl_dgp.guides.inducing import AcrossOutputs, Diagonal, FullRank, LayerChain, LowRank
-from ppl_dgp.guides.inducing import Coupled as CoupledLayers
+from ppl_dgp.guides.inducing import (
+    AcrossOutputs,
+    Coupled,
+    Diagonal,
+    FullRank,
+    InducingRule,
+    LayerChain,
+    LowRank,
+    Optimal,
+    link_name,
+)
 
 #: (poorer, richer): which of the richer rule's parameters must take the values of ``_WHERE_POORER``, or vanish, for it
 #: to be the poorer; the others that it adds stay at their starts: for a coupled rule the model's own conditional, for
@@ -30,18 +40,22 @@ from ppl_dgp.guides.inducing import Coupled as CoupledLayers
 _HIDDEN: dict[tuple[type, type], tuple[str, ...]] = {
     (MeanField, MeanField): (),
     (MeanField, Markov): ("slope",),
-    (MeanField, Coupled): ("pull",),
-    (MeanField, Tied): ("pull", "residual"),
-    (MeanField, Free): ("weights",),
+    (MeanField, CoupledConditional): ("pull",),
+    (MeanField, TiedConditional): ("pull", "residual"),
+    (MeanField, FreeConditional): ("weights",),
     (Markov, Markov): (),
-    (Free, Free): (),
-    (DoublyStochastic, Coupled): (),
+    (FreeConditional, FreeConditional): (),
+    (DoublyStochastic, CoupledConditional): (),
 }
 _INDUCING: dict[tuple[type, type], tuple[str, ...]] = {
-    (poor, rich): ("factor",) if rich is LowRank else ()
+    (poor, rich): ("factor",) if (poor, rich) == (Diagonal, LowRank) else ()
     for poor, riches in {
-        Diagonal: (FullRank, LowRank, AcrossOutputs, LayerChain, CoupledLayers),
-        FullRank: (AcrossOutputs, LayerChain, CoupledLayers),
+        Diagonal: (FullRank, LowRank, AcrossOutputs, LayerChain, Coupled),
+        LowRank: (LowRank, FullRank, AcrossOutputs, LayerChain, Coupled),
+        FullRank: (AcrossOutputs, LayerChain, Coupled),
+        Optimal: (FullRank, AcrossOutputs, LayerChain, Coupled),
+        LayerChain: (LayerChain, Coupled),
+        Coupled: (Coupled,),
     }.items()
     for rich in riches
 }
@@ -53,7 +67,7 @@ _WHERE_POORER: dict[str, Callable[[Array, Emission], Array]] = {
 #: of the deviations: what the factors of a low-rank rule are shrunk to, for at 0 their gradient would vanish
 _SLIGHT = 1e-3
 #: parameters whose shapes may differ between nested rules
-_RESHAPED = ("_scale", "_weights", "_factor")
+_RESHAPED = ("_scale", "_weights", "_factor", "_basis", "_core")
 
 
 def nested_start(poorer: Guide, richer: Guide, params: Params, *args: Any, **kwargs: Any) -> Params:
@@ -82,9 +96,10 @@ def nested_start(poorer: Guide, richer: Guide, params: Params, *args: Any, **kwa
     hidden = _contained("hidden", poorer.hidden, richer.hidden, _HIDDEN)
     inducing = _contained("inducing", poorer.inducing, richer.inducing, _INDUCING)
     # left out, so that the richer guide shows the shapes it has
-    common = {name: value for name, value in params.items() if not name.endswith(_RESHAPED)}
-    found = dict(params)
+    common = {k: value for k, value in params.items() if not k.endswith(_RESHAPED) and "u_link" not in k}
     own = trace(substitute(seed(richer.model, jax.random.PRNGKey(0)), common)).get_trace(*args, **kwargs)
+    sites = [name for name, site in own.items() if site.get("infer", {}).get("role") == "inducing"]
+    found = _translated(poorer.inducing, richer.inducing, sites, params)
     for name, site in (
         trace(substitute(seed(richer, jax.random.PRNGKey(0)), common)).get_trace(*args, **kwargs).items()
     ):
@@ -111,6 +126,23 @@ def contains(richer: Guide, poorer: Guide) -> bool:
     return hidden and inducing and (poorer.hidden, poorer.inducing) != (richer.hidden, richer.inducing)
 
 
+def _translated(low: InducingRule, high: InducingRule, sites: Sequence[str], params: Params) -> Params:
+    """The parameters of q(u) under the rule ``low`` in the terms in which ``high`` has them."""
+    found = dict(params)
+    for before, site in zip([None, *sites], sites, strict=False):
+        if isinstance(low, LowRank) and not isinstance(high, LowRank):
+            scale, factor = found[f"{site}_scale"], found.pop(f"{site}_factor")
+            found[f"{site}_scale"] = jnp.linalg.cholesky(Gaussian(params[f"{site}_loc"], scale, factor).covariance())
+        if before is None or not isinstance(low, LayerChain) or high == low:
+            continue
+        if low.rank is not None and getattr(high, "rank", None) is None:
+            parts = (found.pop(f"{site}_{part}") for part in ("basis", "core", "source_basis"))
+            found[f"{site}_link"] = jnp.einsum("mr,prqs,ks->pmqk", *parts)
+        if isinstance(high, Coupled):
+            found[link_name(site, before)] = found.pop(f"{site}_link")
+    return found
+
+
 def _widened(name: str, value: Any, own: Any) -> Any:
     """A parameter of the poorer guide in the shape that the richer one's ``own`` has."""
     wanted, wide = jnp.shape(own), value
@@ -123,6 +155,13 @@ def _widened(name: str, value: Any, own: Any) -> Any:
     elif name.endswith("_scale") and len(wanted) == jnp.ndim(value) + 1:
         # deviations are the diagonal of a Cholesky factor
         wide = value[..., None] * identity(value.shape[-1])
+    elif name.endswith(("_factor", "_basis", "_core")):
+        # the first of more columns; those of a factor must not be 0
+        least = _SLIGHT * jnp.abs(value).max() if name.endswith("_factor") else 1.0
+        wide = (least * own).at[tuple(map(slice, value.shape))].set(value)
+    elif "u_link" in name:
+        # each output listens to its namesake alone
+        wide = value[:, :, None, :] * identity(value.shape[0])[:, None, :, None]
     elif name.endswith("u_scale"):
         # one factor for all outputs has those of the outputs as its blocks
         wide = block_diag(*(value if value.ndim == 3 else value[..., None] * identity(value.shape[-1])))
@@ -136,8 +175,19 @@ def _widened(name: str, value: Any, own: Any) -> Any:
 
 def _nested(low: Any, high: Any, known: dict[tuple[type, type], tuple[str, ...]]) -> bool:
     """Whether the rule ``high`` contains, or is, the rule ``low``."""
+    return low == high or ((type(low), type(high)) in known and _as_full(low, high))
+
+
+def _as_full(low: Any, high: Any) -> bool:
+    """Whether ``high`` has all the correlations of ``low``: full noise, its rank, its structure between layers."""
+    if isinstance(low, LayerChain) and isinstance(high, Coupled):
+        return high.structure == "full"
+    if isinstance(low, Coupled):
+        return isinstance(high, Coupled) and high.structure == "full"
+    if type(low) is type(high) and isinstance(low, LowRank | LayerChain):
+        return high.rank is None or (low.rank is not None and low.rank <= high.rank)
     wide = lambda rule: getattr(rule, "full", False) or getattr(rule, "across_outputs", False)  # noqa: E731
-    return low == high or ((type(low), type(high)) in known and (wide(high) or not wide(low)))
+    return wide(high) or not wide(low)
 
 
 def _contained(

@@ -23,7 +23,6 @@ from numpyro.handlers import replay, seed, substitute, trace
 from numpyro.infer import ELBO
 
 from ppl_dgp.gp import Carrying, Propagation, bare, check_propagation, emission_of, mask_of
-from ppl_dgp.guides.hidden import DoublyStochastic
 from ppl_dgp.objectives.alpha import checked_alpha
 from ppl_dgp.objectives.carrying import Carried, checked_moments
 from ppl_dgp.objectives.structure import Structure, find_structure, row_sum
@@ -207,7 +206,7 @@ def log_weights(
 
 def _expected(conditional: Any, alpha: float) -> Array:
     weight = conditional.expected_weight()
-    if alpha > 0.0 and not isinstance(conditional.rule, DoublyStochastic):
+    if alpha > 0.0 and not conditional.rule.from_model:
         raise ValueError(
             f"propagation: found moments of {conditional.rule} at alpha={alpha:g}; its weights are averages over h, "
             "which stand inside the logarithm: take alpha=0 or propagation='draws'"
