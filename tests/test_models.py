@@ -91,6 +91,7 @@ def test_zero_layers_are_a_sparse_gp():
     )
 
 
+@pytest.mark.slow
 def test_32_and_64_bits_agree():
     model = deep_gp((2,), 4, num_outputs=2, jitter=1e-5)
     guide, params = started(model, hidden=DoublyStochastic())
@@ -200,6 +201,7 @@ def test_several_columns_through_a_hidden_layer():
     np.testing.assert_allclose(found.log_density, expected, atol=4 * 2 / draws**0.5)
 
 
+@pytest.mark.slow
 def test_lbfgs_finds_the_highest_collapsed_bound():
     model = sparse_gp_regression(3)
     x, y = X[:, :1], Y[:, :1] + 0.2 * jnp.cos(9 * X[:, :1])

@@ -172,6 +172,7 @@ def test_a_sparse_gp_trains_faster_than_with_adam(table):
     assert natural.rejected_steps == 0 and natural.losses[0, -1] < adam.losses[0, -1] - 1.0
 
 
+@pytest.mark.slow
 def test_a_deep_gp_trains(table):
     x, y = table
     model = deep_gp((1,), M)

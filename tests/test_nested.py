@@ -75,7 +75,9 @@ def both(name, poor_name="mean-field"):
     return (poor, params), (rich, nested_start(poor, rich, params, X, Y))
 
 
-@pytest.mark.parametrize("name", ["markov", "coupled", "tied", "free"])
+@pytest.mark.parametrize(
+    "name", ["markov", "coupled", *(pytest.param(name, marks=pytest.mark.slow) for name in ("tied", "free"))]
+)
 def test_richer_families_contain_mean_field(name):
     objective = PowerEP(0.0)
     (poor, params), (rich, richer) = both(name)

@@ -139,7 +139,9 @@ class Standardiser:
         deviation = array - mean
         # s_d = r_d sqrt(mean((x_nd - m_d)² / r_d²)), r_d = max_n |x_nd - m_d|: no square overflows
         largest = np.abs(deviation).max(axis=0)
-        rounding = 8 * np.finfo(np.float64).eps * np.abs(array).max(axis=0)
+        # a spread so small that it has no digits left, or no reciprocal, is none
+        info = np.finfo(np.float64)
+        rounding = np.maximum(8 * info.eps * np.abs(array).max(axis=0), info.tiny)
         varies = (array != array[0]).any(axis=0) & (largest > rounding)
         unit = np.where(varies, largest, 1.0)
         scale = np.where(varies, unit * np.sqrt(np.mean((deviation / unit) ** 2, axis=0)), 1.0)

@@ -27,6 +27,7 @@ from ppl_dgp.kernels import Kernel
 __all__ = [
     "input_input_kernel",
     "input_kernel",
+    "is_rough",
     "kernel_kernel_input",
     "psi0",
     "psi1",
@@ -145,6 +146,12 @@ def psi4(
         )
     products = jnp.swapaxes(input_kernel(kernel, inputs, z), -1, -2)
     return jnp.matmul(linear, products, precision="highest")
+
+
+def is_rough(kernel: Kernel, dims: int) -> bool:
+    """Whether the statistics of k(h, z) over D inputs are the cubature rule's: no closed form, and D > 2."""
+    known = terms_of(kernel, dims, jnp.result_type(float)) is not None
+    return dims > 2 and not known and without_white(kernel) is not None
 
 
 def _method(kernel: Kernel, inputs: Gaussian, z: Array) -> Closed | Nodes:

@@ -26,6 +26,7 @@ from ppl_dgp.fit.result import Fit, FitError, Interrupted, assemble, checked_dat
 from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.session import deferred_interrupt, one_blas_thread, progress_bar
 from ppl_dgp.guides import Guide, Optimal
+from ppl_dgp.objectives import Collapsed
 
 PIECE_SECONDS = 0.5  # a piece of a chunk takes about this long
 
@@ -102,10 +103,11 @@ def fit_svi(
     found.
     """
     x, y = checked_data(x, y)
-    if isinstance(guide, Guide) and isinstance(guide.inducing, Optimal):
+    trained = isinstance(guide, Guide) and isinstance(guide.inducing, Optimal)
+    if trained and not isinstance(objective, Collapsed):
         raise ValueError(
-            "guide: found inducing=Optimal(), whose q(u) no gradient trains; use fit_lbfgs with objective=Collapsed(), "
-            "or inducing=FullRank()"
+            "guide: found inducing=Optimal(), whose q(u) no gradient trains; use objective=Collapsed(), best with "
+            "fit_lbfgs, or inducing=FullRank()"
         )
     rows = x.shape[0]
     _check_settings(rows, locals())
@@ -150,6 +152,11 @@ def fit_svi(
         params = jax.vmap(kept.svi.get_params)(state) if restarts > 1 else kept.svi.get_params(state)
         if restarts == 1:
             params = {name: value[None] for name, value in params.items()}
+        if isinstance(objective, Collapsed):
+            # the objective has optimised q(u) away: here it gets its parameters
+            each = [{name: value[r] for name, value in params.items()} for r in range(restarts)]
+            ends = [objective.finish(one, model, guide, x, y) for one in each]
+            params = jax.tree.map(lambda *leaves: jnp.stack(leaves), *ends)
         about = {"model": model, "guide": guide, "objective": objective, "fingerprint": identity["data"]}
         return assemble(params, losses[:, :step], seconds=seconds(), compile_seconds=compile_seconds, **about)
 

@@ -29,8 +29,8 @@ class InducingJoint(InducingGaussian):
 
     @property
     def moments(self) -> Gaussian | None:  # type: ignore[override]
-        """None: outputs that are correlated cannot be integrated out one by one."""
-        return None
+        """None where there are several outputs: those that are correlated cannot be integrated out one by one."""
+        return Gaussian(self.loc, self.scale[None]) if self.loc.shape[0] == 1 else None
 
     @property
     def diagonal(self) -> bool:

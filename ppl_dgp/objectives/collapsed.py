@@ -22,8 +22,9 @@ from numpyro.handlers import replay, seed, substitute, trace
 from numpyro.infer import ELBO
 
 from ppl_dgp import likelihoods
+from ppl_dgp.expectations import is_rough
 from ppl_dgp.gaussian import Gaussian
-from ppl_dgp.gp import Carrying, Emission, Propagation, bare, emission_of, mask_of
+from ppl_dgp.gp import Carrying, Emission, Propagation, SparseGP, bare, emission_of, mask_of
 from ppl_dgp.guides.guide import HiddenConditional
 from ppl_dgp.guides.hidden import Markov, MeanField, entropy
 from ppl_dgp.kernels import Kernel
@@ -94,7 +95,7 @@ class Collapsed(ELBO):
         """Minus the energy in total nats; takes no random draw.
 
         :raises ValueError: if the model has other latents than inducing outputs and hidden layers, a minibatch or
-            masked rows, or hidden layers at α > 0.
+            masked rows, hidden layers at α > 0, or a kernel whose expectations are rough.
         :raises TypeError: if its layers are not GPs with Gaussian noise, or q(h) has no closed form.
         """
         layers, entropies = self._layers(rng_key, param_map, model, guide, args, kwargs)
@@ -164,6 +165,7 @@ class Collapsed(ELBO):
                 slope, noise = None, Gaussian(site["value"], jnp.zeros_like(marginal.mean))
             features: Features
             if isinstance(marginal.inputs, Gaussian):
+                _check_kernel(marginal.function)
                 known = marginal.residual, marginal.weights
                 features = UncertainFeatures(*known, marginal.function, marginal.inputs, slope, noise)
             else:
@@ -204,6 +206,15 @@ def _checked(name: str, site: dict[str, Any]) -> Emission:
     if mask_of(site["fn"]) is not True:
         raise ValueError("model: found masked rows, expected all to count; leave them out of x and y instead")
     return emission
+
+
+def _check_kernel(function: SparseGP) -> None:
+    dims = function.inducing.shape[1]
+    if is_rough(function.kernel, dims):
+        raise ValueError(
+            f"kernel: found {type(function.kernel).__name__} in {function.name} on {dims} uncertain inputs, where its "
+            "expectations are rough and Collapsed no bound; use RBF, Linear, Constant or their sums, or PowerEP"
+        )
 
 
 def _linear(name: str, guide: dict[str, dict[str, Any]]) -> tuple[Array | None, Gaussian]:
