@@ -15,7 +15,7 @@ PYTEST_ARGS ?=
 PROBE   := import sys, venv, ensurepip; assert sys.version_info >= (3, 11)
 PIP     := -m pip --disable-pip-version-check install --quiet
 # a file stays with one process: its tests share what they have compiled
-PYTEST  := -m pytest -q -n $(WORKERS) --dist loadfile
+PYTEST  := -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := test
 .PHONY: env lint test test-all test-matrix demo lock clean
