@@ -215,7 +215,7 @@ def traces(fits: dict[str, tuple[Fit, list[tuple[int, float]]]]) -> Figure:
     slopes.set(
         xscale="log", yscale="log", xlabel="step", ylabel="norm of its gradient, unconstrained parameters"
     )
-    bounds.legend(frameon=False, fontsize="small", loc="lower right")
+    figure.legend(frameon=False, fontsize="small", loc="outside upper left", ncols=len(shown))
     for panel in (bounds, slopes):
         panel.spines[["top", "right"]].set_visible(False)
     return figure
