@@ -26,8 +26,8 @@ from ppl_dgp.models import deep_gp  # noqa: E402
 from ppl_dgp.objectives import PowerEP  # noqa: E402
 
 FIELDS = [
-    "set", "split", "hidden", "depth", "alpha", "steps", "batch", "elbo", "elbo_se", "test_log_density", "rmse",
-    "train_seconds", "compile_seconds", "rejected_steps", "peak_gib",
+    "set", "split", "hidden", "depth", "alpha", "steps", "batch", "inner_noise", "elbo", "elbo_se", "test_log_density",
+    "rmse", "train_seconds", "compile_seconds", "rejected_steps", "peak_gib",
 ]  # fmt: skip
 
 
@@ -44,6 +44,7 @@ def main() -> None:
     parser.add_argument("--alpha", type=float, default=0.0)
     parser.add_argument("--steps", type=int, default=8000)
     parser.add_argument("--batch", type=int, default=0, help="0: full batch")
+    parser.add_argument("--inner-noise", type=float, default=0.01, help="where hidden noise variances start")
     parser.add_argument("--inducing", type=int, default=100)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/regression.csv"))
     options = parser.parse_args()
@@ -52,6 +53,7 @@ def main() -> None:
         for number in map(int, options.splits.split(",")):
             for hidden in options.hidden.split(","):
                 key = [name, number, hidden, options.depth, options.alpha, options.steps, options.batch]
+                key.append(options.inner_noise)
                 if tuple(map(str, key)) in done:
                     continue
                 row = dict(zip(FIELDS, [*key, *_fit(name, number, hidden, options)], strict=True))
@@ -65,7 +67,8 @@ def _fit(name: str, number: int, hidden: str, options: argparse.Namespace) -> li
     inputs, targets = Standardiser.fit(table.X[train]), Standardiser.fit(table.y[train])
     x, y = inputs.transform(table.X), targets.transform(table.y)
     widths = (x.shape[1],) * (options.depth - 1)
-    model = deep_gp(widths, min(options.inducing, len(train)), num_outputs=y.shape[1])
+    number_inducing = min(options.inducing, len(train))
+    model = deep_gp(widths, number_inducing, num_outputs=y.shape[1], inner_noise=options.inner_noise)
     guide = Guide(model, hidden=HIDDEN_RULES[hidden])
     objective = PowerEP(options.alpha)
     batch = min(options.batch, len(train)) or None
@@ -92,7 +95,7 @@ def _done(path: Path) -> set[tuple[str, ...]]:
     if not path.exists():
         return set()
     with path.open(newline="") as file:
-        return {tuple(row[field] for field in FIELDS[:7]) for row in csv.DictReader(file)}
+        return {tuple(row[field] for field in FIELDS[:8]) for row in csv.DictReader(file)}
 
 
 def _append(path: Path, row: dict[str, object]) -> None:
