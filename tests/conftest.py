@@ -1,12 +1,15 @@
 """Tests run in 64 bits with jaxtyping's shapes checked at every call."""
 
+import os
+
 import jax
 import numpyro
 import pytest
 
 numpyro.enable_x64()
-# most of a test's time is compilation, of programs that run once
+# most of a test's time is compilation, of programs that run once; processes that a test starts inherit the setting
 jax.config.update("jax_disable_most_optimizations", True)
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 
 #: the files that take longest come first, so that no process is left alone with one of them at the end
 LONGEST = [
