@@ -202,6 +202,7 @@ def figure(rows: pd.DataFrame) -> None:
                 panel.plot(gain, [place] * len(gain), "o", color="C0", alpha=0.8, markersize=5)
             panel.axvline(0.0, color="0.6", linewidth=0.8)
             panel.set_xscale("symlog", linthresh=10.0 if line == 0 else 0.1)
+            panel.margins(x=0.08)
             panel.grid(axis="y", alpha=0.25)
             panel.spines[["top", "right"]].set_visible(False)
             panel.tick_params(axis="x", labelsize=7)
