@@ -1,6 +1,9 @@
 """Tests run in 64 bits with jaxtyping's shapes checked at every call."""
 
+import gc
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import jax
 import numpyro
@@ -11,6 +14,7 @@ numpyro.enable_x64()
 jax.config.update("jax_disable_most_optimizations", True)
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 
+MOST_MAPPINGS = 30_000
 #: the files that take longest come first, so that no process is left alone with one of them at the end
 LONGEST = [
     "test_diagnostics", "test_inducing", "test_cli", "test_nested", "test_propagation", "test_gp", "test_collapsed",
@@ -22,3 +26,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort the files; within a file the order is kept."""
     place = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path.stem, len(LONGEST)))
+
+
+@pytest.fixture(autouse=True)
+def few_mappings() -> Iterator[None]:
+    """Drop compiled programs before they use up the memory mappings that Linux allows a process, 65530 by default."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPPINGS:
+        jax.clear_caches()
+        gc.collect()
