@@ -215,7 +215,8 @@ def figure(rows: pd.DataFrame) -> None:
     for line in (0, 1):
         panels[line, 0].set_yticks(range(len(rules)), list(reversed(rules)), fontsize=8)
     drawn.suptitle(
-        "Gain over doubly-stochastic × full-rank (a dot per seed; symmetric log scale where the range is wide)", fontsize=10
+        "Gain over doubly-stochastic × full-rank (a dot per seed; wide ranges on a symmetric log scale)",
+        fontsize=10,
     )
     drawn.savefig(FIGURE, dpi=110)
 
