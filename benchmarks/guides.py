@@ -10,7 +10,6 @@ are the same for all rules of a set; the seed is also that of the synthetic data
 from __future__ import annotations
 
 import argparse
-import csv
 from functools import lru_cache
 from pathlib import Path
 from time import perf_counter
@@ -21,6 +20,7 @@ import numpy as np
 import numpyro
 import optax
 import pandas as pd
+import rows
 
 numpyro.enable_x64()
 
@@ -84,20 +84,18 @@ def table_of(name: str, seed: int, data: Path) -> tuple[Table, np.ndarray, np.nd
 
 def run(options: argparse.Namespace) -> None:
     """Fit what the CSV does not hold yet; the seeds of a pair follow each other and share what is compiled."""
-    done = set()
-    if CSV.exists():
-        done = {tuple(map(str, row)) for row in pd.read_csv(CSV)[KEY].itertuples(index=False)}
+    finished = rows.done(CSV, KEY)
     for name in options.sets.split(","):
         for depth in map(int, options.depths.split(",")):
             for hidden, inducing in pairs(name):
                 made: tuple[Any, dict[str, Guide]] | None = None
                 for seed in map(int, options.seeds.split(",")):
-                    if (name, str(depth), hidden, inducing, str(seed)) in done:
+                    if (name, str(depth), hidden, inducing, str(seed)) in finished:
                         continue
                     table, train, test = table_of(name, seed, options.data)
                     made = made or guided(name, depth, hidden, inducing, table)
                     row = [name, depth, hidden, inducing, seed, *fit(name, made, seed, table, train, test)]
-                    append(row)
+                    rows.append(CSV, KEY + MEASURES, row)
                     print(*row, flush=True)
                 jax.clear_caches()
 
@@ -147,25 +145,15 @@ def rate(steps: int) -> optax.Schedule:
     return optax.join_schedules([optax.constant_schedule(0.01), decay], [begin])
 
 
-def append(row: list[object]) -> None:
-    """Add a row to the CSV at once, so that nothing is lost when stopped."""
-    fresh = not CSV.exists()
-    with CSV.open("a", newline="") as file:
-        writer = csv.writer(file)
-        if fresh:
-            writer.writerow(KEY + MEASURES)
-        writer.writerow(row)
-
-
 def page(_options: argparse.Namespace) -> None:
     """Write the tables and the figure; the verdict between its markers is kept."""
-    rows = pd.read_csv(CSV)
-    rows["rule"] = rows.hidden + np.where(rows.inducing == "full-rank", "", " × " + rows.inducing)
-    figure(rows)
+    table = pd.read_csv(CSV)
+    table["rule"] = table.hidden + np.where(table.inducing == "full-rank", "", " × " + table.inducing)
+    figure(table)
     text = PAGE.read_text() if PAGE.exists() else "# Which guide?\n\n<!-- tables -->\n"
     head = text.split("<!-- tables -->")[0]
     parts = [head.rstrip(), "", "<!-- tables -->", "", f"![{FIGURE.stem}]({FIGURE.name})", ""]
-    for (name, depth), group in rows.groupby(["set", "depth"], sort=False):
+    for (name, depth), group in table.groupby(["set", "depth"], sort=False):
         number, steps, batch, most = SETS[str(name)]
         about = f"M = {number}, {steps} steps of {batch or 'all'} rows" + (
             f", {most} training rows" if most else ""
@@ -185,10 +173,10 @@ def page(_options: argparse.Namespace) -> None:
     PAGE.write_text("\n".join(parts))
 
 
-def figure(rows: pd.DataFrame) -> None:
+def figure(table: pd.DataFrame) -> None:
     """Test log density and ELBO of each pair less those of doubly stochastic inference, a column per set and depth."""
-    groups = list(rows.groupby(["set", "depth"], sort=False))
-    rules = list(dict.fromkeys(rows.rule))
+    groups = list(table.groupby(["set", "depth"], sort=False))
+    rules = list(dict.fromkeys(table.rule))
     drawn = Figure(figsize=(2.6 + 2.3 * len(groups), 1.2 + 0.62 * len(rules)), layout="constrained")
     panels = drawn.subplots(2, len(groups), sharey=True, squeeze=False)
     for column, ((name, depth), group) in enumerate(groups):

@@ -9,12 +9,12 @@ they come, and fits that it already holds are not done again.
 from __future__ import annotations
 
 import argparse
-import csv
 import resource
 from pathlib import Path
 
 import jax
 import numpyro
+import rows
 
 numpyro.enable_x64()
 
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--inducing", type=int, default=100)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/regression.csv"))
     options = parser.parse_args()
-    done = _done(options.out)
+    done = rows.done(options.out, FIELDS[:8])
     for name in options.sets.split(","):
         for number in map(int, options.splits.split(",")):
             for hidden in options.hidden.split(","):
@@ -56,9 +56,9 @@ def main() -> None:
                 key.append(options.inner_noise)
                 if tuple(map(str, key)) in done:
                     continue
-                row = dict(zip(FIELDS, [*key, *_fit(name, number, hidden, options)], strict=True))
-                _append(options.out, row)
-                print(row, flush=True)
+                row = [*key, *_fit(name, number, hidden, options)]
+                rows.append(options.out, FIELDS, row)
+                print(*row, flush=True)
 
 
 def _fit(name: str, number: int, hidden: str, options: argparse.Namespace) -> list[object]:
@@ -89,22 +89,6 @@ def _fit(name: str, number: int, hidden: str, options: argparse.Namespace) -> li
         fit.compile_seconds,
     ]
     return [*(f"{value:.5g}" for value in numbers), fit.rejected_steps, f"{peak:.3g}"]
-
-
-def _done(path: Path) -> set[tuple[str, ...]]:
-    if not path.exists():
-        return set()
-    with path.open(newline="") as file:
-        return {tuple(row[field] for field in FIELDS[:8]) for row in csv.DictReader(file)}
-
-
-def _append(path: Path, row: dict[str, object]) -> None:
-    fresh = not path.exists()
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
-        if fresh:
-            writer.writeheader()
-        writer.writerow(row)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ run that never stopped) to look at the gradient on the way.
 from __future__ import annotations
 
 import argparse
-import csv
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import pandas as pd
+import rows
 
 numpyro.enable_x64()
 
@@ -134,13 +134,11 @@ def trained(program: Program, x: Any, y: Any, trace: bool) -> tuple[Fit, list[tu
 
 def run(_options: argparse.Namespace) -> None:
     """All fits, the row of each appended to the CSV; the figures of seed 0."""
-    done = set()
-    if CSV.exists():
-        done = set(pd.read_csv(CSV)[["set", "seed", "fit"]].itertuples(index=False, name=None))
+    done = rows.done(CSV, FIELDS[:3])
     made = programs()
     for name in SETS:
         for seed in SEEDS:
-            if all((name, seed, each) in done for each in made):
+            if all((name, str(seed), each) in done for each in made):
                 continue
             task = load_task(name, Settings(seed=seed))
             fits: dict[str, tuple[Fit, list[tuple[int, float]]]] = {}
@@ -148,8 +146,8 @@ def run(_options: argparse.Namespace) -> None:
                 x, y = task.rows(task.train_rows)
                 fits[each] = trained(program, jnp.asarray(x), jnp.asarray(y), trace=seed == 0)
                 row = measured(task, *fits[each])
-                if (name, seed, each) not in done:
-                    append([name, seed, each, *row])
+                if (name, str(seed), each) not in done:
+                    rows.append(CSV, FIELDS, [name, seed, each, *row])
                 print(name, seed, each, *row, flush=True)
             if seed == 0:
                 draw(task, fits)
@@ -167,16 +165,6 @@ def measured(task: Task, fit: Fit, norms: list[tuple[int, float]]) -> list[str]:
         fit.steps, fit.seconds, norms[-1][1],
     ]  # fmt: skip
     return [f"{value:.6g}" for value in values]
-
-
-def append(row: list[object]) -> None:
-    """Add a row to the CSV at once, so that nothing is lost when stopped."""
-    fresh = not CSV.exists()
-    with CSV.open("a", newline="") as file:
-        writer = csv.writer(file)
-        if fresh:
-            writer.writerow(FIELDS)
-        writer.writerow(row)
 
 
 def draw(task: Task, fits: dict[str, tuple[Fit, list[tuple[int, float]]]]) -> None:
@@ -223,13 +211,13 @@ def traces(fits: dict[str, tuple[Fit, list[tuple[int, float]]]]) -> Figure:
 
 def page(_options: argparse.Namespace) -> None:
     """Write the tables below the marker; what stands above it is kept."""
-    rows, marker = pd.read_csv(CSV), "<!-- tables -->"
+    table, marker = pd.read_csv(CSV), "<!-- tables -->"
     head = (
         PAGE.read_text().split(marker)[0] if PAGE.exists() else "# Chapter 3 of Chamberlin (2016) again\n\n"
     )
     parts = [head.rstrip(), "", marker]
     columns = ["fit", "bound", "test log density, 321 points", "squared error", "iterations", "seconds"]
-    for name, group in rows.groupby("set", sort=False):
+    for name, group in table.groupby("set", sort=False):
         parts += ["", f"## {name}", "", "| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
         for fit, each in group.groupby("fit", sort=False):
             seeds = lambda measure, each=each: ", ".join(f"{value:.1f}" for value in each[measure])  # noqa: E731

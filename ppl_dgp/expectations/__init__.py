@@ -14,6 +14,8 @@ Girard et al. (2003); Bui (2017), section 3.4; Chamberlin (2016), section 2.5.
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -150,8 +152,7 @@ def psi4(
 
 def is_rough(kernel: Kernel, dims: int) -> bool:
     """Whether the statistics of k(h, z) over D inputs are the cubature rule's: no closed form, and D > 2."""
-    known = terms_of(kernel, dims, jnp.result_type(float)) is not None
-    return dims > 2 and not known and without_white(kernel) is not None
+    return dims > 2 and isinstance(_chosen(kernel, dims, jnp.result_type(float)), Nodes)
 
 
 def _method(kernel: Kernel, inputs: Gaussian, z: Array) -> Closed | Nodes:
@@ -159,7 +160,11 @@ def _method(kernel: Kernel, inputs: Gaussian, z: Array) -> Closed | Nodes:
     dims = _checked(inputs).mean.shape[1]
     if z.ndim != 2 or z.shape[1] != dims:
         raise ValueError(f"z has shape {z.shape}, expected (M, {dims}): points of the space of inputs.")
-    terms = terms_of(kernel, dims, inputs.mean.dtype)
+    return _chosen(kernel, dims, inputs.mean.dtype)
+
+
+def _chosen(kernel: Kernel, dims: int, dtype: Any) -> Closed | Nodes:
+    terms = terms_of(kernel, dims, dtype)
     if terms is not None:
         return Closed(terms)
     rest = without_white(kernel)

@@ -23,10 +23,9 @@ from numpyro.infer import ELBO, SVI, Trace_ELBO
 from ppl_dgp import checkpoint as saved
 from ppl_dgp.fit import program
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
-from ppl_dgp.fit.result import Fit, FitError, Interrupted, assemble, checked_data, fingerprint
+from ppl_dgp.fit.result import Fit, FitError, Interrupted, assemble, checked_data, fingerprint, finished
 from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.session import deferred_interrupt, one_blas_thread, progress_bar
-from ppl_dgp.objectives import Collapsed
 
 PIECE = 50  # iterations between two looks at Ctrl-C, at most
 PIECE_SECONDS = 0.5  # that a piece takes about
@@ -126,9 +125,8 @@ def fit_lbfgs(
 
     def result() -> Fit:
         params = kept.svi.constrain_fn(state["params"])
-        if isinstance(objective, Collapsed):
-            params = objective.finish(params, model, guide, x, y)
         stacked = {name: value[None] for name, value in params.items()}
+        stacked = finished(stacked, objective, model, guide, x, y)
         about = {"model": model, "guide": guide, "objective": objective, "fingerprint": data}
         return assemble(stacked, losses[None], seconds=seconds(), compile_seconds=compile_seconds, **about)
 

@@ -11,6 +11,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Num, Shaped
 from numpyro.infer import ELBO
 
+from ppl_dgp.objectives import Collapsed
+
 
 class FitError(RuntimeError):
     """Training cannot go on; the message says what happened and what to try."""
@@ -62,6 +64,18 @@ def mean_loss(losses: Float[np.ndarray, "R steps"]) -> Float[np.ndarray, " R"]:
     kept = np.isfinite(losses)
     total = np.where(kept, losses, 0.0).sum(axis=1)
     return np.where(kept.any(axis=1), total / np.maximum(kept.sum(axis=1), 1), np.inf)
+
+
+def finished(
+    restart_params: Mapping[str, Array], objective: ELBO, model: Any, guide: Any, x: Array, y: Array
+) -> dict[str, Array]:
+    """The R stacked parameters, with those of the q(u) that a ``Collapsed`` objective has optimised away."""
+    if not isinstance(objective, Collapsed):
+        return dict(restart_params)
+    restarts = len(next(iter(restart_params.values())))
+    each = [{name: value[r] for name, value in restart_params.items()} for r in range(restarts)]
+    ends = [objective.finish(one, model, guide, x, y) for one in each]
+    return {name: jnp.stack([end[name] for end in ends]) for name in ends[0]}
 
 
 def assemble(restart_params: Mapping[str, Array], losses: Float[np.ndarray, "R steps"], **rest: Any) -> Fit:

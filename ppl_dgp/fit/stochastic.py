@@ -22,7 +22,16 @@ from numpyro.infer import ELBO, SVI
 from ppl_dgp import checkpoint as saved
 from ppl_dgp.fit import program
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
-from ppl_dgp.fit.result import Fit, FitError, Interrupted, assemble, checked_data, fingerprint, mean_loss
+from ppl_dgp.fit.result import (
+    Fit,
+    FitError,
+    Interrupted,
+    assemble,
+    checked_data,
+    fingerprint,
+    finished,
+    mean_loss,
+)
 from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.session import deferred_interrupt, one_blas_thread, progress_bar
 from ppl_dgp.guides import Guide, Optimal
@@ -103,8 +112,8 @@ def fit_svi(
     found.
     """
     x, y = checked_data(x, y)
-    trained = isinstance(guide, Guide) and isinstance(guide.inducing, Optimal)
-    if trained and not isinstance(objective, Collapsed):
+    untrained = isinstance(guide, Guide) and isinstance(guide.inducing, Optimal)
+    if untrained and not isinstance(objective, Collapsed):
         raise ValueError(
             "guide: found inducing=Optimal(), whose q(u) no gradient trains; use objective=Collapsed(), best with "
             "fit_lbfgs, or inducing=FullRank()"
@@ -152,11 +161,7 @@ def fit_svi(
         params = jax.vmap(kept.svi.get_params)(state) if restarts > 1 else kept.svi.get_params(state)
         if restarts == 1:
             params = {name: value[None] for name, value in params.items()}
-        if isinstance(objective, Collapsed):
-            # the objective has optimised q(u) away: here it gets its parameters
-            each = [{name: value[r] for name, value in params.items()} for r in range(restarts)]
-            ends = [objective.finish(one, model, guide, x, y) for one in each]
-            params = jax.tree.map(lambda *leaves: jnp.stack(leaves), *ends)
+        params = finished(params, objective, model, guide, x, y)
         about = {"model": model, "guide": guide, "objective": objective, "fingerprint": identity["data"]}
         return assemble(params, losses[:, :step], seconds=seconds(), compile_seconds=compile_seconds, **about)
 
