@@ -18,6 +18,8 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float, Num
 from numpyro.distributions import constraints
 
+from ppl_dgp.tempering import log1p_ratio, log_power_mean
+
 Rows = Float[Array, "*#rows"]  # (B, P), or (K, B, P) inside a quadrature
 Targets = Num[Array, "*#rows"]
 
@@ -37,7 +39,7 @@ class Gaussian:
         constant = -0.5 * jnp.log(2.0 * pi * s2)
         if alpha == 0.0:
             return constant - 0.5 * (jnp.square(y - mean) + variance) / s2
-        penalty = jnp.log1p(alpha * variance / s2) / (2.0 * alpha)
+        penalty = 0.5 * log1p_ratio(alpha, variance / s2)
         return constant - penalty - 0.5 * jnp.square(y - mean) / (s2 + alpha * variance)
 
     def tempered_outside(self, y: Array, mean: Rows, inside: Rows, outside: Rows, alpha: float) -> Rows:
@@ -81,10 +83,7 @@ class Scalar:
     def tempered(self, y: Array, mean: Rows, variance: Rows, alpha: float) -> Rows:
         """t_α by quadrature over f ~ N(mean, variance)."""
         f, log_weights = self._nodes(mean, variance)
-        log_p = self.of(f).log_prob(y)
-        if alpha == 0.0:
-            return (jnp.exp(log_weights) * log_p).sum(0)
-        return jax.scipy.special.logsumexp(log_weights + alpha * log_p, axis=0) / alpha
+        return log_power_mean(self.of(f).log_prob(y), alpha, log_weights)
 
     def tempered_outside(self, y: Array, mean: Rows, inside: Rows, outside: Rows, alpha: float) -> Rows:
         """E_{m'~N(m, outside)}[t_α(y; m', inside)], by quadrature in both."""

@@ -27,6 +27,7 @@ from ppl_dgp.guides.hidden import (
     per_datum_scale,
 )
 from ppl_dgp.linalg import cholesky
+from ppl_dgp.tempering import log1p_ratio
 
 
 def _normal(mean: Array, variance: Array) -> dist.Distribution:
@@ -81,7 +82,7 @@ class CoupledConditional(HiddenRule):
         g = (value - m_f) / s2 - c * (value - b - c * m_f) / spread
         # v_f κ, κ = 1/s² − c²/S
         tilt = v_f / s2 - jnp.square(c) * v / total
-        penalty = jnp.log1p(alpha * tilt) / (2.0 * alpha)
+        penalty = 0.5 * log1p_ratio(alpha, tilt)
         return (ratio - penalty + 0.5 * alpha * jnp.square(g) * v_f / (1.0 + alpha * tilt)).sum(-1)
 
 

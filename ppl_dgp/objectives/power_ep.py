@@ -16,7 +16,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
-from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 from numpyro.distributions.kl import kl_divergence
 from numpyro.handlers import replay, seed, substitute, trace
@@ -26,6 +25,7 @@ from ppl_dgp.gp import Carrying, Propagation, bare, check_propagation, emission_
 from ppl_dgp.objectives.alpha import checked_alpha
 from ppl_dgp.objectives.carrying import Carried, checked_moments
 from ppl_dgp.objectives.structure import Structure, find_structure, row_sum
+from ppl_dgp.tempering import log_power_mean
 
 Trace = dict[str, dict[str, Any]]
 
@@ -107,7 +107,7 @@ class AlphaDivergence(ELBO):
             weights, kl = self.vectorize_particles_fn(particle, keys)
         objective = -kl.mean()
         for group, log_w in weights.items():
-            objective = objective + structure.scales[group] * _tempered_mean(log_w, self.alpha).sum()
+            objective = objective + structure.scales[group] * log_power_mean(log_w, self.alpha).sum()
         return -objective
 
     def _propagation(self, structure: Structure) -> dict[str, Propagation]:
@@ -150,13 +150,6 @@ class BlackBoxAlpha(AlphaDivergence):
 
 def _run(fn: Callable[..., Any], key: Array, values: dict[str, Array], args: Any, kwargs: Any) -> Trace:
     return trace(substitute(seed(fn, key), data=values)).get_trace(*args, **kwargs)
-
-
-def _tempered_mean(log_w: Float[Array, "S *rows"], alpha: float) -> Float[Array, "*rows"]:
-    """(1/α) log mean_s w_s^α; the mean of log w at α = 0."""
-    if alpha == 0.0:
-        return log_w.mean(0)
-    return (logsumexp(alpha * log_w, axis=0) - jnp.log(float(log_w.shape[0]))) / alpha
 
 
 def log_weights(
