@@ -2,5 +2,6 @@
 
 from ppl_dgp.models.deep_gp import deep_gp
 from ppl_dgp.models.gp_regression import exact_gp_regression, sparse_gp_regression
+from ppl_dgp.models.mixture import mixture_of_functions
 
-__all__ = ["deep_gp", "exact_gp_regression", "sparse_gp_regression"]
+__all__ = ["deep_gp", "exact_gp_regression", "mixture_of_functions", "sparse_gp_regression"]

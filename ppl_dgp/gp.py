@@ -8,14 +8,14 @@ distributions to sample from or to observe.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 from numpyro.distributions import MaskedDistribution, constraints
 from numpyro.distributions.util import validate_sample
 from numpyro.primitives import _PYRO_STACK, apply_stack
@@ -26,6 +26,7 @@ from ppl_dgp.kernels import Kernel
 from ppl_dgp.linalg import cholesky, inverse_lower
 from ppl_dgp.means import Mean, Zero
 from ppl_dgp.propagation import linearised, matched
+from ppl_dgp.tempering import Alpha
 
 #: how u is carried: integrated out, one draw per datum, or one draw for all
 Carrying = Literal["moments", "local_draw", "joint_draw"]
@@ -45,11 +46,15 @@ def carry(name: str, value: Array) -> Array | Gaussian:
     The message has a type of our own and no name, so that trace, replay and block pass it by; without an answer the
     draw itself comes back (design, section 1.2).
     """
+    return _offered(value, type="carry", carries=name)
+
+
+def _offered(value: Any, **about: Any) -> Any:
+    """A value, or what a handler that knows messages of this type puts in its place."""
     if not _PYRO_STACK:
         return value
     message: dict[str, Any] = {
-        "type": "carry", "carries": name, "fn": lambda: value, "args": (), "kwargs": {}, "value": None,
-        "scale": None, "cond_indep_stack": [],
+        **about, "fn": lambda: value, "args": (), "kwargs": {}, "value": None, "scale": None, "cond_indep_stack": [],
     }  # fmt: skip
     return apply_stack(message)["value"]
 
@@ -117,7 +122,7 @@ class SparseGP:
             raise ValueError(f"{self.name}: found inputs of shape {found}, expected {expected}, as Z has")
         if isinstance(h, Gaussian):
             known = linearised(self, h)[0] if h.linearise else matched(self, h)
-            return Marginal(self, h, known.weights, known.mean, known.residual, known.beyond)
+            return _evaluated(Marginal(self, h, known.weights, known.mean, known.residual, known.beyond))
         weights = self.kernel(h, self.inducing) @ self.whiten.T
         residual = self.kernel.diag(h) - jnp.square(weights).sum(1)
         # k(h,h) ≥ ‖A‖² in exact arithmetic; rounding alone can bring it below, by a few ulps of k
@@ -127,7 +132,7 @@ class SparseGP:
         else:
             centre = project(weights, self.u)
             from_u = jnp.zeros_like(centre)
-        return Marginal(self, h, weights, self.mean(h) + centre, residual, from_u)
+        return _evaluated(Marginal(self, h, weights, self.mean(h) + centre, residual, from_u))
 
     def joint(self, h: Float[Array, "B D"]) -> tuple[Float[Array, "B P"], Float[Array, "P B B"]]:
         """Mean (B, P) and full covariance (P, B, B) of f at the rows of h, given u or under its moments."""
@@ -167,6 +172,11 @@ class Marginal:
         """Variance of f, (B, P)."""
         return self.residual + self.from_u
 
+    def output(self, which: Int[Array, " B"]) -> Marginal:
+        """The marginal of one output per row, (B, 1), as where a row belongs to one of several functions."""
+        take = lambda values: jnp.take_along_axis(values, which[:, None], 1)  # noqa: E731
+        return replace(self, mean=take(self.mean), from_u=take(self.from_u))
+
     def noisy(self, variance: Any) -> Emission:
         """f(h) + ε, ε ~ N(0, variance): scalar, per output (P,), or per row (B, 1) or (B, P)."""
         return Emission(self, likelihoods.Gaussian(jnp.asarray(variance)))
@@ -175,6 +185,11 @@ class Marginal:
         """y | f(h) under a likelihood, or any scalar distribution: ``lambda f: dist.Poisson(jnp.exp(f))``."""
         known = isinstance(likelihood, likelihoods.Likelihood)
         return Emission(self, likelihood if known else likelihoods.Scalar(likelihood))  # type: ignore[arg-type]
+
+
+def _evaluated(marginal: Marginal) -> Marginal:
+    """Offer a function's marginals to an objective that would rather have a draw of it (as ``carry`` does of u)."""
+    return _offered(marginal, type="evaluate", marginal=marginal)  # type: ignore[no-any-return]
 
 
 class Emission(dist.Distribution):
@@ -193,7 +208,7 @@ class Emission(dist.Distribution):
     def support(self) -> constraints.Constraint:
         return constraints.independent(self.likelihood.support, 1)
 
-    def tempered(self, value: Array, alpha: float, *, u_outside: bool = False) -> Float[Array, "B"]:
+    def tempered(self, value: Array, alpha: Alpha, *, u_outside: bool = False) -> Float[Array, "B"]:
         """t_α of each row, summed over outputs; ``u_outside`` averages the variance of q(u) outside the log."""
         marginal = self.marginal
         if u_outside:

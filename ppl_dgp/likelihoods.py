@@ -18,7 +18,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float, Num
 from numpyro.distributions import constraints
 
-from ppl_dgp.tempering import log1p_ratio, log_power_mean
+from ppl_dgp.tempering import Alpha, log1p_ratio, log_power_mean
 
 Rows = Float[Array, "*#rows"]  # (B, P), or (K, B, P) inside a quadrature
 Targets = Num[Array, "*#rows"]
@@ -33,16 +33,16 @@ class Gaussian:
 
     support = constraints.real
 
-    def tempered(self, y: Array, mean: Rows, variance: Rows, alpha: float) -> Rows:
+    def tempered(self, y: Array, mean: Rows, variance: Rows, alpha: Alpha) -> Rows:
         """t_α = −½ log 2πs² − (1/2α) log(1 + αv/s²) − ½ (y−m)²/(s² + αv); t_0 = log N(y; m, s²) − v/(2s²)."""
         s2 = self.variance
         constant = -0.5 * jnp.log(2.0 * pi * s2)
-        if alpha == 0.0:
+        if not isinstance(alpha, jax.Array) and alpha == 0.0:
             return constant - 0.5 * (jnp.square(y - mean) + variance) / s2
         penalty = 0.5 * log1p_ratio(alpha, variance / s2)
         return constant - penalty - 0.5 * jnp.square(y - mean) / (s2 + alpha * variance)
 
-    def tempered_outside(self, y: Array, mean: Rows, inside: Rows, outside: Rows, alpha: float) -> Rows:
+    def tempered_outside(self, y: Array, mean: Rows, inside: Rows, outside: Rows, alpha: Alpha) -> Rows:
         """E_{m'~N(m, outside)}[t_α(y; m', inside)]: t_α(y; m, D) − outside / (2(s² + αD))."""
         tempered = self.tempered(y, mean, inside, alpha)
         return tempered - 0.5 * outside / (self.variance + alpha * inside)
@@ -80,14 +80,14 @@ class Scalar:
         f = mean + _deviation(variance) * sqrt(2.0) * jnp.asarray(nodes, jnp.result_type(mean)).reshape(column)
         return f, jnp.asarray(np.log(weights / sqrt(pi)), f.dtype).reshape(column)
 
-    def tempered(self, y: Array, mean: Rows, variance: Rows, alpha: float) -> Rows:
+    def tempered(self, y: Array, mean: Rows, variance: Rows, alpha: Alpha) -> Rows:
         """t_α by quadrature over f ~ N(mean, variance)."""
         f, log_weights = self._nodes(mean, variance)
         return log_power_mean(self.of(f).log_prob(y), alpha, log_weights)
 
-    def tempered_outside(self, y: Array, mean: Rows, inside: Rows, outside: Rows, alpha: float) -> Rows:
+    def tempered_outside(self, y: Array, mean: Rows, inside: Rows, outside: Rows, alpha: Alpha) -> Rows:
         """E_{m'~N(m, outside)}[t_α(y; m', inside)], by quadrature in both."""
-        if alpha == 0.0:
+        if not isinstance(alpha, jax.Array) and alpha == 0.0:
             return self.tempered(y, mean, inside + outside, alpha)
         centres, log_weights = self._nodes(mean, outside)
         return (jnp.exp(log_weights) * self.tempered(y, centres, inside, alpha)).sum(0)

@@ -19,8 +19,8 @@ from jaxtyping import Array, Float, Shaped
 from numpyro.handlers import replay, seed, substitute, trace
 
 from ppl_dgp.gp import emission_of
-from ppl_dgp.objectives.power_ep import log_weights
 from ppl_dgp.objectives.structure import Structure, find_structure
+from ppl_dgp.objectives.weights import log_weights
 
 Trace = dict[str, dict[str, Any]]
 
@@ -114,7 +114,7 @@ def _program(
         key_theta, key_model, key_y, key_locals = jax.random.split(key, 4)
         guided = _run(guide, key_theta, params, x, y)
         # α = 1: weights in terms of t_1; u is the joint draw, as no message asks for anything else
-        structure = find_structure(_run(replay(model, guided), key_theta, params, x, y), guided, 1.0)
+        structure = find_structure(_run(replay(model, guided), key_theta, params, x, y), guided, True)
         _check(structure)
         theta = {name: guided[name]["value"] for name in structure.global_sites}
         fixed = {**params, **structure.plates, **theta}

@@ -5,6 +5,7 @@ enough to answer Ctrl-C and move a progress bar, without compiling again and wit
 result.
 """
 
+import copy
 import operator
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -76,9 +77,10 @@ def build_chunk(svi: SVI, minibatches: bool, chunk: int, restarts: int) -> Calla
     """
 
     def step(state: Any, x: Float[Array, "N D"], y: Num[Array, "N P"], index: Int[Array, " B"]) -> Any:
+        now = _at_step(svi, state.optim_state[0])
         if minibatches:
-            return svi.stable_update(state, x[index], y[index], index=index, size=x.shape[0])
-        return svi.stable_update(state, x, y)
+            return now.stable_update(state, x[index], y[index], index=index, size=x.shape[0])
+        return now.stable_update(state, x, y)
 
     steps = step if restarts == 1 else jax.vmap(step, in_axes=(0, None, None, None))
 
@@ -98,6 +100,16 @@ def build_chunk(svi: SVI, minibatches: bool, chunk: int, restarts: int) -> Calla
         return jax.lax.fori_loop(begin, end, turn, (state, jnp.full((chunk, restarts), jnp.nan)))
 
     return jax.jit(run, donate_argnums=0)
+
+
+def _at_step(svi: SVI, step: Int[Array, ""]) -> SVI:
+    """The same, with the objective that is in force at a step, where that follows a schedule."""
+    at_step = getattr(svi.loss, "at_step", None)
+    if at_step is None:
+        return svi
+    now = copy.copy(svi)
+    now.loss = at_step(step)
+    return now
 
 
 def minibatches(

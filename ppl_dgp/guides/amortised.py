@@ -31,6 +31,7 @@ from ppl_dgp.gaussian import Gaussian
 from ppl_dgp.gp import Carrying, Emission, Propagation
 from ppl_dgp.guides.conditional import CoupledConditional
 from ppl_dgp.guides.hidden import HiddenRule, Params
+from ppl_dgp.tempering import Alpha
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class Amortised(HiddenRule):
     def conditional(self, params: Params, step: Emission) -> dist.Distribution:
         return self.base.conditional(params, step)
 
-    def log_weight(self, params: Params, step: Emission, value: Array, alpha: float) -> Float[Array, "B"]:
+    def log_weight(self, params: Params, step: Emission, value: Array, alpha: Alpha) -> Float[Array, "B"]:
         return self.base.log_weight(params, step, value, alpha)
 
     def linear(self, params: Params, step: Emission) -> tuple[Array | None, Gaussian]:

@@ -27,7 +27,7 @@ from ppl_dgp.guides.hidden import (
     per_datum_scale,
 )
 from ppl_dgp.linalg import cholesky
-from ppl_dgp.tempering import log1p_ratio
+from ppl_dgp.tempering import Alpha, log1p_ratio
 
 
 def _normal(mean: Array, variance: Array) -> dist.Distribution:
@@ -67,7 +67,7 @@ class CoupledConditional(HiddenRule):
         mean = gain * step.marginal.mean + (1.0 - gain) * params["loc"]
         return _normal(mean, spread + jnp.square(gain) * step.marginal.variance)
 
-    def log_weight(self, params: Params, step: Emission, value: Array, alpha: float) -> Float[Array, "B"]:
+    def log_weight(self, params: Params, step: Emission, value: Array, alpha: Alpha) -> Float[Array, "B"]:
         """(1/α) log E_{q(f|h)}[(p(h|f)/q(h|f))^α] in closed form (design, section 4)."""
         c, s2, spread = _gain(params, step), noise_of(step), noise(params, step).variance
         b = (1.0 - c) * params["loc"]
@@ -77,8 +77,6 @@ class CoupledConditional(HiddenRule):
         m_f = m + c * v / total * (value - c * m - b)
         v_f = v * spread / total
         ratio = _log_normal(value, m_f, s2) - _log_normal(value, c * m_f + b, spread)
-        if alpha == 0.0:
-            return (ratio - 0.5 * v_f / s2 + 0.5 * jnp.square(c) * v_f / spread).sum(-1)
         g = (value - m_f) / s2 - c * (value - b - c * m_f) / spread
         # v_f κ, κ = 1/s² − c²/S
         tilt = v_f / s2 - jnp.square(c) * v / total

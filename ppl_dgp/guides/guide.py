@@ -14,10 +14,11 @@ from numpyro.infer.autoguide import AutoGuide
 from numpyro.primitives import Messenger
 
 from ppl_dgp.gaussian import Gaussian
-from ppl_dgp.gp import Emission, Propagation, emission_of, mask_of
+from ppl_dgp.gp import Emission, Propagation, bare, emission_of, mask_of
 from ppl_dgp.guides.conditional import CoupledConditional
 from ppl_dgp.guides.hidden import DoublyStochastic, HiddenRule, Params
 from ppl_dgp.guides.inducing import Earlier, FullRank, InducingRule, Optimal
+from ppl_dgp.tempering import Alpha
 
 Model = Callable[..., Any]
 
@@ -42,7 +43,7 @@ class HiddenConditional(dist.Distribution):
         """log q(h | what came before), (B,)."""
         return self.conditional.log_prob(value)
 
-    def log_weight(self, value: Array, alpha: float) -> Array:
+    def log_weight(self, value: Array, alpha: Alpha) -> Array:
         """The rule's tempered log p/q, (B,)."""
         return self.rule.log_weight(self.params, self.step, value, alpha)
 
@@ -79,6 +80,10 @@ class _Answer(Messenger):
             msg["stop"] = True
             if msg["value"] is None:
                 msg["value"] = msg["fn"].mean
+        elif bare(msg["fn"]).has_enumerate_support:
+            # the objective sums it out
+            msg["value"] = jnp.broadcast_to(bare(msg["fn"]).enumerate_support(False).ravel()[0], msg["fn"].shape())
+            msg["stop"] = True
         elif role == "inducing":
             self._inducing(msg)
         elif role == "hidden":

@@ -27,6 +27,7 @@ from ppl_dgp.likelihoods import Gaussian as GaussianNoise
 from ppl_dgp.linalg import cholesky
 from ppl_dgp.means import affine
 from ppl_dgp.propagation import matched, matched_covariance
+from ppl_dgp.tempering import Alpha
 
 Params = dict[str, Array]
 
@@ -75,7 +76,7 @@ class HiddenRule:
         """q(h_n | what came before), batch (B,), event (Q,)."""
         raise NotImplementedError
 
-    def log_weight(self, params: Params, step: Emission, value: Array, alpha: float) -> Float[Array, "B"]:
+    def log_weight(self, params: Params, step: Emission, value: Array, alpha: Alpha) -> Float[Array, "B"]:
         """Log of p/q at the drawn value, tempered: t_α(value) − log q(value) (design, section 1.4)."""
         return step.tempered(value, alpha) - self.conditional(params, step).log_prob(value)
 
@@ -220,7 +221,7 @@ class DoublyStochastic(HiddenRule):
     def conditional(self, params: Params, step: Emission) -> dist.Distribution:
         return step
 
-    def log_weight(self, params: Params, step: Emission, value: Array, alpha: float) -> Float[Array, "B"]:
+    def log_weight(self, params: Params, step: Emission, value: Array, alpha: Alpha) -> Float[Array, "B"]:
         return jnp.zeros(value.shape[0], value.dtype)
 
     def moments(self, params: Params, step: Emission, propagation: Propagation) -> Gaussian:

@@ -8,7 +8,7 @@ from typing import Any
 from jaxtyping import Array
 
 from ppl_dgp.gaussian import moments_of
-from ppl_dgp.gp import Carrying, Propagation
+from ppl_dgp.gp import Carrying, Propagation, bare
 from ppl_dgp.objectives.carrying import possible_carrying
 
 Trace = dict[str, dict[str, Any]]
@@ -23,6 +23,9 @@ class Structure:
     local_sites: list[str] = field(default_factory=list)
     #: observed sites and the model's local latents, in the model's order
     factors: list[str] = field(default_factory=list)
+    #: discrete local latents that are summed out: the guide has no part in them, or a q of its own
+    summed: list[str] = field(default_factory=list)
+    guided_discrete: list[str] = field(default_factory=list)
     #: local latents that only the guide has
     auxiliary_local: list[str] = field(default_factory=list)
     groups: dict[str, str] = field(default_factory=dict)
@@ -41,9 +44,10 @@ def row_sum(log_prob: Array, dim: int) -> Array:
     return log_prob.sum(tuple(axis for axis in range(log_prob.ndim) if axis != keep))
 
 
-def find_structure(model: Trace, guide: Trace, alpha: float) -> Structure:
+def find_structure(model: Trace, guide: Trace, powered: bool) -> Structure:
     """Read the parts off one run of guide and model.
 
+    :param powered: whether α is positive, so that a logarithm stands around the locals of a row.
     :raises ValueError: if a latent of the model is missing from the guide, or a subsampled plate lies inside another
         and alpha is positive (its sum inside the logarithm has no unbiased estimate).
     """
@@ -71,10 +75,10 @@ def find_structure(model: Trace, guide: Trace, alpha: float) -> Structure:
         name = "" if outer is None else outer.name
         inner = [frame for frame in frames if frame is not outer]
         for frame in inner:
-            if ratio[frame.name] != 1.0 and alpha > 0.0:
+            if ratio[frame.name] != 1.0 and powered:
                 raise ValueError(
-                    f"alpha: found {alpha} with the plate {frame.name!r} subsampled inside {name!r}; its sum inside "
-                    "the logarithm has no unbiased estimate: subsample the outer plate only, or take alpha=0"
+                    f"alpha: found a positive one with the plate {frame.name!r} subsampled inside {name!r}; its sum "
+                    "inside the logarithm has no unbiased estimate: subsample the outer plate only, or take alpha=0"
                 )
         found.groups[site["name"]] = name
         if outer is not None:
@@ -90,6 +94,14 @@ def find_structure(model: Trace, guide: Trace, alpha: float) -> Structure:
         inside = assign(site)
         if site["is_observed"]:
             found.factors.append(name)
+        elif bare(site["fn"]).has_enumerate_support:
+            if not inside:
+                raise ValueError(
+                    f"model: found the discrete latent {name!r} outside the data plate, where it cannot be summed out "
+                    "row by row; put it inside, or sum it out by hand"
+                )
+            found.factors.append(name)
+            (found.guided_discrete if name in guide else found.summed).append(name)
         elif name not in guide:
             raise ValueError(
                 f"guide: found no site {name!r}, a latent of the model; give it a role or a guide"

@@ -1,0 +1,71 @@
+r"""A mixture of functions: which of several GPs a row comes from is not known (Lázaro-Gredilla et al. 2012).
+
+    f_k ~ GP(c_k, k),   z_n ~ Categorical(π),   y_n = f_{z_n}(x_n) + ε_n,   ε_n ~ N(0, s²_{z_n})        k = 1 … K
+
+Card. For data association: tracks that cross, sensors of several kinds in one table, outliers (a second function takes
+them). The z_n are summed out exactly by the α objectives, at every α; the functions share a kernel and start at
+different heights c_k, quantiles of y, for functions that begin alike would stay alike. Guides:
+``Guide(model, inducing=FullRank())``. Sites: ``gp/u``, ``z``, ``y``; parameters ``gp/…``, ``mixture/weights``,
+``likelihood/noise`` (K,).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from jaxtyping import Array
+from numpyro.distributions import constraints
+
+from ppl_dgp.gp import data_plate, sparse_gp
+from ppl_dgp.kernels import RBF, Kernel
+from ppl_dgp.means import Constant
+from ppl_dgp.models.parts import Composed, as_columns, inducing_inputs, kernel_parameters
+
+
+def mixture_of_functions(
+    num_functions: int = 2,
+    num_inducing: int = 50,
+    *,
+    kernel: Callable[..., Kernel] | Composed = RBF,
+    train_inducing: bool = True,
+    jitter: float | None = None,
+) -> Callable[..., Any]:
+    """K functions, each row from one of them, as a NumPyro model ``model(x, y=None, index=None, size=None)``.
+
+    :param num_functions: K.
+    :param num_inducing: M inducing inputs, which the functions share; at most the number of rows.
+    :param kernel: a kernel class, several ``Composed``, or a function D → kernel.
+    :param train_inducing: whether the inducing inputs are learnt.
+    :param jitter: see :func:`ppl_dgp.gp.sparse_gp`.
+    :raises ValueError: for fewer than two functions, or where shapes do not fit, naming them; y has one column.
+    """
+    if num_functions < 2:
+        raise ValueError(
+            f"num_functions: found {num_functions}, expected at least 2; of one, take sparse_gp_regression"
+        )
+
+    def model(x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None) -> Any:
+        y = as_columns(x, y, 1)
+        inducing = inducing_inputs("gp", x, num_inducing, train_inducing)
+        positive = constraints.softplus_positive
+        equal = jnp.full((num_functions,), 1.0 / num_functions)
+        weights = numpyro.param("mixture/weights", equal, constraint=constraints.simplex)
+        noise = numpyro.param("likelihood/noise", jnp.full((num_functions,), 0.1), constraint=positive)
+        heights = numpyro.param("gp/offset", lambda _key: _spread(y, num_functions))
+        k = kernel_parameters("gp", kernel, x.shape[1])
+        f = sparse_gp("gp", k, inducing, num_functions, mean=Constant(heights), jitter=jitter)
+        with data_plate(size or x.shape[0], index):
+            z = numpyro.sample("z", dist.Categorical(probs=weights), infer={"enumerate": "parallel"})
+            return numpyro.sample("y", f(x).output(z).noisy(noise[z][:, None]), obs=y)
+
+    return model
+
+
+def _spread(y: Array | None, number: int) -> Array:
+    """Heights to start from: the middles of equal parts of y."""
+    levels = (jnp.arange(number) + 0.5) / number
+    return 2.0 * levels - 1.0 if y is None else jnp.quantile(y, levels)

@@ -1,0 +1,213 @@
+"""What the α objectives share: one minibatch and one set of traces per particle, weights per datum (design, 4)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+from numpyro.handlers import replay, seed, substitute, trace
+from numpyro.infer import ELBO
+from numpyro.primitives import Messenger
+
+from ppl_dgp.gp import Carrying, Propagation, check_propagation
+from ppl_dgp.objectives.alpha import Schedule, checked_alpha, is_zero
+from ppl_dgp.objectives.carrying import Carried, checked_moments
+from ppl_dgp.objectives.enumeration import power_mean_over_draws, with_every_value
+from ppl_dgp.objectives.structure import Structure, find_structure
+from ppl_dgp.objectives.weights import Trace, global_kl, log_weights
+from ppl_dgp.tempering import Alpha
+
+Program = Callable[..., Any]
+Own = TypeVar("Own", bound="AlphaDivergence")
+#: the axis of the particles, by which one may look at the others
+PARTICLES = "particles"
+
+
+#: log weights by group, log q of a guide's discrete sites, and traces of model and guide
+Weighed = tuple[dict[str, Array], dict[str, Array], tuple[Trace, Trace]]
+
+
+@dataclass(frozen=True)
+class Particle:
+    """One draw of the locals: traces of model and guide at values of some sites, ``still`` with all else held."""
+
+    traces: Callable[..., tuple[Trace, Trace]]
+    u_outside: bool
+    moments: frozenset[str]
+
+
+def held(values: Any) -> Any:
+    """The same values, without a gradient."""
+    return jax.tree.map(jax.lax.stop_gradient, values)
+
+
+class AlphaDivergence(ELBO):
+    """An objective −D(q(θ), p(θ)) + Σ_n (1/α) log E w_n^α; subclasses say what is drawn inside the logarithm."""
+
+    #: whether θ stays outside the logarithm (a bound) or is drawn anew inside it (an energy)
+    theta_outside: bool
+    #: discrete latents of the data plate are summed out
+    can_infer_discrete = True
+
+    def __init__(
+        self,
+        alpha: float | Schedule = 0.0,
+        num_particles: int | None = None,
+        propagation: Propagation | None = None,
+    ) -> None:
+        """
+        :param alpha: in [0, 1]; 0 is the ELBO. A schedule, such as ``optax.linear_schedule(0.0, 1.0, 2000)``, gives the
+            α of each step of ``fit_svi``.
+        :param num_particles: draws S of the local latents; 1 at α = 0 and 8 otherwise, if not given.
+        :param propagation: how hidden layers are carried: "draws", or without draws "moments", "full-moments" (with
+            the covariance of a layer's outputs) or "linearised"; as the guide's rule prefers, if not given. Moments
+            give the closed-form bound of a mean-field or Markov guide, exact for Gaussian noise where q(h) is
+            Gaussian; for ``DoublyStochastic`` they are exact up to two layers.
+        :raises TypeError: if alpha is neither a number nor a schedule, or num_particles not an int.
+        :raises ValueError: if alpha is outside [0, 1], or num_particles is not positive.
+        """
+        name = type(self).__name__
+        self.schedule = alpha if callable(alpha) else None
+        self.alpha: Alpha = float("nan") if callable(alpha) else checked_alpha(name, alpha)
+        if num_particles is not None and num_particles < 1:
+            raise ValueError(f"{name}: num_particles: found {num_particles}, expected at least 1")
+        if propagation is not None:
+            check_propagation(propagation)
+        self.propagation = propagation
+        super().__init__(num_particles or (1 if alpha == 0.0 else 8))
+
+    def __repr__(self) -> str:
+        alpha = "schedule" if self.schedule is not None else f"{self.alpha:g}"
+        return f"{type(self).__name__}(alpha={alpha}, num_particles={self.num_particles})"
+
+    def at_step(self: Own, step: Any) -> Own:
+        """This objective with the α that its schedule has at a step; itself where α is a number."""
+        if self.schedule is None:
+            return self
+        found = copy.copy(self)
+        found.schedule, found.alpha = None, jnp.asarray(self.schedule(step))
+        return found
+
+    def loss(
+        self,
+        rng_key: Array,
+        param_map: dict[str, Array],
+        model: Program,
+        guide: Program,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Float[Array, ""]:
+        """Minus the objective, in nats over all N rows, estimated with ``num_particles`` draws.
+
+        :raises ValueError: if alpha is a schedule, which :meth:`at_step` resolves.
+        """
+        if self.schedule is not None:
+            raise ValueError(
+                "alpha: found a schedule without a step; train with fit_svi, or take at_step(step)"
+            )
+        probe_key, carry_key, particle_key = jax.random.split(rng_key, 3)
+        # one run fixes the minibatch of all particles, the globals, and which site plays which part
+        probe_guide = run(guide, probe_key, param_map, args, kwargs)
+        probe_model = run(replay(model, probe_guide), probe_key, param_map, args, kwargs)
+        structure = find_structure(probe_model, probe_guide, not is_zero(self.alpha))
+        fixed = {**param_map, **structure.plates}
+        propagation = self._propagation(structure)
+        carrying, u_outside = self._carrying(structure)
+        if propagation:
+            carrying = checked_moments(structure.carrying, probe_guide)
+        drawn_from, divergence = self._globals(guide, structure, probe_model, probe_guide)
+        shared: dict[str, Any] = {}
+        if self.theta_outside and not is_zero(self.alpha):
+            # θ, and each datum's draw of u, are shared by the particles
+            fixed.update({name: probe_guide[name]["value"] for name in structure.global_sites})
+            carried = Carried(carrying, structure.num_rows, carry_key)
+            carried.answer_all(probe_guide)
+            shared = carried.store
+
+        def draw(key: Array) -> tuple[dict[str, Array], dict[str, Array], Array]:
+            key_run, key_carry = jax.random.split(key)
+
+            def traces(values: dict[str, Array], still: bool = False) -> tuple[Trace, Trace]:
+                known, store = {**fixed, **values}, dict(shared)
+                if still:
+                    known, store = {**held(fixed), **values}, held(store)
+                carried = Carried(carrying, structure.num_rows, key_carry, store, propagation)
+                with carried:
+                    with self._functions(carry_key):
+                        guide_trace = run(drawn_from, key_run, known, args, kwargs)
+                    with self._functions(carry_key):
+                        model_trace = run(replay(model, guide_trace), key_run, known, args, kwargs)
+                carried.check_heard()
+                return model_trace, guide_trace
+
+            particle = Particle(traces, u_outside, frozenset(propagation))
+            weights, log_q, (model_trace, guide_trace) = self._weigh(structure, probe_model, particle)
+            kl = global_kl(structure, model_trace, guide_trace) if divergence is None else divergence
+            return weights, log_q, kl
+
+        keys = jax.random.split(particle_key, self.num_particles)
+        weights, log_q, kl = self._over_particles(draw, keys)
+        objective = -kl.mean()
+        for group, log_w in weights.items():
+            rows = self._power_mean(log_w, log_q.get(group))
+            objective = objective + structure.scales[group] * rows.sum()
+        return -objective
+
+    def _weigh(self, structure: Structure, probe: Trace, particle: Particle) -> Weighed:
+        """The log weights of one particle's rows, for each group."""
+
+        def weigh(model_trace: Trace, guide_trace: Trace) -> dict[str, Array]:
+            about = particle.u_outside, particle.moments
+            return log_weights(structure, model_trace, guide_trace, self.alpha, *about)
+
+        return with_every_value(structure, probe, particle.traces, weigh)
+
+    def _power_mean(self, log_w: Float[Array, "S ..."], log_q: Array | None) -> Float[Array, "..."]:
+        return power_mean_over_draws(log_w, self.alpha, log_q)
+
+    def _over_particles(self, particle: Callable[[Array], Any], keys: Array) -> Any:
+        if len(keys) == 1:
+            return jax.tree.map(lambda leaf: leaf[None], particle(keys[0]))
+        return self.vectorize_particles_fn(particle, keys)
+
+    def _globals(
+        self, guide: Program, structure: Structure, model_trace: Trace, guide_trace: Trace
+    ) -> tuple[Program, Array | None]:
+        """The program that θ is drawn from, and the divergence of q(θ), None to have its KL from each particle."""
+        return guide, None
+
+    def _functions(self, key: Array) -> Messenger:
+        """What stands between a function and its marginals: nothing, they are integrated out."""
+        return Messenger()
+
+    def _propagation(self, structure: Structure) -> dict[str, Propagation]:
+        """The hidden layers that are carried as moments."""
+        found = {name: self.propagation or how for name, how in structure.propagation.items()}
+        found = {name: how for name, how in found.items() if how != "draws"}
+        if found and not is_zero(self.alpha) and self.theta_outside:
+            raise ValueError(
+                f"propagation: found {set(found.values())} at alpha={self.alpha}, where each datum needs its draws; "
+                "take alpha=0, BlackBoxAlpha or ApproximatePowerEP, or propagation='draws'"
+            )
+        return found
+
+    def _carrying(self, structure: Structure) -> tuple[dict[str, Carrying], bool]:
+        """How each u is carried, and whether its moments are to stay outside the logarithm."""
+        wish = dict(structure.carrying)
+        if is_zero(self.alpha) or not self.theta_outside:
+            return wish, False
+        if not structure.local_sites:
+            # without locals the closed form averages over u outside
+            return wish, True
+        return {k: "local_draw" if v == "moments" else v for k, v in wish.items()}, False
+
+
+def run(fn: Program, key: Array, values: dict[str, Array], args: Any, kwargs: Any) -> Trace:
+    """A trace of ``fn`` with given values of parameters and sites."""
+    found: Trace = trace(substitute(seed(fn, key), data=values)).get_trace(*args, **kwargs)
+    return found

@@ -1,0 +1,100 @@
+r"""Discrete latents of a data plate, summed out exactly, row by row.
+
+A site whose support can be enumerated is given each of its values in turn, for all rows at once: O(K) runs of the model
+side by side, K the number of combinations. Where the guide has the site, with z_n ~ q(z_n),
+
+.. math::
+    \frac1\alpha \log \sum_z q(z)\, E[w_{nz}^\alpha];
+
+where it has not, q(z_n) is the best there is, which at every α leaves :math:`\log \sum_z w_{nz}` of the model's joint
+tempered weights, the integral of each w_nz over f taken on its own (Hölder's inequality; at α = 1 without further
+locals the model's own marginal likelihood).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import logsumexp
+from jaxtyping import Array, Float
+
+from ppl_dgp.gp import bare
+from ppl_dgp.objectives.structure import Structure, row_sum
+from ppl_dgp.tempering import Alpha, log_power_mean
+
+Trace = dict[str, dict[str, Any]]
+#: combinations of values beyond which a sum is refused
+MOST_COMBINATIONS = 10_000
+
+
+def with_every_value(
+    structure: Structure,
+    probe: Trace,
+    traces: Callable[[dict[str, Array]], tuple[Trace, Trace]],
+    weigh: Callable[[Trace, Trace], dict[str, Array]],
+) -> tuple[dict[str, Array], dict[str, Array], tuple[Trace, Trace]]:
+    """The weights of each group, (rows) or (K, rows) where a guide's discrete site is summed, with log q (K, rows).
+
+    :param probe: a run of the model, for the supports.
+    :param traces: runs model and guide at given values of the discrete sites.
+    :param weigh: the log weights of two traces.
+    """
+    names = [*structure.summed, *structure.guided_discrete]
+    if not names:
+        found = traces({})
+        return weigh(*found), {}, found
+    groups = {structure.groups[name] for name in names}
+    if len(groups) != 1 or "" in groups:
+        raise ValueError(
+            f"model: found the discrete sites {names} in the plates {sorted(groups)}, expected one plate"
+        )
+    (group,) = groups
+    guided = structure.guided_discrete
+    supports = {name: bare(probe[name]["fn"]).enumerate_support(expand=False).ravel() for name in names}
+    combinations = prod(len(support) for support in supports.values())
+    if combinations > MOST_COMBINATIONS:
+        raise ValueError(
+            f"model: found {combinations} combinations of {names}, expected at most {MOST_COMBINATIONS}; make them "
+            "independent of each other by summing one out by hand"
+        )
+    grid = jnp.meshgrid(*supports.values(), indexing="ij")
+    values = {
+        name: jax.vmap(lambda value, like=probe[name]["value"]: jnp.full_like(like, value))(each.ravel())
+        for name, each in zip(supports, grid, strict=True)
+    }
+
+    def one(value: dict[str, Array]) -> tuple[dict[str, Array], Array]:
+        model_trace, guide_trace = traces(value)
+        log_q = jnp.zeros(())
+        for name in guided:
+            site = guide_trace[name]
+            log_q = log_q + row_sum(site["fn"].log_prob(site["value"]), structure.dims[group])
+        return weigh(model_trace, guide_trace), log_q
+
+    weights, log_q = jax.vmap(one)(values)
+    if structure.summed:
+        # the combinations of what the guide does not have, within each of what it has
+        counts = [prod(len(supports[name]) for name in part) for part in (structure.summed, guided)]
+        weights[group] = logsumexp(weights[group].reshape(*counts, *weights[group].shape[1:]), axis=0)
+        log_q = log_q.reshape(*counts, *log_q.shape[1:])[0]
+    # other groups know nothing of these sites
+    weights = {name: each if name == group else each[0] for name, each in weights.items()}
+    if not guided:
+        weights[group] = weights[group][0]
+    first = traces({name: value[0] for name, value in values.items()})
+    return weights, {group: log_q} if guided else {}, first
+
+
+def power_mean_over_draws(
+    log_w: Float[Array, "S ..."], alpha: Alpha, log_q: Array | None
+) -> Float[Array, "..."]:
+    """(1/α) log of the mean of w^α over draws, and over the values of a discrete site under its q."""
+    if log_q is None:
+        return log_power_mean(log_w, alpha)
+    draws, values = log_w.shape[:2]
+    flat = (draws * values, *log_w.shape[2:])
+    return log_power_mean(log_w.reshape(flat), alpha, (log_q - jnp.log(float(draws))).reshape(flat))

@@ -1,0 +1,139 @@
+r"""Importance-weighted bounds over the local latents, θ and the functions outside the logarithm.
+
+.. math::
+    -KL[q(\theta) \| p(\theta)] + \sum_n E_{q(f)} E_{h_{n1} \dots h_{nK}}\Bigl[\frac1\alpha
+    \log \frac1K \sum_k \Bigl(\frac{p(y_n | f, h_{nk})\, p(h_{nk} | f)}{q(h_{nk} | f)}\Bigr)^\alpha\Bigr]
+
+α = 1 is the bound of Burda, Grosse & Salakhutdinov (2016), for deep GPs Salimbeni et al. (2019); 0 < α < 1 the
+variational Rényi bound of Li & Turner (2016) of order 1 − α. The K samples of a datum share one draw of each function,
+drawn jointly at their inputs (K × K), so that this bounds the evidence of the exact model, not of FITC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from zlib import crc32
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+from numpyro.primitives import Messenger
+
+from ppl_dgp.gaussian import Gaussian
+from ppl_dgp.gp import Carrying, Marginal
+from ppl_dgp.linalg import cholesky, first_jitter
+from ppl_dgp.objectives.alpha import Schedule
+from ppl_dgp.objectives.divergence import PARTICLES, AlphaDivergence, Particle, Weighed, held
+from ppl_dgp.objectives.enumeration import power_mean_over_draws
+from ppl_dgp.objectives.structure import Structure
+from ppl_dgp.objectives.weights import Trace, log_weights
+
+
+class ImportanceWeighted(AlphaDivergence):
+    """The bound with K samples of the local latents; it rises with K, and with α (in expectation).
+
+    Its gradient with respect to q(h) loses its signal as K grows: ``doubly_reparameterised`` takes the estimator of
+    Tucker et al. (2019), the same in expectation and often of lower variance (it costs two further runs of the model).
+    """
+
+    theta_outside = True
+
+    def __init__(
+        self, num_particles: int = 8, alpha: float | Schedule = 1.0, *, doubly_reparameterised: bool = False
+    ) -> None:
+        """
+        :param num_particles: K, the samples of a datum's local latents.
+        :param alpha: in [0, 1], or a schedule; 0 is the ELBO.
+        :param doubly_reparameterised: whether q(h) is trained by that estimator; h must be reparameterised.
+        """
+        super().__init__(alpha, num_particles)
+        self.doubly_reparameterised = doubly_reparameterised
+
+    def _functions(self, key: Array) -> Messenger:
+        return _SharedFunctions(key)
+
+    def _over_particles(self, particle: Callable[[Array], Any], keys: Array) -> Any:
+        return jax.vmap(particle, axis_name=PARTICLES)(keys)
+
+    def _carrying(self, structure: Structure) -> tuple[dict[str, Carrying], bool]:
+        return dict(structure.carrying), False
+
+    def _weigh(self, structure: Structure, probe: Trace, particle: Particle) -> Weighed:
+        if not self.doubly_reparameterised:
+            return super()._weigh(structure, probe, particle)
+        if structure.summed or structure.guided_discrete:
+            raise ValueError(
+                "doubly_reparameterised: found discrete latents, expected reparameterised ones; leave it out"
+            )
+        model_trace, guide_trace = particle.traces({})
+        draws = {name: guide_trace[name]["value"] for name in structure.local_sites}
+        # the gradient through the draws, all densities held; and through p at draws that are held
+        path = self._density(structure, *particle.traces(draws, still=True))
+        _, q_held = particle.traces(held(draws), still=True)
+        explicit = self._density(structure, particle.traces(held(draws))[0], q_held)
+        weights = {group: jnp.stack([path[group], explicit[group]]) for group in path}
+        return weights, {}, (model_trace, guide_trace)
+
+    def _density(self, structure: Structure, model: Trace, guide: Trace) -> dict[str, Array]:
+        # with f drawn, p(h | f) and q(h | f) are plain densities
+        return log_weights(structure, model, guide, self.alpha, False, plain=True)
+
+    def _power_mean(self, log_w: Float[Array, "S ..."], log_q: Array | None) -> Float[Array, "..."]:
+        if not self.doubly_reparameterised:
+            return super()._power_mean(log_w, log_q)
+        path, explicit = log_w[:, 0], log_w[:, 1]
+        value = power_mean_over_draws(jax.lax.stop_gradient(path), self.alpha, None)
+        share = jax.lax.stop_gradient(jax.nn.softmax(self.alpha * path, axis=0))
+        # the score term, reparameterised once more, leaves w(1 − α + αw) of the path's w
+        once_more = share * (1.0 - self.alpha + self.alpha * share)
+        surrogate = (share * explicit + once_more * path).sum(0)
+        return value + surrogate - jax.lax.stop_gradient(surrogate)
+
+
+class _SharedFunctions(Messenger):
+    """Gives a function's marginals the values of one draw of it, shared by the particles of each datum."""
+
+    def __init__(self, key: Array) -> None:
+        super().__init__()
+        self.key = key
+        self.evaluated: set[str] = set()
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] != "evaluate":
+            return
+        name = msg["marginal"].function.name
+        if name in self.evaluated:
+            raise ValueError(
+                f"ImportanceWeighted: found the function {name!r} evaluated twice in one run, expected once per datum; "
+                "evaluate it at all its inputs at once, or take PowerEP"
+            )
+        self.evaluated.add(name)
+        msg["value"] = _drawn(self.key, msg["marginal"])
+
+
+def _drawn(key: Array, marginal: Marginal) -> Marginal:
+    """f at this particle's inputs, drawn jointly with f at those of the others."""
+    function = marginal.function
+    every = lambda value: jax.lax.all_gather(value, PARTICLES)  # noqa: E731
+    inputs, weights, mean = every(marginal.rows), every(marginal.weights), every(marginal.mean)
+    u = function.u
+    rows_first = jnp.moveaxis(weights, 0, 1)  # (B, K, M)
+    covariance = jax.vmap(lambda h: function.kernel(h, h))(jnp.moveaxis(inputs, 0, 1))
+    covariance = (covariance - rows_first @ jnp.swapaxes(rows_first, 1, 2))[:, None]
+    if isinstance(u, Gaussian):
+        covariance = covariance + jax.vmap(u.projected_covariance)(rows_first)  # (B, P, K, K)
+    count, rows, outputs = mean.shape
+    # samples at one place have one value, to rounding: the jitter is relative to k, not to what u leaves of it
+    jitter = first_jitter(mean.dtype) * function.kernel.diag(inputs[0]).mean()
+    lower, _ = cholesky(covariance + jitter * jnp.eye(count, dtype=mean.dtype), 0.0)
+    # a function's own key: guide and model meet the same draw
+    noise = jax.random.normal(
+        jax.random.fold_in(key, crc32(function.name.encode())), (rows, outputs, count), mean.dtype
+    )
+    lower = jnp.broadcast_to(lower, (rows, outputs, count, count))
+    drawn = mean + jnp.einsum("bpkj,bpj->kbp", lower, noise)
+    nothing = jnp.zeros_like(marginal.mean)
+    here = drawn[jax.lax.axis_index(PARTICLES)]
+    return replace(marginal, mean=here, residual=nothing[:, :1], from_u=nothing)

@@ -1,0 +1,95 @@
+"""The tempered weight of each row, w_n = p(y_n, h_n | θ) / q(h_n | θ), and the divergence of the sites outside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jaxtyping import Array
+from numpyro.distributions.kl import kl_divergence
+
+from ppl_dgp.gp import bare, emission_of, mask_of
+from ppl_dgp.objectives.alpha import is_zero
+from ppl_dgp.objectives.structure import Structure, row_sum
+from ppl_dgp.tempering import Alpha
+
+Trace = dict[str, dict[str, Any]]
+
+
+def log_weights(
+    structure: Structure,
+    model: Trace,
+    guide: Trace,
+    alpha: Alpha,
+    u_outside: bool,
+    moments: frozenset[str] = frozenset(),
+    plain: bool = False,
+) -> dict[str, Array]:
+    """Tempered log p/q per row of each data plate (and a scalar for data outside all plates).
+
+    :param moments: the hidden sites that are carried as moments, whose weights are averages.
+    :param plain: whether p and q are taken as the densities they are, where f is drawn and a rule knows no better.
+    """
+    total: dict[str, Array] = {}
+
+    def add(name: str, log_prob: Array) -> None:
+        group = structure.groups[name]
+        scaled = log_prob * structure.powers[name]
+        rows = scaled.sum() if group == "" else row_sum(scaled, structure.dims[group])
+        total[group] = total.get(group, 0.0) + rows
+
+    for name in structure.factors:
+        site, approximation = model[name], guide.get(name)
+        if approximation is not None and name in moments:
+            add(name, jnp.where(mask_of(site["fn"]), _expected(bare(approximation["fn"]), alpha), 0.0))
+            continue
+        ours = None
+        if approximation is not None and not plain:
+            ours = getattr(bare(approximation["fn"]), "log_weight", None)
+        if ours is not None:
+            add(name, jnp.where(mask_of(site["fn"]), ours(site["value"], alpha), 0.0))
+            continue
+        emission = emission_of(site["fn"])
+        if emission is None:
+            add(name, site["fn"].log_prob(site["value"]))
+        else:
+            mask, value = mask_of(site["fn"]), site["value"]
+            if mask is not True:
+                # what a masked row holds, NaN perhaps, must not reach the gradient
+                value = jnp.where(jnp.expand_dims(mask, -1), value, 0)
+            add(name, jnp.where(mask, emission.tempered(value, alpha, u_outside=u_outside), 0.0))
+        if approximation is not None:
+            add(name, -approximation["fn"].log_prob(approximation["value"]))
+    for name in structure.auxiliary_local:
+        add(name, -guide[name]["fn"].log_prob(guide[name]["value"]))
+    return total
+
+
+def _expected(conditional: Any, alpha: Alpha) -> Array:
+    weight = conditional.expected_weight()
+    if not is_zero(alpha) and not conditional.rule.from_model:
+        raise ValueError(
+            f"propagation: found moments of {conditional.rule} at alpha={alpha}; its weights are averages over h, "
+            "which stand inside the logarithm: take alpha=0 or propagation='draws'"
+        )
+    return weight
+
+
+def global_kl(structure: Structure, model: Trace, guide: Trace) -> Array:
+    """KL[q(θ)‖p(θ)]: analytic where NumPyro knows it, else log q − log p at the draw."""
+    kl = jnp.zeros(())
+    for name in structure.global_sites:
+        q, p = guide[name], model.get(name)
+        if p is None:
+            kl = kl + q["fn"].log_prob(q["value"]).sum()
+            continue
+        scale = 1.0 if p["scale"] is None else p["scale"]
+        try:
+            if isinstance(bare(q["fn"]), dist.Delta):
+                raise NotImplementedError
+            term = kl_divergence(q["fn"], p["fn"]).sum()
+        except NotImplementedError:
+            term = q["fn"].log_prob(q["value"]).sum() - p["fn"].log_prob(q["value"]).sum()
+        kl = kl + scale * term
+    return kl
