@@ -185,3 +185,18 @@ def moments_of(distribution: dist.Distribution) -> Gaussian | None:
         tril = jnp.broadcast_to(base.scale_tril, shape + shape[-1:])
         return Gaussian(jnp.broadcast_to(base.loc, shape), tril)
     return None
+
+
+def local_moments(distribution: dist.Distribution) -> Gaussian | None:
+    """Moments of a Gaussian latent with a vector for each row, (B, Q); None of what is not Gaussian."""
+    shape = distribution.shape()
+    while isinstance(distribution, dist.ExpandedDistribution | dist.Independent):
+        distribution = distribution.base_dist
+    if len(shape) != 2:
+        return None
+    if isinstance(distribution, dist.Normal):
+        return Gaussian(jnp.broadcast_to(distribution.loc, shape), jnp.broadcast_to(distribution.scale, shape))
+    if isinstance(distribution, dist.MultivariateNormal):
+        scale = jnp.broadcast_to(distribution.scale_tril, (*shape, shape[1]))
+        return Gaussian(jnp.broadcast_to(distribution.loc, shape), scale)
+    return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
@@ -53,8 +53,7 @@ class HiddenConditional(dist.Distribution):
 
     def moments(self, propagation: Propagation) -> Gaussian:
         """Moments of h in place of a draw."""
-        found = self.rule.moments(self.params, self.step, propagation)
-        return replace(found, linearise=propagation == "linearised")
+        return self.rule.moments(self.params, self.step, propagation)
 
 
 class _Answer(Messenger):

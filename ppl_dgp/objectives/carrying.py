@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
 from jaxtyping import Array
 from numpyro.primitives import Messenger
 
-from ppl_dgp.gaussian import moments_of
+from ppl_dgp.gaussian import local_moments, moments_of
 from ppl_dgp.gp import Carrying, Propagation, bare
 
 
@@ -104,12 +105,14 @@ class Carried(Messenger):
 
     def _moments(self, name: str) -> Any:
         if name not in self.store:
-            moments = getattr(bare(self._distributions[name]), "moments", None)
+            q = self._distributions[name]
+            own = getattr(bare(q), "moments", None)
+            moments = local_moments(q) if own is None else own(self.propagation[name])
             if moments is None:
                 raise TypeError(
                     f"propagation: found no moments of {name!r}; carry it as draws, or guide it by a rule that has them"
                 )
-            self.store[name] = moments(self.propagation[name])
+            self.store[name] = replace(moments, linearise=self.propagation[name] == "linearised")
         return self.store[name]
 
     def _answer(self, name: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import jax
@@ -39,6 +39,19 @@ class Particle:
     traces: Callable[..., tuple[Trace, Trace]]
     u_outside: bool
     moments: frozenset[str]
+    known: dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Globals:
+    """The program that the latents are drawn from, and what is known before they are.
+
+    ``divergence`` is that of q(θ), None to have its KL from each particle; ``weights`` those of local sites, per row.
+    """
+
+    guide: Program
+    divergence: Array | None = None
+    weights: dict[str, Array] = field(default_factory=dict)
 
 
 def held(values: Any) -> Any:
@@ -120,7 +133,7 @@ class AlphaDivergence(ELBO):
         carrying, u_outside = self._carrying(structure)
         if propagation:
             carrying = checked_moments(structure.carrying, probe_guide)
-        drawn_from, divergence = self._globals(guide, structure, probe_model, probe_guide)
+        globals_ = self._globals(guide, structure, probe_model, probe_guide)
         shared: dict[str, Any] = {}
         if self.theta_outside and not is_zero(self.alpha):
             # θ, and each datum's draw of u, are shared by the particles
@@ -139,16 +152,16 @@ class AlphaDivergence(ELBO):
                 carried = Carried(carrying, structure.num_rows, key_carry, store, propagation)
                 with carried:
                     with self._functions(carry_key):
-                        guide_trace = run(drawn_from, key_run, known, args, kwargs)
+                        guide_trace = run(globals_.guide, key_run, known, args, kwargs)
                     with self._functions(carry_key):
                         model_trace = run(replay(model, guide_trace), key_run, known, args, kwargs)
                 carried.check_heard()
                 return model_trace, guide_trace
 
-            particle = Particle(traces, u_outside, frozenset(propagation))
+            particle = Particle(traces, u_outside, frozenset(propagation), globals_.weights)
             weights, log_q, (model_trace, guide_trace) = self._weigh(structure, probe_model, particle)
-            kl = global_kl(structure, model_trace, guide_trace) if divergence is None else divergence
-            return weights, log_q, kl
+            kl = globals_.divergence
+            return weights, log_q, global_kl(structure, model_trace, guide_trace) if kl is None else kl
 
         keys = jax.random.split(particle_key, self.num_particles)
         weights, log_q, kl = self._over_particles(draw, keys)
@@ -162,7 +175,7 @@ class AlphaDivergence(ELBO):
         """The log weights of one particle's rows, for each group."""
 
         def weigh(model_trace: Trace, guide_trace: Trace) -> dict[str, Array]:
-            about = particle.u_outside, particle.moments
+            about = particle.u_outside, particle.moments, particle.known
             return log_weights(structure, model_trace, guide_trace, self.alpha, *about)
 
         return with_every_value(structure, probe, particle.traces, weigh)
@@ -177,9 +190,8 @@ class AlphaDivergence(ELBO):
 
     def _globals(
         self, guide: Program, structure: Structure, model_trace: Trace, guide_trace: Trace
-    ) -> tuple[Program, Array | None]:
-        """The program that θ is drawn from, and the divergence of q(θ), None to have its KL from each particle."""
-        return guide, None
+    ) -> Globals:
+        return Globals(guide)
 
     def _functions(self, key: Array) -> Messenger:
         """What stands between a function and its marginals: nothing, they are integrated out."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax.numpy as jnp
@@ -24,11 +26,13 @@ def log_weights(
     alpha: Alpha,
     u_outside: bool,
     moments: frozenset[str] = frozenset(),
+    known: Mapping[str, Array] = MappingProxyType({}),
     plain: bool = False,
 ) -> dict[str, Array]:
     """Tempered log p/q per row of each data plate (and a scalar for data outside all plates).
 
     :param moments: the hidden sites that are carried as moments, whose weights are averages.
+    :param known: weights of local sites that need no draw.
     :param plain: whether p and q are taken as the densities they are, where f is drawn and a rule knows no better.
     """
     total: dict[str, Array] = {}
@@ -41,6 +45,9 @@ def log_weights(
 
     for name in structure.factors:
         site, approximation = model[name], guide.get(name)
+        if name in known:
+            add(name, jnp.where(mask_of(site["fn"]), known[name], 0.0))
+            continue
         if approximation is not None and name in moments:
             add(name, jnp.where(mask_of(site["fn"]), _expected(bare(approximation["fn"]), alpha), 0.0))
             continue
