@@ -1,4 +1,4 @@
-"""Gaussian noise whose variance is a second function: y ~ N(f, exp(g)) (Lázaro-Gredilla & Titsias 2011)."""
+"""Gaussian noise whose variance is a second function: y ~ N(f, noise · exp(g)) (Lázaro-Gredilla & Titsias 2011)."""
 
 from __future__ import annotations
 
@@ -24,12 +24,18 @@ OUTSIDE = 8
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Heteroscedastic(Likelihood):
-    """y_p ~ N(f_p, exp(g_p)): the functions are f_1 … f_P, g_1 … g_P, so that means and variances are (B, 2P).
+    """y_p ~ N(f_p, noise · exp(g_p)): the functions are f_1 … f_P, g_1 … g_P, so that means and variances are (B, 2P).
 
     f is integrated out in closed form, g by quadrature where α > 0.
     """
 
+    noise: float | Array = 1.0
     num_nodes: int = field(default=48, metadata=dict(static=True))
+
+    def _parts(self, mean: Rows, variance: Rows) -> tuple[Array, Array, Array, Array]:
+        """Mean of f and of the log variance of the noise, variances of both."""
+        (m_f, m_g), (v_f, v_g) = jnp.split(mean, 2, -1), jnp.split(variance, 2, -1)
+        return m_f, m_g + jnp.log(self.noise), v_f, v_g
 
     @property
     def support(self) -> constraints.Constraint:
@@ -47,8 +53,8 @@ class Heteroscedastic(Likelihood):
         return num_functions // 2
 
     def tempered(self, y: Targets, mean: Rows, variance: Rows, alpha: Alpha) -> Float[Array, "*#targets"]:
-        """t_0 = −½ log 2π − m_g/2 − ½ ((y − m_f)² + v_f) exp(v_g/2 − m_g)."""
-        (m_f, m_g), (v_f, v_g) = jnp.split(mean, 2, -1), jnp.split(variance, 2, -1)
+        """With m_g that of g + log noise, t_0 = −½ log 2π − m_g/2 − ½ ((y − m_f)² + v_f) exp(v_g/2 − m_g)."""
+        m_f, m_g, v_f, v_g = self._parts(mean, variance)
         if is_number(alpha, 0.0):
             squared = jnp.square(y - m_f) + v_f
             return -0.5 * log(2.0 * pi) - 0.5 * m_g - 0.5 * squared * jnp.exp(0.5 * v_g - m_g)
@@ -83,9 +89,9 @@ class Heteroscedastic(Likelihood):
         key_f, key_y = jax.random.split(key)
         noise = jax.random.normal(key_f, jnp.shape(mean), jnp.result_type(mean))
         f, g = jnp.split(mean + deviation(variance) * noise, 2, -1)
-        return f + jnp.exp(0.5 * g) * jax.random.normal(key_y, jnp.shape(f), f.dtype)
+        return f + jnp.sqrt(self.noise) * jnp.exp(0.5 * g) * jax.random.normal(key_y, jnp.shape(f), f.dtype)
 
     def moments(self, mean: Rows, variance: Rows) -> tuple[Rows, Rows]:
         """m_f, and v_f + exp(m_g + v_g/2), (B, P)."""
-        (m_f, m_g), (v_f, v_g) = jnp.split(mean, 2, -1), jnp.split(variance, 2, -1)
+        m_f, m_g, v_f, v_g = self._parts(mean, variance)
         return m_f, v_f + jnp.exp(m_g + 0.5 * v_g)
