@@ -30,7 +30,7 @@ class Bernoulli(Elementwise):
     """
 
     link: Link = field(default="probit", metadata=dict(static=True))
-    num_nodes: int = field(default=48, metadata=dict(static=True))
+    num_nodes: int = field(default=64, metadata=dict(static=True))
 
     expects = "labels 0 and 1"
 
@@ -84,7 +84,7 @@ class Ordinal(Elementwise):
 
     cuts: Float[Array, " cuts"]
     scale: float | Array = 1.0
-    num_nodes: int = field(default=48, metadata=dict(static=True))
+    num_nodes: int = field(default=64, metadata=dict(static=True))
 
     def __post_init__(self) -> None:
         if hasattr(self.cuts, "shape") and (len(self.cuts.shape) != 1 or self.cuts.shape[0] < 1):

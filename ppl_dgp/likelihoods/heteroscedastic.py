@@ -30,7 +30,7 @@ class Heteroscedastic(Likelihood):
     """
 
     noise: float | Array = 1.0
-    num_nodes: int = field(default=48, metadata=dict(static=True))
+    num_nodes: int = field(default=64, metadata=dict(static=True))
 
     def _parts(self, mean: Rows, variance: Rows) -> tuple[Array, Array, Array, Array]:
         """Mean of f and of the log variance of the noise, variances of both."""

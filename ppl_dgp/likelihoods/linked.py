@@ -41,7 +41,7 @@ class _LogLink(Elementwise):
 class Poisson(_LogLink):
     """Counts, y ~ Poisson(exp(f))."""
 
-    num_nodes: int = _static(48)
+    num_nodes: int = _static(64)
 
     expects = "whole numbers of at least 0"
 
@@ -71,7 +71,7 @@ class NegativeBinomial(_LogLink):
     """Counts with mean exp(f) and variance exp(f) + exp(2f)/concentration."""
 
     concentration: float | Array
-    num_nodes: int = _static(48)
+    num_nodes: int = _static(64)
 
     expects = "whole numbers of at least 0"
 
@@ -99,7 +99,7 @@ class Gamma(_LogLink):
     """Positive numbers with mean exp(f) and variance exp(2f)/concentration; concentration 1 is the exponential."""
 
     concentration: float | Array
-    num_nodes: int = _static(48)
+    num_nodes: int = _static(64)
 
     expects = "positive numbers"
 
@@ -133,7 +133,7 @@ class Beta(Elementwise):
     """Fractions with mean µ = 1/(1 + exp(−f)) and variance µ(1 − µ)/(1 + concentration)."""
 
     concentration: float | Array
-    num_nodes: int = _static(48)
+    num_nodes: int = _static(64)
 
     expects = "numbers between 0 and 1, neither of them included,"
 

@@ -62,7 +62,7 @@ def tilted_nodes(
     """Nodes for E[p(m + √v z)^α], or for E[log p] at α = 0, of a log p that is concave or nearly so.
 
     :param log_p: f → log p(y|f), elementwise, for f of the shape to which mean and variance broadcast.
-    :param number: K; 48 reach 10⁻⁹ where p is no sharper than 10⁻² deviations of f.
+    :param number: K; 64 reach 10⁻⁹ where p is no sharper than 10⁻² deviations of f.
     :param peak: where in f log p bends most, if that is known and need not be near the mode (a step).
     """
     shape = jnp.broadcast_shapes(jnp.shape(mean), jnp.shape(variance), jax.eval_shape(log_p, mean).shape)

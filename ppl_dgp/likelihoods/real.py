@@ -14,7 +14,7 @@ from numpyro.distributions import constraints
 
 from ppl_dgp.likelihoods.likelihood import Rows
 from ppl_dgp.likelihoods.quadrature import Nodes, deviation, peaked_nodes
-from ppl_dgp.likelihoods.scalar import Elementwise, is_number
+from ppl_dgp.likelihoods.scalar import OUTSIDE, Elementwise, is_number
 from ppl_dgp.tempering import Alpha
 
 
@@ -41,11 +41,11 @@ class StudentT(Elementwise):
         return dist.StudentT(self.df, f, self.scale)
 
     def nodes(self, y: Array, mean: Rows, variance: Rows, alpha: Alpha, number: int) -> Nodes:
-        s = deviation(variance)
-        # where f is known, any nodes do
-        unit = jnp.where(s > 0.0, s, 1.0)
-        peak = jnp.where(s > 0.0, (y - mean) / unit, 0.0)
-        return peaked_nodes(peak, jnp.broadcast_to(self.scale / unit, peak.shape), number)
+        return _around(y - mean, self.scale, deviation(variance), number)
+
+    def outer_nodes(self, y: Array, mean: Rows, inside: Rows, outside: Rows) -> Nodes:
+        # t_α bends where m' is y, within the deviation that is left of f
+        return _around(y - mean, self.scale + deviation(inside), deviation(outside), OUTSIDE)
 
     def moments(self, mean: Rows, variance: Rows) -> tuple[Rows, Rows]:
         y = self.of(mean)
@@ -101,6 +101,13 @@ class Laplace(Elementwise):
 
     def moments(self, mean: Rows, variance: Rows) -> tuple[Rows, Rows]:
         return mean, variance + 2.0 * jnp.square(self.scale)
+
+
+def _around(distance: Array, width: Array | float, s: Array, number: int) -> Nodes:
+    """Nodes around a peak ``distance`` from the mean of f, in deviations s of f; where s = 0, any nodes do."""
+    unit = jnp.where(s > 0.0, s, 1.0)
+    peak = jnp.where(s > 0.0, distance / unit, 0.0)
+    return peaked_nodes(peak, jnp.broadcast_to(width / unit, peak.shape), number)
 
 
 def _log_half_erfcx(a: Array) -> Array:

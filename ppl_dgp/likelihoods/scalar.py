@@ -16,7 +16,7 @@ from ppl_dgp.likelihoods.quadrature import Nodes, deviation, plain_nodes, tilted
 from ppl_dgp.tempering import Alpha, log_power_mean
 
 #: nodes of the mean that stays outside the logarithm, and of moments
-OUTSIDE, MOMENTS = 24, 64
+OUTSIDE, MOMENTS = 32, 64
 
 
 def is_number(alpha: Alpha, value: float) -> bool:
@@ -28,7 +28,7 @@ class Elementwise(Likelihood):
     """p(y_np | f_np), given by :meth:`of`; a subclass adds what it has in closed form."""
 
     #: nodes K of the quadrature
-    num_nodes: int = 48
+    num_nodes: int = 64
 
     def of(self, f: Array) -> dist.Distribution:
         """The distribution of y given f, elementwise."""
@@ -46,6 +46,10 @@ class Elementwise(Likelihood):
         """Nodes z, f = m + √v z, and their log weights."""
         return tilted_nodes(lambda f: self.log_prob(y, f), mean, variance, alpha, number)
 
+    def outer_nodes(self, y: Array, mean: Rows, inside: Rows, outside: Rows) -> Nodes:
+        """Nodes of the mean m' = m + √outside z that stays outside the logarithm."""
+        return self.nodes(y, mean, outside, 0.0, OUTSIDE)
+
     def tempered(self, y: Array, mean: Rows, variance: Rows, alpha: Alpha) -> Rows:
         """t_α by adaptive quadrature over f ~ N(mean, variance)."""
         z, log_weights = self.nodes(y, mean, variance, alpha, self.num_nodes)
@@ -55,7 +59,7 @@ class Elementwise(Likelihood):
         """E_{m'~N(m, outside)}[t_α(y; m', inside)], by quadrature in both."""
         if is_number(alpha, 0.0):
             return self.tempered(y, mean, inside + outside, alpha)
-        z, log_weights = self.nodes(y, mean, outside, 0.0, OUTSIDE)
+        z, log_weights = self.outer_nodes(y, mean, inside, outside)
         centres = mean + deviation(outside) * z
         return (jnp.exp(log_weights) * self.tempered(y, centres, inside, alpha)).sum(0)
 
@@ -77,12 +81,12 @@ class Scalar(Elementwise):
     """Any scalar NumPyro distribution of f, by quadrature.
 
     :param of: maps f to the distribution of y, ``lambda f: dist.Poisson(jnp.exp(f))``.
-    :param num_nodes: nodes of the quadrature; 48 reach 10⁻⁹ where log p(y|f) is concave in f and no sharper than
+    :param num_nodes: nodes of the quadrature; 64 reach 10⁻⁹ where log p(y|f) is concave in f and no sharper than
         10⁻² deviations of f.
     """
 
     of: Callable[[Array], dist.Distribution]  # type: ignore[assignment]
-    num_nodes: int = 48
+    num_nodes: int = 64
 
     @property
     def expects(self) -> str:  # type: ignore[override]
