@@ -192,14 +192,14 @@ def test_the_oracle_agrees_with_scipy():
 def test_variance_outside_the_logarithm(case):
     likelihood, log_p, rows, _ = CASES[case]
     y, (mean, inside, outside), alpha = rows[0][0], (0.3, 0.2, 0.35), 0.5
-    # the mean of logarithms is a smooth function of m' for these, so that Gauss–Hermite serves
-    nodes, weights = np.polynomial.hermite_e.hermegauss(30)
-    centres = mean + np.sqrt(outside) * nodes
-    each = [tempered(log_p, y, m, inside, alpha) for m in centres]
-    expected = float(weights @ np.array(each) / weights.sum())
+    nodes, weights = np.polynomial.legendre.leggauss(80)
+    weights = 8.0 * weights * stats.norm.pdf(8.0 * nodes)
+    centres = mean + np.sqrt(outside) * 8.0 * nodes
+    expected = float(weights @ [tempered(log_p, y, m, inside, alpha) for m in centres])
     arguments = [jnp.full((1, 1), value) for value in (y, mean, inside, outside)]
     found = float(jax.jit(lambda *a: likelihood.tempered_outside(*a, alpha))(*arguments)[0, 0])
-    assert found == pytest.approx(expected, abs=2e-5)
+    # far from y the peak of Student's t yields to its tail, a bend that 32 nodes know to 10⁻⁵ of the value
+    assert found == pytest.approx(expected, abs=2e-4 if case == "sharp student" else 2e-6)
     # Jensen: a logarithm of a mean is at least the mean of logarithms
     assert tempered(log_p, y, mean, inside + outside, alpha) > found
 

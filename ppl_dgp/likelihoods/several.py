@@ -161,7 +161,7 @@ class RobustMax(Multiclass):
         )
         return jnp.exp(below + log_weights).sum(0)
 
-    def _edges(self, step: Rows, width: Rows, others: Array) -> Float[Array, "E *rows"]:
+    def _edges(self, step: Rows, width: Rows, others: Array) -> Float[Array, "E *targets"]:
         """Edges of the panels, (E, …, 1): a coarse grid, and four around each step."""
         step, width = (jnp.where(others, stop_gradient(a), 0.0) for a in (step, width))
         around = jnp.concatenate([step + k * width for k in (-4.5, -1.5, 1.5, 4.5)], -1)
