@@ -2,7 +2,7 @@ r"""The deep Gaussian process (Damianou & Lawrence 2013; Salimbeni & Deisenroth 
 
     h_n⁰ = x_n
     f^l ~ GP(m^l, k^l),   h_n^l = f^l(h_n^{l−1}) + ε,   ε ~ N(0, s_l²)        l = 1 … L−1
-    f^L ~ GP(0, k^L),     y_n  = f^L(h_n^{L−1}) + ε,    ε ~ N(0, s²)
+    f^L ~ GP(0, k^L),     y_n  = f^L(h_n^{L−1}) + ε,    ε ~ N(0, s²)    or y_n ~ p(y | f^L(h_n^{L−1}))
 
 Card. For functions a stationary kernel cannot describe: steps, changing lengthscales, features to be learnt. Hidden
 layers have linear means (identity, padded, or leading right-singular vectors; eq. 3.12), the last none. Guides:
@@ -25,14 +25,8 @@ from ppl_dgp.gaussian import Gaussian
 from ppl_dgp.gp import carry, data_plate, sparse_gp
 from ppl_dgp.kernels import RBF, Kernel
 from ppl_dgp.means import Linear, layer_map
-from ppl_dgp.models.parts import (
-    Composed,
-    as_columns,
-    inducing_inputs,
-    kernel_parameters,
-    noise_variance,
-    rows_of_noise,
-)
+from ppl_dgp.models.observation import Observed, checked_observed, emission, observed_by
+from ppl_dgp.models.parts import Composed, as_columns, inducing_inputs, kernel_parameters
 
 #: scale at which q(u) of a hidden layer starts: near-deterministic (0.1 cost twenty nats on the step function)
 INNER_SCALE = 1e-2
@@ -45,6 +39,7 @@ def deep_gp(
     num_outputs: int = 1,
     kernel: Callable[..., Kernel] | Composed = RBF,
     noise: float | Float[Array, " N"] | None = None,
+    likelihood: Observed | None = None,
     inner_noise: float = 1e-2,
     train_inducing: bool = True,
     subsample_size: int | None = None,
@@ -57,12 +52,14 @@ def deep_gp(
     :param num_outputs: P target columns.
     :param kernel: a kernel class, several ``Composed``, or a function D → kernel, for every layer.
     :param noise: variance of y's noise: None to learn it, a number to fix it, or one per training row (N,).
+    :param likelihood: instead of Gaussian noise, see :func:`ppl_dgp.models.sparse_gp_regression`.
     :param inner_noise: where the learnt noise variances s_l² of hidden layers start.
     :param train_inducing: whether the inducing inputs are learnt.
     :param subsample_size: rows per step drawn by the plate, at O(N) per step; ``fit_svi(batch_size=)`` is better.
     :param jitter: see :func:`ppl_dgp.gp.sparse_gp`.
-    :raises ValueError: for a width below 1, or where shapes do not fit, naming them.
+    :raises ValueError: for a width below 1, an unknown likelihood, targets it cannot have, or where shapes do not fit.
     """
+    observed = checked_observed(likelihood, noise)
     widths = tuple(widths)
     for width in widths:
         if width < 1:
@@ -70,9 +67,10 @@ def deep_gp(
 
     def model(x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None) -> Any:
         y = as_columns(x, y, num_outputs)
+        given = observed_by(observed, y)
         functions, noises = [], []
         pushed = x  # the rows pushed through the linear means: where each layer's inducing inputs start
-        for layer, width in enumerate((*widths, num_outputs), start=1):
+        for layer, width in enumerate((*widths, given.num_functions(num_outputs)), start=1):
             name, last = f"layer{layer}", layer > len(widths)
             inducing = inducing_inputs(name, pushed, num_inducing, train_inducing)
             k = kernel_parameters(name, kernel, pushed.shape[1])
@@ -84,17 +82,15 @@ def deep_gp(
                 pushed = mean(pushed)
                 positive = constraints.softplus_positive
                 noises.append(numpyro.param(f"{name}/noise", jnp.asarray(inner_noise), constraint=positive))
-        noises.append(noise_variance(noise))
 
         with data_plate(size or x.shape[0], index, subsample_size) as rows:
             if subsample_size is not None:
                 x, y, index = x[rows], None if y is None else y[rows], rows
             h: Array | Gaussian = x
-            for layer, (f, variance) in enumerate(zip(functions[:-1], noises[:-1], strict=True), start=1):
+            for layer, (f, variance) in enumerate(zip(functions[:-1], noises, strict=True), start=1):
                 site = f"layer{layer}/h"
                 h = carry(site, numpyro.sample(site, f(h).noisy(variance), infer={"role": "hidden"}))
-            variance = rows_of_noise(noises[-1], index, y is not None)
-            return numpyro.sample("y", functions[-1](h).noisy(variance), obs=y)
+            return numpyro.sample("y", emission(functions[-1](h), given, index, y is not None), obs=y)
 
     return model
 

@@ -1,10 +1,11 @@
 r"""Gaussian process regression, exact and sparse.
 
-    f ~ GP(m, k),   y_n = f(x_n) + ε_n,   ε_n ~ N(0, s²)
+    f ~ GP(m, k),   y_n = f(x_n) + ε_n,   ε_n ~ N(0, s²),   or y_n ~ p(y | f(x_n))
 
 Cards: :func:`exact_gp_regression` integrates f out, O(N³): up to a few thousand rows, no guide needed.
 :func:`sparse_gp_regression` carries f by M inducing outputs (Titsias 2009; Hensman et al. 2013), O(NM²) or O(BM²) per
-minibatch; guides: ``Guide(model, inducing=FullRank())``.
+minibatch; guides: ``Guide(model, inducing=FullRank())``. With ``likelihood="student-t"`` outliers cost little; counts,
+positive numbers and fractions have likelihoods of their own (:data:`ppl_dgp.likelihoods.LIKELIHOODS`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from jaxtyping import Array, Float
 from ppl_dgp.gp import data_plate, sparse_gp
 from ppl_dgp.kernels import RBF, Kernel
 from ppl_dgp.linalg import cholesky
+from ppl_dgp.models.observation import Observed, checked_observed, emission, observed_by
 from ppl_dgp.models.parts import (
     Composed,
     as_columns,
@@ -68,6 +70,7 @@ def sparse_gp_regression(
     num_outputs: int = 1,
     kernel: Callable[..., Kernel] | Composed = RBF,
     noise: float | Float[Array, " N"] | None = None,
+    likelihood: Observed | None = None,
     train_inducing: bool = True,
     subsample_size: int | None = None,
     jitter: float | None = None,
@@ -79,20 +82,24 @@ def sparse_gp_regression(
     :param kernel: a kernel class, several ``Composed``, or a function D → kernel that calls ``numpyro.param`` or
         ``sample`` itself.
     :param noise: the noise variance: None to learn it, a number to fix it, or one per training row (N,).
+    :param likelihood: instead of Gaussian noise: a name of ``LIKELIHOODS``, its values learnt (sites
+        ``likelihood/…``); a likelihood, its values held; or a function without arguments that makes one.
     :param train_inducing: whether Z is learnt; it starts at k-means centres of the rows.
     :param subsample_size: rows per step drawn by the plate, at O(N) per step; ``fit_svi(batch_size=)`` is better.
     :param jitter: see :func:`ppl_dgp.gp.sparse_gp`.
-    :raises ValueError: where shapes do not fit, naming them.
+    :raises ValueError: for an unknown likelihood, targets it cannot have, or where shapes do not fit, naming them.
     """
+    observed = checked_observed(likelihood, noise)
 
     def model(x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None) -> Any:
         y = as_columns(x, y, num_outputs)
+        given = observed_by(observed, y)
         inducing = inducing_inputs("gp", x, num_inducing, train_inducing)
-        f = sparse_gp("gp", kernel_parameters("gp", kernel, x.shape[1]), inducing, num_outputs, jitter=jitter)
-        variance = noise_variance(noise)
+        k = kernel_parameters("gp", kernel, x.shape[1])
+        f = sparse_gp("gp", k, inducing, given.num_functions(num_outputs), jitter=jitter)
         with data_plate(size or x.shape[0], index, subsample_size) as rows:
             if subsample_size is not None:
                 x, y, index = x[rows], None if y is None else y[rows], rows
-            return numpyro.sample("y", f(x).noisy(rows_of_noise(variance, index, y is not None)), obs=y)
+            return numpyro.sample("y", emission(f(x), given, index, y is not None), obs=y)
 
     return model

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Num
 from numpyro.distributions import constraints
 from sklearn.cluster import KMeans
 
@@ -176,7 +176,7 @@ def rows_of_noise(variance: Array, index: Array | None, observed: bool) -> Array
     return variance[:, None] if index is None else variance[index][:, None]
 
 
-def as_columns(x: Array, y: Array | None, num_outputs: int | None = None) -> Float[Array, "B P"] | None:
+def as_columns(x: Array, y: Array | None, num_outputs: int | None = None) -> Num[Array, "B P"] | None:
     """Targets as (B, P).
 
     :raises ValueError: if x is not a matrix, or y does not fit x or ``num_outputs``.

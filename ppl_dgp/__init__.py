@@ -13,7 +13,7 @@ from typing import Any
 _HOMES = {
     "ppl_dgp.data": ("DataError", "Standardiser", "Table", "load_rows", "load_table", "split"),
     "ppl_dgp.diagnostics": ("compare", "to_arviz"),
-    "ppl_dgp.estimators": ("DeepGPRegressor", "SparseGPRegressor"),
+    "ppl_dgp.estimators": ("DeepGPClassifier", "DeepGPRegressor", "SparseGPClassifier", "SparseGPRegressor"),
     "ppl_dgp.fit": ("Fit", "FitError", "Interrupted", "fit_lbfgs", "fit_svi", "natural_adam"),
     "ppl_dgp.gp": ("data_plate", "sparse_gp"),
     "ppl_dgp.guides": (
@@ -36,7 +36,15 @@ _HOMES = {
         "Optimal",
     ),
     "ppl_dgp.guides.nesting": ("nested_start",),
-    "ppl_dgp.models": ("deep_gp", "exact_gp_regression", "sparse_gp_regression"),
+    "ppl_dgp.models": (
+        "deep_gp",
+        "deep_gp_classification",
+        "deep_heteroscedastic_gp",
+        "exact_gp_regression",
+        "sparse_gp_classification",
+        "sparse_gp_regression",
+        "sparse_heteroscedastic_gp",
+    ),
     "ppl_dgp.objectives": ("BlackBoxAlpha", "Collapsed", "PowerEP", "collapsed_energy"),
     "ppl_dgp.predict": ("Prediction", "joint_prediction", "log_likelihood", "sample_functions"),
 }

@@ -182,7 +182,10 @@ class Marginal:
         return Emission(self, likelihoods.Gaussian(jnp.asarray(variance)))
 
     def observe(self, likelihood: likelihoods.Likelihood | Callable[[Array], dist.Distribution]) -> Emission:
-        """y | f(h) under a likelihood, or any scalar distribution: ``lambda f: dist.Poisson(jnp.exp(f))``."""
+        """y | f(h) under a likelihood, or any scalar distribution: ``lambda f: dist.Poisson(jnp.exp(f))``.
+
+        :raises ValueError: if the likelihood needs another number of functions than P.
+        """
         known = isinstance(likelihood, likelihoods.Likelihood)
         return Emission(self, likelihood if known else likelihoods.Scalar(likelihood))  # type: ignore[arg-type]
 
@@ -193,7 +196,7 @@ def _evaluated(marginal: Marginal) -> Marginal:
 
 
 class Emission(dist.Distribution):
-    """The distribution of a noisy or observed f(h): batch (B,), event (P,).
+    """The distribution of a noisy or observed f(h): batch (B,), event (P,), or (1,) for labels from several functions.
 
     ``log_prob`` is t_1, the marginal density given u of the model in which the f_n are independent given u (FITC); an
     objective asks :meth:`tempered` for t_α instead. NumPyro's ``Trace_ELBO`` sees t_1 and bounds the FITC model.
@@ -201,15 +204,15 @@ class Emission(dist.Distribution):
 
     def __init__(self, marginal: Marginal, likelihood: likelihoods.Likelihood) -> None:
         self.marginal, self.likelihood = marginal, likelihood
-        batch, event = marginal.mean.shape
-        super().__init__((batch,), (event,), validate_args=False)
+        batch, functions = marginal.mean.shape
+        super().__init__((batch,), (likelihood.num_targets(functions),), validate_args=False)
 
     @property
     def support(self) -> constraints.Constraint:
         return constraints.independent(self.likelihood.support, 1)
 
     def tempered(self, value: Array, alpha: Alpha, *, u_outside: bool = False) -> Float[Array, "B"]:
-        """t_α of each row, summed over outputs; ``u_outside`` averages the variance of q(u) outside the log."""
+        """t_α of each row, summed over targets; ``u_outside`` averages the variance of q(u) outside the log."""
         marginal = self.marginal
         if u_outside:
             parts = (marginal.mean, jnp.broadcast_to(marginal.residual, marginal.mean.shape), marginal.from_u)
@@ -228,11 +231,13 @@ class Emission(dist.Distribution):
         return self.likelihood.sample(key, mean, variance)
 
     @property
-    def mean(self) -> Float[Array, "B P"]:
+    def mean(self) -> Float[Array, "B _"]:
+        """Of y, (B, P); of several classes the probabilities, (B, C)."""
         return self.likelihood.moments(self.marginal.mean, self.marginal.variance)[0]
 
     @property
-    def variance(self) -> Float[Array, "B P"]:
+    def variance(self) -> Float[Array, "B _"]:
+        """Of y, or of the classes' indicators."""
         return self.likelihood.moments(self.marginal.mean, self.marginal.variance)[1]
 
 

@@ -29,6 +29,8 @@ Parameters = dict[str, Array]
 class Prediction:
     """What is known of f and y at N new rows, P columns; NumPy arrays in the units of the model's targets.
 
+    Of a model of classes ``mean`` (N, C) are their probabilities (of two classes (N, 1), that of the second), with
+    ``variance`` p(1 − p), and ``f_mean`` and ``f_variance`` those of the functions behind them.
     ``quantiles`` (K, N, P) at the requested ``levels``; ``samples`` (S, N, P) of y and ``log_density`` (N,), the log of
     the mean over draws of p(y_n | draw), where they were asked for.
     """
@@ -113,7 +115,7 @@ def log_likelihood(
 ) -> Float[Array, " N"]:
     """log p(y_n | θ) at one draw of θ ~ q(θ) and of the hidden layers, all rows at once: what ArviZ's LOO averages."""
     emission = _emission(key, model, guide, params, x, joint_draw=True)
-    return emission.log_prob(jnp.reshape(y, emission.marginal.mean.shape))
+    return emission.log_prob(jnp.reshape(y, emission.shape()))
 
 
 def sample_functions(
@@ -293,6 +295,11 @@ def _program(
         def one(sample_key: Array) -> dict[str, Array]:
             key_run, key_y = jax.random.split(sample_key)
             emission = _emission(key_run, model, guide, params, x, propagation=propagation)
+            if levels and emission.likelihood.unordered:
+                raise ValueError(
+                    f"levels: found {levels} for {type(emission.likelihood).__name__}, whose classes have no order and "
+                    "no quantiles; leave them out and read the probabilities in mean"
+                )
             mean, variance = emission.mean, emission.variance
             found = {
                 "f_mean": emission.marginal.mean,

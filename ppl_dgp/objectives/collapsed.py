@@ -173,7 +173,7 @@ class Collapsed(ELBO):
                 if slope is not None:
                     mean = mean + jnp.einsum("bqp,bp->bq", slope, marginal.inputs)
                 features = CertainFeatures(marginal.residual, marginal.weights, mean, noise.variance)
-            variance = emission.likelihood.variance  # type: ignore[union-attr]
+            variance = emission.likelihood.variance  # type: ignore[union-attr, attr-defined]
             inducing = f"{marginal.function.name}/u"
             if inducing in layers:
                 raise ValueError(

@@ -1,0 +1,11 @@
+"""Sparse and deep GPs as scikit-learn estimators, for regression and classification.
+
+Model, guide and objective are those of the zoo: the sparse GP (Titsias 2009; Hensman et al. 2013, 2015) and the deep GP
+(Salimbeni and Deisenroth 2017) under the ELBO or a divergence of `alpha`. Features are standardised inside, and so are
+the targets of a regression; everything that comes out is in the units, or the labels, that went in.
+"""
+
+from ppl_dgp.estimators.classifiers import DeepGPClassifier, SparseGPClassifier
+from ppl_dgp.estimators.regressors import DeepGPRegressor, SparseGPRegressor
+
+__all__ = ["DeepGPClassifier", "DeepGPRegressor", "SparseGPClassifier", "SparseGPRegressor"]

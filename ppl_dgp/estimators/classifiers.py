@@ -1,0 +1,109 @@
+"""Sparse and deep GP classification as scikit-learn estimators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from sklearn.base import ClassifierMixin
+from sklearn.utils import column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import validate_data
+
+from ppl_dgp.estimators.estimator import GPEstimator, Target
+
+_Own = TypeVar("_Own", bound="_Classifier")
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class _Classifier(ClassifierMixin, GPEstimator):
+    """Labels of any kind to 0 … C − 1 and back."""
+
+    likelihood: str | None = None
+
+    def fit(self: _Own, X: Any, y: Any) -> _Own:
+        """Train on N rows.
+
+        Args:
+            X: features (N, D), finite. y: labels (N,), numbers or words, of at least two classes.
+
+        Returns the estimator, with the labels as `classes_`, the constrained parameters as `params_` and the loss
+        trace as `losses_`.
+
+        Raises ValueError for data or settings that cannot be used, naming them; FitError if training fails.
+        """
+        rows, labels = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
+        labels = column_or_1d(labels, warn=True)
+        check_classification_targets(labels)
+        self.classes_, encoded = np.unique(labels, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"y: found one class, {self.classes_[0]!r}, expected at least two; check how rows were cut"
+            )
+        self._train(rows, encoded.reshape(-1, 1))
+        return self
+
+    def _target(self) -> Target:
+        return Target(classes=len(self.classes_), likelihood=self.likelihood)
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probabilities of the classes at K rows, (K, C), in the order of `classes_`.
+
+        Args:
+            X: features (K, D).
+
+        Raises NotFittedError before `fit`; ValueError for rows that cannot be used.
+        """
+        found = self.predict_distribution(X).mean
+        return np.concatenate([1.0 - found, found], axis=1) if found.shape[1] == 1 else found
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The likeliest label at K rows, (K,).
+
+        Args:
+            X: features (K, D).
+
+        Raises NotFittedError before `fit`; ValueError for rows that cannot be used.
+        """
+        likeliest = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[likeliest]
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class SparseGPClassifier(_Classifier):
+    """Sparse variational GP classification for tables of any length, of two classes or several.
+
+    Args:
+        likelihood: bernoulli (probit) or bernoulli-logit for two classes; robust-max or softmax for several; ordinal
+            where the sorted labels have an order. By default bernoulli for two, robust-max for more.
+        kernel, num_inducing, inducing_rule, objective, alpha, num_particles, steps, batch_size, learning_rate,
+            num_samples, random_state: as in `SparseGPRegressor`.
+
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> SparseGPClassifier(num_inducing=10, steps=2).fit(X[:40], y[:40]).predict_proba(X[:3]).shape
+    (3, 2)
+    """
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DeepGPClassifier(_Classifier):
+    """Deep GP classification: where the borders between classes are not of one lengthscale.
+
+    Args:
+        widths: outputs of each hidden layer.
+        hidden: as in `DeepGPRegressor`.
+        likelihood: as in `SparseGPClassifier`.
+        kernel, num_inducing, inducing_rule, objective, alpha, num_particles, steps, batch_size, learning_rate,
+            num_samples, random_state: as in `SparseGPRegressor`, the first three for every layer.
+    """
+
+    widths: Sequence[int] = (2,)
+    hidden: str = "doubly-stochastic"
+    steps: int = 5000
+    num_samples: int = 100
+
+    def _layers(self) -> tuple[tuple[int, ...], str | None]:
+        return tuple(self.widths), self.hidden

@@ -1,0 +1,140 @@
+"""What all the estimators share: settings, standardised rows to `fit_svi`, rows to `predict`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.infer import ELBO
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from ppl_dgp.data import Standardiser
+from ppl_dgp.fit import fit_svi
+from ppl_dgp.guides import HIDDEN_RULES, INDUCING_RULES, Guide
+from ppl_dgp.models import (
+    deep_gp,
+    deep_gp_classification,
+    sparse_gp_classification,
+    sparse_gp_regression,
+)
+from ppl_dgp.models.parts import named_kernel
+from ppl_dgp.objectives import OBJECTIVES
+from ppl_dgp.predict import Prediction, predict
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is predicted: P columns of numbers, or labels of C classes under a likelihood."""
+
+    columns: int = 1
+    classes: int | None = None
+    likelihood: str | None = None
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class GPEstimator(BaseEstimator):
+    """Settings are dataclass fields, from which scikit-learn reads its parameters; `fit` is what checks them."""
+
+    kernel: str = "rbf"
+    num_inducing: int = 100
+    inducing_rule: str = "full-rank"
+    objective: str = "power-ep"
+    alpha: float = 0.0
+    num_particles: int | None = None
+    steps: int = 2000
+    batch_size: int | None = None
+    learning_rate: float = 0.01
+    num_samples: int = 1
+    random_state: Any = None
+
+    def _layers(self) -> tuple[tuple[int, ...], str | None]:
+        """Widths and rule of the hidden layers."""
+        return (), None
+
+    def _target(self) -> Target:
+        """What `fit` has found the targets to be."""
+        raise NotImplementedError
+
+    def _train(self, rows: np.ndarray, targets: np.ndarray) -> None:
+        """Fit to features (N, D) in their units and targets (N, P) as the model takes them."""
+        self.x_units_ = Standardiser.fit(rows)
+        # at most one inducing point per row: small tables are no error here
+        self.num_inducing_ = min(self.num_inducing, len(rows))
+        self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        model, guide, objective = self._program()
+        fitted = fit_svi(
+            jax.random.key(self._seed),
+            model,
+            guide,
+            objective,
+            self.x_units_.transform(rows),
+            targets,
+            steps=self.steps,
+            batch_size=None if self.batch_size is None else min(self.batch_size, len(rows)),
+            learning_rate=self.learning_rate,
+        )
+        self.params_ = {name: np.asarray(value) for name, value in fitted.params.items()}
+        self.losses_ = fitted.losses[fitted.best]
+        self.n_iter_ = fitted.steps
+
+    def _program(self) -> tuple[Callable[..., Any], Guide, ELBO]:
+        rules = self.kernel, self.inducing_rule, self.objective, self.alpha, self.num_particles
+        return _program(*self._layers(), self.num_inducing_, self._target(), *rules)
+
+    def predict_distribution(self, X: Any, levels: Sequence[float] = ()) -> Prediction:
+        """The whole `Prediction` at K rows, of a regression in standardised units (`y_units_` takes them back)."""
+        check_is_fitted(self, "params_")
+        rows = validate_data(self, X, reset=False, dtype=np.float64)
+        model, guide, _ = self._program()
+        params = {name: jnp.asarray(value) for name, value in self.params_.items()}
+        x = jnp.asarray(self.x_units_.transform(rows))
+        key = jax.random.key(self._seed + 1)
+        # a row's prediction must not depend on the rows beside it: that is scikit-learn's contract
+        settings: dict[str, Any] = dict(num_samples=self.num_samples, levels=tuple(levels), row_by_row=True)
+        return predict(key, model, guide, params, x, **settings)
+
+
+@lru_cache(maxsize=16)
+def _program(
+    widths: tuple[int, ...],
+    hidden: str | None,
+    num_inducing: int,
+    target: Target,
+    kernel: str,
+    inducing_rule: str,
+    objective: str,
+    alpha: float,
+    num_particles: int | None,
+) -> tuple[Callable[..., Any], Guide, ELBO]:
+    """Model, guide and objective: the same for the same settings, so that a second fit compiles nothing."""
+    kind = named_kernel(str(kernel))
+    inducing = _named("inducing_rule", inducing_rule, INDUCING_RULES)
+    divergence = _named("objective", objective, OBJECTIVES)(alpha, num_particles)
+    if target.classes is None:
+        settings: dict[str, Any] = dict(num_outputs=target.columns, kernel=kind)
+        if hidden is None:
+            model = sparse_gp_regression(num_inducing, **settings)
+        else:
+            model = deep_gp(widths, num_inducing, **settings)
+    else:
+        settings = dict(likelihood=target.likelihood, kernel=kind)
+        if hidden is None:
+            model = sparse_gp_classification(target.classes, num_inducing, **settings)
+        else:
+            model = deep_gp_classification(target.classes, widths, num_inducing, **settings)
+    if hidden is None:
+        return model, Guide(model, inducing=inducing), divergence
+    return model, Guide(model, hidden=_named("hidden", hidden, HIDDEN_RULES), inducing=inducing), divergence
+
+
+def _named(argument: str, value: str, choices: dict[str, Any]) -> Any:
+    if value not in choices:
+        raise ValueError(f"{argument} is {value!r}, expected one of {', '.join(choices)}; change it")
+    return choices[value]

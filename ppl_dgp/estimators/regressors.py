@@ -1,0 +1,108 @@
+"""Sparse and deep GP regression as scikit-learn estimators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from sklearn.base import RegressorMixin
+from sklearn.utils.validation import validate_data
+
+from ppl_dgp.data import Standardiser
+from ppl_dgp.estimators.estimator import GPEstimator, Target
+
+_Own = TypeVar("_Own", bound="_Regressor")
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class _Regressor(RegressorMixin, GPEstimator):
+    """Targets to standardised columns and back."""
+
+    def fit(self: _Own, X: Any, y: Any) -> _Own:
+        """Train on N rows.
+
+        Args:
+            X: features (N, D), finite. y: targets (N,) or (N, P), finite.
+
+        Returns the estimator, with the constrained parameters as `params_` and the loss trace as `losses_`.
+
+        Raises ValueError for data or settings that cannot be used, naming them; FitError if training fails.
+        """
+        rows, targets = validate_data(
+            self, X, y, multi_output=True, y_numeric=True, dtype=np.float64, ensure_min_samples=2
+        )
+        self.single_output_ = targets.ndim == 1
+        columns = np.asarray(targets, np.float64).reshape(len(rows), -1)
+        self.y_units_ = Standardiser.fit(columns)
+        self._train(rows, self.y_units_.transform(columns))
+        return self
+
+    def _target(self) -> Target:
+        return Target(columns=len(self.y_units_.mean))
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """Predictive mean of y at K rows, in the targets' units, (K,) or (K, P) as y was.
+
+        Args:
+            X: features (K, D). return_std: also give the standard deviation of y, noise included.
+
+        Raises NotFittedError before `fit`; ValueError for rows that cannot be used.
+        """
+        found = self.predict_distribution(X)
+        mean = self.y_units_.inverse(found.mean)
+        deviation = np.sqrt(found.variance) * self.y_units_.scale
+        if self.single_output_:
+            mean, deviation = mean[:, 0], deviation[:, 0]
+        return (mean, deviation) if return_std else mean
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        tags.regressor_tags.poor_score = False
+        return tags
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class SparseGPRegressor(_Regressor):
+    """Sparse variational GP regression for tables of any length.
+
+    Args:
+        kernel: rbf, matern12, matern32, matern52, rational-quadratic, periodic, linear or constant, or several
+            with + and * between, such as rbf+linear.
+        num_inducing: inducing points M; fewer where there are fewer rows.
+        inducing_rule: of q(u): full-rank, diagonal or low-rank covariance, or across-outputs; of a deep GP also
+            layer-chain or coupled.
+        objective: power-ep or black-box-alpha. alpha: 0 (the ELBO) to 1.
+        num_particles: draws per step; 1 at alpha 0, else 8, if None.
+        steps: of Adam, at `learning_rate`. batch_size: rows per step; all if None.
+        num_samples: draws that a prediction averages over.
+        random_state: seed of the training and of predictions.
+
+    >>> from sklearn.datasets import load_diabetes
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> SparseGPRegressor(num_inducing=20, steps=2).fit(X[:40], y[:40]).predict(X[:3]).shape
+    (3,)
+    """
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DeepGPRegressor(_Regressor):
+    """Deep GP regression: for steps, changing lengthscales and features that have to be learnt.
+
+    Args:
+        widths: outputs of each hidden layer.
+        hidden: mean-field, markov, conditional, conditional-tied, conditional-free, conditional-across,
+            doubly-stochastic, moment-matched, nested-compression or amortised.
+        kernel, num_inducing, inducing_rule, objective, alpha, num_particles, steps, batch_size, learning_rate,
+            num_samples, random_state: as in `SparseGPRegressor`, the first three for every layer.
+    """
+
+    widths: Sequence[int] = (2,)
+    hidden: str = "doubly-stochastic"
+    steps: int = 5000
+    num_samples: int = 100
+
+    def _layers(self) -> tuple[tuple[int, ...], str | None]:
+        return tuple(self.widths), self.hidden

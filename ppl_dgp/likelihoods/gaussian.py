@@ -1,0 +1,44 @@
+"""Gaussian noise, closed at every α."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import pi
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+from numpyro.distributions import constraints
+
+from ppl_dgp.likelihoods.likelihood import Likelihood, Rows
+from ppl_dgp.tempering import Alpha, log1p_ratio
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Gaussian(Likelihood):
+    """y = f + ε, ε ~ N(0, variance); variance a scalar, per output (P,), or per row (B, 1) or (B, P)."""
+
+    variance: Array
+
+    @property
+    def support(self) -> constraints.Constraint:
+        return constraints.real
+
+    def tempered(self, y: Array, mean: Rows, variance: Rows, alpha: Alpha) -> Rows:
+        """t_α = −½ log 2πs² − (1/2α) log(1 + αv/s²) − ½ (y−m)²/(s² + αv); t_0 = log N(y; m, s²) − v/(2s²)."""
+        s2 = self.variance
+        penalty = 0.5 * log1p_ratio(alpha, variance / s2)
+        return -0.5 * jnp.log(2.0 * pi * s2) - penalty - 0.5 * jnp.square(y - mean) / (s2 + alpha * variance)
+
+    def tempered_outside(self, y: Array, mean: Rows, inside: Rows, outside: Rows, alpha: Alpha) -> Rows:
+        """E_{m'~N(m, outside)}[t_α(y; m', inside)]: t_α(y; m, D) − outside / (2(s² + αD))."""
+        tempered = self.tempered(y, mean, inside, alpha)
+        return tempered - 0.5 * outside / (self.variance + alpha * inside)
+
+    def sample(self, key: Array, mean: Rows, variance: Rows) -> Rows:
+        noise = jax.random.normal(key, jnp.shape(mean), jnp.result_type(mean))
+        return mean + jnp.sqrt(variance + self.variance) * noise
+
+    def moments(self, mean: Rows, variance: Rows) -> tuple[Rows, Rows]:
+        return mean, variance + self.variance

@@ -1,0 +1,90 @@
+"""What every likelihood offers: t_α(y) = (1/α) log E_{f~N(m,v)}[p(y|f)^α], t_0 = E[log p(y|f)] (design, section 4).
+
+Shapes: ``y`` is (B, P), ``mean`` and ``variance`` those of the F functions behind it, (B, F), independent given the
+row; t_α is (B, P). Most likelihoods have one function per target, F = P; their axes may also be broadcast, (K, B, P)
+inside a quadrature. Variances may be 0, where f is known: values are then exact, and gradients finite.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Num
+from numpyro.distributions import constraints
+
+from ppl_dgp.tempering import Alpha
+
+Rows = Float[Array, "*#rows"]  # (B, F), with axes in front inside a quadrature
+Targets = Num[Array, "*#targets"]  # (B, P)
+
+
+class Likelihood:
+    """p(y | f). A subclass gives ``support``, ``tempered``, ``tempered_outside``, ``sample`` and ``moments``."""
+
+    #: what y may be, in words
+    expects: str = "finite numbers"
+    #: whether y is one of several classes without order, of which quantiles mean nothing
+    unordered: bool = False
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """The support of one y."""
+        raise NotImplementedError
+
+    def num_functions(self, num_targets: int) -> int:
+        """How many functions P target columns need.
+
+        :raises ValueError: if there can be no such number of columns.
+        """
+        return num_targets
+
+    def num_targets(self, num_functions: int) -> int:
+        """How many target columns that many functions make.
+
+        :raises ValueError: if the number of functions does not fit.
+        """
+        return num_functions
+
+    def tempered(self, y: Targets, mean: Rows, variance: Rows, alpha: Alpha) -> Float[Array, "*#targets"]:
+        """t_α(y); ``alpha`` a number in [0, 1], or an array that broadcasts."""
+        raise NotImplementedError
+
+    def tempered_outside(
+        self, y: Targets, mean: Rows, inside: Rows, outside: Rows, alpha: Alpha
+    ) -> Float[Array, "*#targets"]:
+        """E_{m'~N(m, outside)}[t_α(y; m', inside)]: a part of the variance stays outside the logarithm."""
+        raise NotImplementedError
+
+    def expected_log_density(self, y: Targets, mean: Rows, variance: Rows) -> Float[Array, "*#targets"]:
+        """t_0 = E[log p(y|f)], of the variational bound."""
+        return self.tempered(y, mean, variance, 0.0)
+
+    def log_density(self, y: Targets, mean: Rows, variance: Rows) -> Float[Array, "*#targets"]:
+        """t_1 = log E[p(y|f)], the predictive log density."""
+        return self.tempered(y, mean, variance, 1.0)
+
+    def sample(self, key: Array, mean: Rows, variance: Rows) -> Targets:
+        """A draw of f, then one of y."""
+        raise NotImplementedError
+
+    def moments(self, mean: Rows, variance: Rows) -> tuple[Rows, Rows]:
+        """Mean and variance of y; of classes, those of their indicators (…, C): p and p(1 − p)."""
+        raise NotImplementedError
+
+    def check(self, y: Targets) -> None:
+        """Refuse targets outside the support, where they are concrete (not traced).
+
+        :raises ValueError: naming the first that is wrong.
+        """
+        if isinstance(y, jax.core.Tracer):
+            return
+        values = np.asarray(y)
+        with jax.ensure_compile_time_eval():
+            wrong = ~np.broadcast_to(np.asarray(self.support(jnp.asarray(values))), values.shape)
+        if wrong.any():
+            place = np.argwhere(wrong)[0]
+            raise ValueError(
+                f"y: found {values[tuple(place)]} at row {place[0]}, expected {self.expects} for "
+                f"{type(self).__name__}; encode or remove it"
+            )

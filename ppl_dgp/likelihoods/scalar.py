@@ -1,0 +1,93 @@
+"""Likelihoods of one function per target, p(y_np | f_np), by one-dimensional quadrature where no form is closed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jaxtyping import Array
+from numpyro.distributions import constraints
+
+from ppl_dgp.likelihoods.likelihood import Likelihood, Rows, Targets
+from ppl_dgp.likelihoods.quadrature import Nodes, deviation, plain_nodes, tilted_nodes
+from ppl_dgp.tempering import Alpha, log_power_mean
+
+#: nodes of the mean that stays outside the logarithm, and of moments
+OUTSIDE, MOMENTS = 32, 64
+
+
+def is_number(alpha: Alpha, value: float) -> bool:
+    """Whether α is a number, not an array, and is ``value``: then a closed form may stand in its place."""
+    return isinstance(alpha, int | float) and alpha == value
+
+
+class Elementwise(Likelihood):
+    """p(y_np | f_np), given by :meth:`of`; a subclass adds what it has in closed form."""
+
+    #: nodes K of the quadrature
+    num_nodes: int = 64
+
+    def of(self, f: Array) -> dist.Distribution:
+        """The distribution of y given f, elementwise."""
+        raise NotImplementedError
+
+    def log_prob(self, y: Array, f: Array) -> Array:
+        """log p(y|f), elementwise."""
+        return self.of(f).log_prob(y)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        return self.of(jnp.zeros(())).support
+
+    def nodes(self, y: Array, mean: Rows, variance: Rows, alpha: Alpha, number: int) -> Nodes:
+        """Nodes z, f = m + √v z, and their log weights."""
+        return tilted_nodes(lambda f: self.log_prob(y, f), mean, variance, alpha, number)
+
+    def outer_nodes(self, y: Array, mean: Rows, inside: Rows, outside: Rows) -> Nodes:
+        """Nodes of the mean m' = m + √outside z that stays outside the logarithm."""
+        return self.nodes(y, mean, outside, 0.0, OUTSIDE)
+
+    def tempered(self, y: Array, mean: Rows, variance: Rows, alpha: Alpha) -> Rows:
+        """t_α by adaptive quadrature over f ~ N(mean, variance)."""
+        z, log_weights = self.nodes(y, mean, variance, alpha, self.num_nodes)
+        return log_power_mean(self.log_prob(y, mean + deviation(variance) * z), alpha, log_weights)
+
+    def tempered_outside(self, y: Array, mean: Rows, inside: Rows, outside: Rows, alpha: Alpha) -> Rows:
+        """E_{m'~N(m, outside)}[t_α(y; m', inside)], by quadrature in both."""
+        if is_number(alpha, 0.0):
+            return self.tempered(y, mean, inside + outside, alpha)
+        z, log_weights = self.outer_nodes(y, mean, inside, outside)
+        centres = mean + deviation(outside) * z
+        return (jnp.exp(log_weights) * self.tempered(y, centres, inside, alpha)).sum(0)
+
+    def sample(self, key: Array, mean: Rows, variance: Rows) -> Targets:
+        key_f, key_y = jax.random.split(key)
+        noise = jax.random.normal(key_f, jnp.shape(mean), jnp.result_type(mean))
+        return self.of(mean + deviation(variance) * noise).sample(key_y)
+
+    def moments(self, mean: Rows, variance: Rows) -> tuple[Rows, Rows]:
+        """Mean and variance of y, by the laws of total expectation and variance."""
+        z, log_weights = plain_nodes(MOMENTS, mean)
+        weights, y = jnp.exp(log_weights), self.of(mean + deviation(variance) * z)
+        centre = (weights * y.mean).sum(0)
+        return centre, (weights * (y.variance + jnp.square(y.mean - centre))).sum(0)
+
+
+@dataclass(frozen=True)
+class Scalar(Elementwise):
+    """Any scalar NumPyro distribution of f, by quadrature.
+
+    :param of: maps f to the distribution of y, ``lambda f: dist.Poisson(jnp.exp(f))``.
+    :param num_nodes: nodes of the quadrature; 64 reach 10⁻⁹ where log p(y|f) is concave in f and no sharper than
+        10⁻² deviations of f.
+    """
+
+    of: Callable[[Array], dist.Distribution]  # type: ignore[assignment]
+    num_nodes: int = 64
+
+    @property
+    def expects(self) -> str:  # type: ignore[override]
+        return f"values in {self.support}"

@@ -1,0 +1,189 @@
+"""Classes without order, one function each: softmax, and robust-max (Hernández-Lobato et al. 2011).
+
+Shapes: labels y (B, 1) in 0 … C−1; means and variances (B, C), the functions independent given the row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+from jax.lax import stop_gradient
+from jax.scipy.special import log_ndtr
+from jaxtyping import Array, Float
+from numpyro.distributions import constraints
+
+from ppl_dgp.likelihoods.likelihood import Likelihood, Rows, Targets
+from ppl_dgp.likelihoods.quadrature import REACH, deviation, panel_nodes, sobol_normals
+from ppl_dgp.likelihoods.scalar import is_number
+from ppl_dgp.tempering import Alpha, log_power_mean
+
+#: quasi-Monte-Carlo nodes of the means that stay outside the logarithm
+OUTSIDE = 64
+
+
+class Multiclass(Likelihood):
+    """What softmax and robust-max share."""
+
+    num_classes: int
+    unordered = True
+
+    @property
+    def expects(self) -> str:  # type: ignore[override]
+        return f"whole labels 0 … {self.num_classes - 1}"
+
+    @property
+    def support(self) -> constraints.Constraint:
+        return constraints.integer_interval(0, self.num_classes - 1)
+
+    def num_functions(self, num_targets: int) -> int:
+        if num_targets != 1:
+            raise ValueError(f"y: found {num_targets} columns, expected one of labels; fit each by itself")
+        return self.num_classes
+
+    def num_targets(self, num_functions: int) -> int:
+        if num_functions != self.num_classes:
+            raise ValueError(
+                f"likelihood: found {num_functions} functions for {type(self).__name__} of {self.num_classes} classes, "
+                f"expected one per class; make the GP with num_outputs={self.num_classes}"
+            )
+        return 1
+
+    def class_log_probs(self, f: Rows) -> Rows:
+        """log P(y = c | f) for all classes, (…, C)."""
+        raise NotImplementedError
+
+    def probabilities(self, mean: Rows, variance: Rows) -> Rows:
+        """P(y = c) for all classes, (B, C), which sum to 1."""
+        raise NotImplementedError
+
+    def tempered_outside(
+        self, y: Targets, mean: Rows, inside: Rows, outside: Rows, alpha: Alpha
+    ) -> Float[Array, "*#targets"]:
+        """The outer mean by 64 quasi-Monte-Carlo nodes; exact in it at α = 0."""
+        if is_number(alpha, 0.0):
+            return self.tempered(y, mean, inside + outside, alpha)
+        nodes = sobol_normals(OUTSIDE, self.num_classes)
+        z = jnp.asarray(nodes, jnp.result_type(mean)).reshape(OUTSIDE, *(1,) * (mean.ndim - 1), -1)
+        centres, shape = mean + deviation(outside) * z, (OUTSIDE, *mean.shape)
+        every = jnp.broadcast_to(y, (OUTSIDE, *y.shape))
+        inside = jnp.broadcast_to(inside, shape)
+        return self.tempered(every, centres, inside, alpha).mean(0)
+
+    def sample(self, key: Array, mean: Rows, variance: Rows) -> Targets:
+        key_f, key_y = jax.random.split(key)
+        noise = jax.random.normal(key_f, jnp.shape(mean), jnp.result_type(mean))
+        log_probs = self.class_log_probs(mean + deviation(variance) * noise)
+        return jax.random.categorical(key_y, log_probs)[..., None]
+
+    def moments(self, mean: Rows, variance: Rows) -> tuple[Rows, Rows]:
+        """p and p(1 − p) of each class, (B, C)."""
+        p = self.probabilities(mean, variance)
+        return p, p * (1.0 - p)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Softmax(Multiclass):
+    """P(y = c | f) = exp(f_c) / Σ_d exp(f_d).
+
+    Expectations are over fixed quasi-Monte-Carlo nodes of all C functions: with 256 the probabilities are good to about
+    3 · 10⁻³ at unit variances and ten classes, t_0 to 10⁻² and t_1 to 4 · 10⁻².
+    """
+
+    num_classes: int = field(metadata=dict(static=True))
+    num_nodes: int = field(default=256, metadata=dict(static=True))
+
+    def class_log_probs(self, f: Rows) -> Rows:
+        return jax.nn.log_softmax(f)
+
+    def _log_probs(self, mean: Rows, variance: Rows) -> Rows:
+        """At the nodes, (K, …, C)."""
+        nodes = sobol_normals(self.num_nodes, self.num_classes)
+        z = jnp.asarray(nodes, jnp.result_type(mean)).reshape(self.num_nodes, *(1,) * (mean.ndim - 1), -1)
+        return self.class_log_probs(mean + deviation(variance) * z)
+
+    def tempered(self, y: Targets, mean: Rows, variance: Rows, alpha: Alpha) -> Float[Array, "*#targets"]:
+        label = jnp.broadcast_to(y.astype(int), (self.num_nodes, *mean.shape[:-1], 1))
+        return log_power_mean(jnp.take_along_axis(self._log_probs(mean, variance), label, -1), alpha)
+
+    def probabilities(self, mean: Rows, variance: Rows) -> Rows:
+        return jnp.exp(self._log_probs(mean, variance)).mean(0)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class RobustMax(Multiclass):
+    r"""P(y = c | f) = 1 − ε if f_c is the largest, else ε/(C − 1): labels that are wrong by chance cost little.
+
+    Everything follows from P = P(argmax f = y),
+
+    .. math::
+        P = \int N(z; 0, 1) \prod_{c ≠ y} Φ\Big(\frac{m_y + \sqrt{v_y} z - m_c}{\sqrt{v_c}}\Big) dz,
+        \quad E[p^α] = (1-ε)^α P + \Big(\frac{ε}{C-1}\Big)^α (1 - P),
+
+    by Gauss–Legendre between edges laid around every step of the product, so that functions of very different
+    certainty cost no accuracy.
+
+    :param epsilon: in (0, 1), below (C − 1)/C for the largest to be the likeliest.
+    :param num_nodes: nodes per panel.
+    """
+
+    num_classes: int = field(metadata=dict(static=True))
+    epsilon: float | Array = 1e-3
+    num_nodes: int = field(default=6, metadata=dict(static=True))
+
+    def _levels(self) -> tuple[Array, Array]:
+        """log(1 − ε) and log(ε/(C − 1))."""
+        epsilon = jnp.asarray(self.epsilon)
+        return jnp.log1p(-epsilon), jnp.log(epsilon) - jnp.log(self.num_classes - 1.0)
+
+    def class_log_probs(self, f: Rows) -> Rows:
+        right, wrong = self._levels()
+        return jnp.where(jnp.arange(f.shape[-1]) == jnp.argmax(f, -1, keepdims=True), right, wrong)
+
+    def chance(self, y: Targets, mean: Rows, variance: Rows) -> Float[Array, "*#targets"]:
+        """P(argmax f = y), of the shape of y."""
+        label = y.astype(int)
+        others = jnp.arange(self.num_classes) != label
+        variance = jnp.broadcast_to(variance, jnp.broadcast_shapes(mean.shape, others.shape))
+        mean = jnp.broadcast_to(mean, variance.shape)
+        # a step of width 0 would have no slope; this one has the same value but within 10⁻⁶ of the scale of f
+        floor = 1e-6 if variance.dtype == jnp.float64 else 1e-4
+        s = jnp.sqrt(jnp.maximum(variance, floor**2))
+        own = lambda a: jnp.take_along_axis(a, label, -1)  # noqa: E731
+        m_y, s_y = own(mean), own(s)
+        z, log_weights = panel_nodes(self._edges((mean - m_y) / s_y, s / s_y, others), self.num_nodes)
+        difference = m_y + s_y * z - mean
+        below = jnp.where(others, log_ndtr(jnp.where(others, difference / s, 0.0)), 0.0).sum(
+            -1, keepdims=True
+        )
+        return jnp.exp(below + log_weights).sum(0)
+
+    def _edges(self, step: Rows, width: Rows, others: Array) -> Float[Array, "E *targets"]:
+        """Edges of the panels, (E, …, 1): a coarse grid, and four around each step."""
+        step, width = (jnp.where(others, stop_gradient(a), 0.0) for a in (step, width))
+        around = jnp.concatenate([step + k * width for k in (-4.5, -1.5, 1.5, 4.5)], -1)
+        around = jnp.moveaxis(around, -1, 0)[..., None]
+        grid = jnp.asarray([-REACH, -4.5, -2.0, 0.0, 2.0, 4.5, REACH], around.dtype)
+        grid = jnp.broadcast_to(grid.reshape((-1,) + (1,) * (around.ndim - 1)), (7, *around.shape[1:]))
+        return jnp.concatenate([grid, around])
+
+    def tempered(self, y: Targets, mean: Rows, variance: Rows, alpha: Alpha) -> Float[Array, "*#targets"]:
+        """t_α from the two levels of p; t_0 = P log(1−ε) + (1−P) log(ε/(C−1))."""
+        chance = self.chance(y, mean, variance)
+        info = jnp.finfo(chance.dtype)
+        chance = jnp.clip(chance, info.tiny, 1.0 - info.eps)
+        right, wrong = (jnp.broadcast_to(level, chance.shape) for level in self._levels())
+        return log_power_mean(
+            jnp.stack([right, wrong]), alpha, jnp.stack([jnp.log(chance), jnp.log1p(-chance)])
+        )
+
+    def probabilities(self, mean: Rows, variance: Rows) -> Rows:
+        labels = jnp.arange(self.num_classes).reshape((-1,) + (1,) * mean.ndim)
+        labels = jnp.broadcast_to(labels, (self.num_classes, *mean.shape[:-1], 1))
+        chances = jnp.moveaxis(self.chance(labels, mean, variance)[..., 0], 0, -1)
+        chances = chances / chances.sum(-1, keepdims=True)
+        right, wrong = (jnp.exp(level) for level in self._levels())
+        return right * chances + wrong * (1.0 - chances)
