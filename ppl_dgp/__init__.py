@@ -37,7 +37,13 @@ _HOMES = {
     ),
     "ppl_dgp.guides.nesting": ("nested_start",),
     "ppl_dgp.models": ("deep_gp", "exact_gp_regression", "sparse_gp_regression"),
-    "ppl_dgp.objectives": ("BlackBoxAlpha", "Collapsed", "PowerEP", "collapsed_energy"),
+    "ppl_dgp.objectives": (
+        "BlackBoxAlpha",
+        "Collapsed",
+        "PowerEP",
+        "collapsed_energy",
+        "collapsed_posterior",
+    ),
     "ppl_dgp.predict": ("Prediction", "joint_prediction", "log_likelihood", "sample_functions"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -1,9 +1,18 @@
 """Objectives: which divergence is minimised."""
 
-from ppl_dgp.objectives.collapsed import Collapsed, collapsed_energy
+from ppl_dgp.objectives.closed_form import collapsed_energy, collapsed_posterior
+from ppl_dgp.objectives.collapsed import Collapsed
 from ppl_dgp.objectives.power_ep import AlphaDivergence, BlackBoxAlpha, PowerEP
 
 #: the objectives by the names that estimators and the command line give them
 OBJECTIVES: dict[str, type[AlphaDivergence]] = {"power-ep": PowerEP, "black-box-alpha": BlackBoxAlpha}
 
-__all__ = ["OBJECTIVES", "AlphaDivergence", "BlackBoxAlpha", "Collapsed", "PowerEP", "collapsed_energy"]
+__all__ = [
+    "OBJECTIVES",
+    "AlphaDivergence",
+    "BlackBoxAlpha",
+    "Collapsed",
+    "PowerEP",
+    "collapsed_energy",
+    "collapsed_posterior",
+]
