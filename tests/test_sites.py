@@ -115,9 +115,8 @@ def test_sites_of_gaussian_data_are_the_closed_form(alpha, sequential):
     np.testing.assert_allclose(1.0 / sites.precision, wanted, atol=1e-8)
     kernel = RBF(jnp.exp(THETA[0]), jnp.exp(THETA[1]))
     closed = collapsed_energy(kernel, Z, noise, X, y - 0.3, alpha, jitter=0.0)
-    assert float(energy(tempered(Gaussian(noise), alpha), rows, sites, alpha)) == pytest.approx(
-        closed, abs=1e-8
-    )
+    found = energy(tempered(Gaussian(noise), alpha), rows, sites, alpha)
+    np.testing.assert_allclose(found, closed, atol=1e-8)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
@@ -281,9 +280,13 @@ def test_what_would_be_improper_is_skipped_or_halved_or_left_out():
     largest = np.linalg.eigvalsh(np.asarray(rows.phi.T @ rows.phi)).max()
     assert share * largest < 1.0 <= 2 * share * largest
     mixed = Sites(jnp.ones((N, 1)), jnp.where(jnp.arange(N)[:, None] % 2 == 0, -5.0, 2.0))
-    kept = restored(rows.phi, mixed)
+    kept = restored(rows.phi, mixed, 1.0)
     np.testing.assert_array_equal(kept.precision[:, 0], np.tile([0.0, 2.0], N // 2))
-    np.testing.assert_array_equal(restored(rows.phi, kept).precision, kept.precision)
+    np.testing.assert_array_equal(restored(rows.phi, kept, 1.0).precision, kept.precision)
+    # q is proper, but at α = 1 not without its one positive site
+    one = Sites(jnp.ones((N, 1)), jnp.full((N, 1), -0.3).at[3].set(30.0))
+    np.testing.assert_array_equal(restored(rows.phi, one, 0.0).precision, one.precision)
+    assert (restored(rows.phi, one, 1.0).precision != 0.0).sum() == 1
 
 
 def classifier(x, y=None, index=None, size=None):

@@ -45,10 +45,10 @@ class Schedule:
     tolerance: float
 
     def converge(self, layer: Layer, sites: Sites, rest: Natural) -> tuple[Sites, Array, Array]:
-        """Sweeps until no natural parameter moves by more than the tolerance, relative to 1 + its size, or for the
+        """Sweeps until no natural parameter moves by more than the tolerance, relative to 1 + its size.
 
-        given number of sweeps; the last sweep's change, and how many of its updates were skipped. ``rest`` is q
-        without these rows' sites.
+        :param rest: q without these rows' sites.
+        :returns: the sites, the last sweep's change, and how many of its updates were skipped.
         """
 
         def unfinished(state: tuple[Any, ...]) -> Array:
@@ -95,7 +95,7 @@ def build_run(
 
     A turn sweeps the sites, on all rows or on those of `indices[turn]` (T, B), and where `moves[turn]` takes a step of
     the hyperparameters. Minibatches see q as it was at the start of the call, and add to it what their sites change.
-    The losses (T,) are those before the step, NaN where its gradient was not finite and it was not taken.
+    The losses (T,) are those before the step, NaN where it was not taken, energy or gradient not being finite.
     """
     alpha = schedule.alpha
 
@@ -107,7 +107,7 @@ def build_run(
 
     def moved(state: State, go: Array, scale: float, loss: Array, tilted: Callable[[Any], Array]) -> Any:
         gradient = jax.grad(lambda params: -scale * tilted(params))(state["params"])
-        finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient)]).all()
+        finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves((gradient, loss))]).all()
         updates, adam = optimizer.update(gradient, state["adam"], state["params"])
         new = {**state, "params": optax.apply_updates(state["params"], updates), "adam": adam}
         state = jax.tree.map(lambda a, b: jnp.where(go & finite, b, a), state, new)
@@ -117,7 +117,7 @@ def build_run(
         layer = layer_at(state["params"], x, y, None)
         rows, tempered = layer.rows, layer.tempered(alpha)
         nothing = of_prior(rows.y.shape[1], rows.phi.shape[1], rows.phi.dtype)
-        sites, change, skipped = schedule.converge(layer, restored(rows.phi, state["sites"]), nothing)
+        sites, change, skipped = schedule.converge(layer, restored(rows.phi, state["sites"], alpha), nothing)
         natural = with_prior(summed(rows.phi, sites))
         state = {**state, "sites": sites, "change": change, "skipped": skipped}
         loss = -energy(tempered, rows, sites, alpha)
@@ -165,7 +165,7 @@ def build_run(
 
             return jax.lax.fori_loop(0, count, turn, (state, losses))
         phi = layer_at(state["params"], x, y, None).rows.phi
-        state = {**state, "sites": restored(phi, state["sites"])}
+        state = {**state, "sites": restored(phi, state["sites"], alpha)}
 
         def step(i: Array, carry: Any) -> Any:
             state, natural, loss = part(carry[0], carry[1], x, y, indices[i], moves[i])
@@ -185,7 +185,7 @@ def build_end(svi: SVI, alpha: float) -> Callable[..., tuple[Sites, Array, Array
         params: dict[str, Array], sites: Sites, x: Float[Array, "N D"], y: Num[Array, "N P"]
     ) -> tuple[Sites, Array, Array, Array]:
         layer = read_layer(svi.model, svi.constrain_fn(params), x, y)
-        sites = restored(layer.rows.phi, sites)
+        sites = restored(layer.rows.phi, sites, alpha)
         q = posterior(with_prior(summed(layer.rows.phi, sites)))
         scale, _ = cholesky(jnp.swapaxes(q.root, 1, 2) @ q.root, 0.0)
         loss = -energy(layer.tempered(alpha), layer.rows, sites, alpha)

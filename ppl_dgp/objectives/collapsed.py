@@ -67,9 +67,10 @@ class Collapsed(ELBO):
 
     @classmethod
     def dtc(cls) -> Collapsed:
-        """The evidence of DTC (Seeger et al. 2003): f known given u. q(u) is that of ``vfe``, but this is no bound,
+        """The evidence of DTC (Seeger et al. 2003): f known given u.
 
-        and Z that maximises it overfits: the term that would tell how badly u stands for f is left out.
+        q(u) is that of ``vfe``, but this is no bound, and Z that maximises it overfits: the term that would tell how
+        badly u stands for f is left out.
         """
         return cls(0.0, correction=False)
 

@@ -139,6 +139,10 @@ def damped(old: Sites, new: Sites, share: float | Array, where: Bool[Array, "*ro
     return Sites(*(jnp.where(where, a + share * (b - a), a) for a, b in zip(old, new, strict=True)))
 
 
+#: a new site is to leave at least this share of the precision that q has along its f; else it is skipped
+LEAST_GROWTH = 0.1
+
+
 def sequential_sweep(
     tempered_at: Callable[[Any], Tempered],
     each: Any,
@@ -153,6 +157,7 @@ def sequential_sweep(
     :param each: arrays over rows that the likelihood of a row needs.
     :returns: the sites, and how many updates were skipped because they made no sense.
     """
+    sites = restored(rows.phi, sites, 0.0)
     q = posterior(with_prior(summed(rows.phi, sites)))
     start = q.mean, jnp.swapaxes(q.root, 1, 2) @ q.root, jnp.zeros((), jnp.int32)
 
@@ -165,8 +170,7 @@ def sequential_sweep(
         new, sensible = proposed(tempered_at(own), y[None], offset[None], residual[None], at, alpha)
         new = damped(old, Sites(new.location[0], new.precision[0]), damping, sensible[0])
         grown = 1.0 + (new.precision - old.precision) * spread
-        # the new precision of q must be positive too
-        good = sensible[0] & (grown > 0.0)
+        good = sensible[0] & (grown > LEAST_GROWTH)
         new = damped(old, new, 1.0, good)
         gain = (new.precision - old.precision) / jnp.where(good, grown, 1.0)
         shift = (new.location - old.location - (new.precision - old.precision) * centre) / jnp.where(
@@ -194,8 +198,10 @@ def parallel_sweep(
         halved until it is, for all rows and outputs.
     """
     q = posterior(plus(rest, summed(rows.phi, sites)))
-    at = cavity(*projected(rows.phi, q), sites, alpha)
+    mean, variance = projected(rows.phi, q)
+    at = cavity(mean, variance, sites, alpha)
     new, sensible = proposed(tempered, rows.y, rows.offset, rows.residual, at, alpha)
+    sensible = sensible & (1.0 + damping * (new.precision - sites.precision) * variance > LEAST_GROWTH)
 
     def attempt(share: Array) -> tuple[Array, Sites, Array]:
         trial = damped(sites, new, share, sensible)
@@ -214,13 +220,16 @@ def parallel_sweep(
     return found, (~sensible).sum(dtype=jnp.int32)
 
 
-def restored(phi: Float[Array, "N M"], sites: Sites) -> Sites:
-    """The sites, but without those of negative precision for an output whose q they would make improper.
+def restored(phi: Float[Array, "N M"], sites: Sites, alpha: float) -> Sites:
+    """The sites, but without those of negative precision for an output where q or a cavity would be improper.
 
-    Sites that were found at other hyperparameters can do so where the likelihood is not log-concave.
+    Sites that were found at other hyperparameters, or others' values, can do so where the likelihood is not
+    log-concave. Without negative ones all is proper.
     """
-    lower = jnp.linalg.cholesky(with_prior(summed(phi, sites)).precision)
-    keep = jnp.isfinite(lower).all((1, 2)) | (sites.precision >= 0.0)
+    _, variance = projected(phi, posterior(with_prior(summed(phi, sites))))
+    # false for NaN, an improper q's variance
+    proper = (1.0 - alpha * sites.precision * variance > 0.0).all(0)
+    keep = proper | (sites.precision >= 0.0)
     return Sites(*(jnp.where(keep, each, 0.0) for each in sites))
 
 
