@@ -14,7 +14,7 @@ _HOMES = {
     "ppl_dgp.data": ("DataError", "Standardiser", "Table", "load_rows", "load_table", "split"),
     "ppl_dgp.diagnostics": ("compare", "to_arviz"),
     "ppl_dgp.estimators": ("DeepGPClassifier", "DeepGPRegressor", "SparseGPClassifier", "SparseGPRegressor"),
-    "ppl_dgp.fit": ("Fit", "FitError", "Interrupted", "fit_lbfgs", "fit_svi", "natural_adam"),
+    "ppl_dgp.fit": ("Fit", "FitError", "Interrupted", "fit_lbfgs", "fit_power_ep", "fit_svi", "natural_adam"),
     "ppl_dgp.gp": ("data_plate", "sparse_gp"),
     "ppl_dgp.guides": (
         "AcrossOutputs",
@@ -41,11 +41,20 @@ _HOMES = {
         "deep_gp_classification",
         "deep_heteroscedastic_gp",
         "exact_gp_regression",
+        "mixture_of_functions",
         "sparse_gp_classification",
         "sparse_gp_regression",
         "sparse_heteroscedastic_gp",
     ),
-    "ppl_dgp.objectives": ("BlackBoxAlpha", "Collapsed", "PowerEP", "collapsed_energy"),
+    "ppl_dgp.objectives": (
+        "ApproximatePowerEP",
+        "BlackBoxAlpha",
+        "Collapsed",
+        "ImportanceWeighted",
+        "PowerEP",
+        "collapsed_energy",
+        "collapsed_posterior",
+    ),
     "ppl_dgp.predict": ("Prediction", "joint_prediction", "log_likelihood", "sample_functions"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

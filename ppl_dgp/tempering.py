@@ -48,3 +48,19 @@ def log_power_mean(
     far = logsumexp(jnp.where(near, 0.0, exponent), axis=0) / safe
     found = jnp.where(near, close, far)
     return found if isinstance(alpha, int | float) else jnp.where(jnp.asarray(alpha) == 0.0, centre, found)
+
+
+def log_det_ratio(
+    alpha: Alpha, matrix: Float[Array, "*batch S S"], log_det: Float[Array, "*batch"]
+) -> Float[Array, "*batch"]:
+    """log|I + αX| / α for symmetric X ⪰ 0, given the logarithm, and tr X at α = 0.
+
+    :param alpha: a number, or broadcasts against the batch.
+    """
+    trace = jnp.trace(matrix, axis1=-2, axis2=-1)
+    small = alpha * trace
+    # the quotient loses eps / α to rounding; the series to second order is off by less than small² of tr X
+    near = small < jnp.finfo(matrix.dtype).eps ** (1.0 / 3.0)
+    series = trace - 0.5 * alpha * jnp.square(matrix).sum((-2, -1))
+    safe = jnp.where(near, 1.0, alpha)
+    return jnp.where(near, series, log_det / safe)

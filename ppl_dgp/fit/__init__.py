@@ -3,7 +3,18 @@
 from ppl_dgp.fit.full_batch import fit_lbfgs
 from ppl_dgp.fit.jitter import JitterWarning
 from ppl_dgp.fit.natural import natural_adam
+from ppl_dgp.fit.power_ep import SiteWarning, fit_power_ep
 from ppl_dgp.fit.result import Fit, FitError, Interrupted
 from ppl_dgp.fit.stochastic import fit_svi
 
-__all__ = ["Fit", "FitError", "Interrupted", "JitterWarning", "fit_lbfgs", "fit_svi", "natural_adam"]
+__all__ = [
+    "Fit",
+    "FitError",
+    "Interrupted",
+    "JitterWarning",
+    "SiteWarning",
+    "fit_lbfgs",
+    "fit_power_ep",
+    "fit_svi",
+    "natural_adam",
+]

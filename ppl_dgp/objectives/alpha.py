@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 #: α of a step, like an optax schedule: ``optax.linear_schedule(0.0, 1.0, 2000)``
@@ -28,3 +30,27 @@ def checked_alpha(name: str, alpha: Any) -> float:
 def is_zero(alpha: float | Array) -> bool:
     """Whether α is 0 for certain, so that the ELBO's branch can be taken; a traced α is not."""
     return not isinstance(alpha, jax.Array) and alpha == 0.0
+
+
+def checked_alphas(name: str, alpha: Any) -> float | Array:
+    """One α, or an array of one per factor (F,); a traced scalar where it is annealed.
+
+    :raises TypeError: if it is neither a number nor an array of numbers.
+    :raises ValueError: if one is outside [0, 1], or the array has more than one dimension.
+    """
+    if not isinstance(alpha, np.ndarray | jax.Array):
+        return checked_alpha(name, alpha)
+    if alpha.dtype.kind not in "fiu" or alpha.ndim > 1:
+        raise ValueError(
+            f"{name}: alpha: found an array {alpha.shape} of {alpha.dtype}, expected numbers of shape (F,), one per "
+            "factor"
+        )
+    # what is traced has no value yet
+    if not isinstance(alpha, jax.core.Tracer):
+        values = np.ravel(alpha)
+        outside = np.flatnonzero(~((values >= 0.0) & (values <= 1.0)))
+        if outside.size:
+            raise ValueError(
+                f"{name}: alpha: found {values[outside[0]]} at position {outside[0]}, expected numbers in [0, 1]"
+            )
+    return jnp.asarray(alpha, jnp.result_type(float))

@@ -1,13 +1,7 @@
-r"""Bounds with q(u) optimised in closed form: the power-EP energy of one layer, the mean-field bound of a deep GP.
+"""Bounds with q(u) optimised in closed form: the power-EP energy of one layer, the mean-field bound of a deep GP.
 
-.. math::
-    \log N(y;\ m,\ Q + \alpha\,\mathrm{diag}(K - Q) + s^2 I)
-    - \frac{1 - \alpha}{2\alpha} \sum_n \log\bigl(1 + \alpha (k_{nn} - q_{nn}) / s_n^2\bigr),
-    \qquad Q = K_{xz} K_{zz}^{-1} K_{zx}
-
-α → 0 is Titsias' bound (2009), α = 1 FITC (Snelson & Ghahramani 2006); at Z = X it is the exact evidence at every α.
-Sources: Bui, Yan & Turner 2017, "A unifying framework for Gaussian process pseudo-point approximations"; Damianou &
-Lawrence 2013 and Chamberlin 2016, 2.5 and 4.6, for hidden layers.
+Sources: Bui, Yan & Turner 2017 for one layer (:mod:`ppl_dgp.objectives.closed_form`); Damianou & Lawrence 2013 and
+Chamberlin 2016, 2.5 and 4.6, for hidden layers.
 """
 
 from __future__ import annotations
@@ -27,40 +21,11 @@ from ppl_dgp.gaussian import Gaussian
 from ppl_dgp.gp import Carrying, Emission, Propagation, SparseGP, bare, emission_of, mask_of
 from ppl_dgp.guides.guide import HiddenConditional
 from ppl_dgp.guides.hidden import Markov, MeanField, entropy
-from ppl_dgp.kernels import Kernel
-from ppl_dgp.linalg import cholesky, inverse_lower
-from ppl_dgp.means import Mean
-from ppl_dgp.objectives.alpha import checked_alpha
 from ppl_dgp.objectives.carrying import Carried, checked_moments
-from ppl_dgp.objectives.regression import CertainFeatures, Features, Regression, UncertainFeatures
-
-
-def collapsed_energy(
-    kernel: Kernel,
-    inducing: Float[Array, "M D"],
-    noise: Float[Array, ""] | Float[Array, "N 1"] | Float[Array, "N P"] | Float[Array, " P"] | float,
-    x: Float[Array, "N D"],
-    y: Float[Array, "N P"],
-    alpha: float,
-    mean: Mean | None = None,
-    jitter: float | None = None,
-) -> Float[Array, ""]:
-    """The energy in total nats, summed over the P independent columns of y; O(N M² P), never N × N.
-
-    :param noise: variance s²: scalar, per column (P,), or per row (N, 1) or (N, P).
-    :param alpha: in [0, 1]; 0 is Titsias' bound.
-    :param mean: mean function (N, D) → (N, P); zero if not given.
-    :param jitter: see :func:`ppl_dgp.gp.sparse_gp`.
-    :raises ValueError: if alpha is outside [0, 1].
-    """
-    alpha = checked_alpha("collapsed_energy", alpha)
-    lower, _ = cholesky(kernel(inducing, inducing), jitter)
-    weights = kernel(x, inducing) @ inverse_lower(lower).T  # A = K_xz L⁻ᵀ, Q = A Aᵀ
-    residual = jnp.maximum(kernel.diag(x) - jnp.square(weights).sum(1), 0.0)[:, None]
-    difference = y if mean is None else y - mean(x)
-    return _regression(CertainFeatures(residual, weights, difference), jnp.asarray(noise), *y.shape).energy(
-        alpha
-    )
+from ppl_dgp.objectives.certain import CertainFeatures
+from ppl_dgp.objectives.closed_form import Powers, columns_of_noise
+from ppl_dgp.objectives.factors import Blocks, Factors
+from ppl_dgp.objectives.regression import Features, Statistics, UncertainFeatures
 
 
 class Collapsed(ELBO):
@@ -69,19 +34,58 @@ class Collapsed(ELBO):
     For one layer :func:`collapsed_energy` at any α, whatever the guide. For hidden layers the bound at α = 0 under a
     guide whose q(h) is ``MeanField`` or ``Markov``, by kernel expectations. The guide's q(u) is ignored, so that its
     parameters have no gradient; :meth:`finish` gives them their optimum, and ``fit_lbfgs`` ends by it.
+
+    ``Collapsed.vfe()``, ``.fitc()``, ``.pitc(blocks)``, ``.dtc()`` and ``.exact()`` are the cases that have names. Only
+    ``vfe`` is a bound for every Z; the others may lie above the evidence.
     """
 
-    def __init__(self, alpha: float = 0.0) -> None:
+    def __init__(self, alpha: Powers = 0.0, blocks: Blocks | None = None, correction: bool = True) -> None:
         """
-        :param alpha: in [0, 1]; 0 is Titsias' bound, 1 FITC.
-        :raises TypeError: if alpha is not a number.
-        :raises ValueError: if alpha is outside [0, 1].
+        :param alpha: in [0, 1]; 0 is Titsias' bound, 1 FITC. One for all rows, or an array of one per row or block.
+        :param blocks: rows that share a factor; see :func:`collapsed_energy`.
+        :param correction: see :func:`collapsed_energy`.
+        :raises TypeError: if alpha is not a number or an array, or blocks not what :func:`collapsed_energy` takes.
+        :raises ValueError: if an alpha is outside [0, 1], or blocks have no rows.
         """
-        self.alpha = checked_alpha("Collapsed", alpha)
+        self.factors = Factors.checked("Collapsed", alpha, blocks, correction)
         super().__init__(1)
 
+    @classmethod
+    def vfe(cls) -> Collapsed:
+        """Titsias' variational bound (2009): a lower bound of the evidence for every Z."""
+        return cls(0.0)
+
+    @classmethod
+    def fitc(cls) -> Collapsed:
+        """The evidence of FITC (Snelson & Ghahramani 2006): f_n independent given u. An energy, no bound."""
+        return cls(1.0)
+
+    @classmethod
+    def pitc(cls, blocks: Blocks) -> Collapsed:
+        """The evidence of PITC: blocks of f independent of each other given u. An energy, no bound."""
+        return cls(1.0, blocks)
+
+    @classmethod
+    def dtc(cls) -> Collapsed:
+        """The evidence of DTC (Seeger et al. 2003): f known given u.
+
+        q(u) is that of ``vfe``, but this is no bound, and Z that maximises it overfits: the term that would tell how
+        badly u stands for f is left out.
+        """
+        return cls(0.0, correction=False)
+
+    @classmethod
+    def exact(cls) -> Collapsed:
+        """The exact GP's evidence, whatever Z, and its q(u): one block at α = 1, O(N³), for 5000 rows at most."""
+        return cls(1.0, "all")
+
+    @property
+    def alpha(self) -> float | Array:
+        """The power, or the powers of the factors."""
+        return self.factors.alpha
+
     def __repr__(self) -> str:
-        return f"Collapsed(alpha={self.alpha:g})"
+        return f"Collapsed({self.factors})"
 
     def loss(
         self,
@@ -99,7 +103,7 @@ class Collapsed(ELBO):
         :raises TypeError: if its layers are not GPs with Gaussian noise, or q(h) has no closed form.
         """
         layers, entropies = self._layers(rng_key, param_map, model, guide, args, kwargs)
-        return -(jnp.stack([layer.energy(self.alpha) for layer in layers.values()]).sum() + entropies)
+        return -(jnp.stack([layer.energy() for layer in layers.values()]).sum() + entropies)
 
     def finish(
         self,
@@ -113,7 +117,7 @@ class Collapsed(ELBO):
         layers, _ = self._layers(jax.random.PRNGKey(0), param_map, model, guide, args, kwargs)
         found = dict(param_map)
         for site, layer in layers.items():
-            best = layer.optimum(self.alpha)
+            best = layer.optimum()
             loc, scale = found.get(f"{site}_loc"), found.get(f"{site}_scale")
             if loc is not None and scale is not None and scale.shape == best.scale.shape:
                 found[f"{site}_loc"], found[f"{site}_scale"] = best.mean, best.scale
@@ -121,8 +125,8 @@ class Collapsed(ELBO):
 
     def _layers(
         self, key: Array, params: dict[str, Array], model: Any, guide: Any, args: Any, kwargs: Any
-    ) -> tuple[dict[str, Regression], Array]:
-        """Each layer's regression by its inducing site, and the entropy of q(h)."""
+    ) -> tuple[dict[str, Statistics], Array]:
+        """Each layer's sums over rows by its inducing site, and the entropy of q(h)."""
         run = lambda fn: trace(substitute(seed(fn, key), data=params)).get_trace(*args, **kwargs)  # noqa: E731
         found = run(model)
         sites = {name: site for name, site in found.items() if site["type"] == "sample"}
@@ -136,9 +140,10 @@ class Collapsed(ELBO):
             )
         approximations: dict[str, Any] = {}
         if hidden:
-            if self.alpha > 0.0:
+            if not self.factors.plain:
                 raise ValueError(
-                    f"alpha: found {self.alpha:g} with the hidden layers {hidden}, whose closed form is that of alpha=0"
+                    f"alpha: found {self!r} with the hidden layers {hidden}, whose closed form is that of alpha=0 with "
+                    "its correction; use Collapsed()"
                 )
             approximations = run(guide)
             wishes: dict[str, Carrying] = {
@@ -151,7 +156,7 @@ class Collapsed(ELBO):
                 approximations = run(guide)
                 sites = run(replay(model, approximations))
             carried.check_heard()
-        layers: dict[str, Regression] = {}
+        layers: dict[str, Statistics] = {}
         entropies = jnp.zeros(())
         observed = [name for name, site in sites.items() if site["type"] == "sample" and site["is_observed"]]
         for name in [*hidden, *observed]:
@@ -172,14 +177,17 @@ class Collapsed(ELBO):
                 mean = noise.mean - marginal.function.mean(marginal.inputs)
                 if slope is not None:
                     mean = mean + jnp.einsum("bqp,bp->bq", slope, marginal.inputs)
-                features = CertainFeatures(marginal.residual, marginal.weights, mean, noise.variance)
-            variance = emission.likelihood.variance  # type: ignore[union-attr, attr-defined]
+                f = marginal.function
+                known_at = f.kernel, f.inducing, f.whiten, marginal.inputs
+                features = CertainFeatures(*known_at, mean, noise.variance)
+            variance = emission.likelihood.variance  # type: ignore[union-attr]
             inducing = f"{marginal.function.name}/u"
             if inducing in layers:
                 raise ValueError(
                     f"model: found {inducing!r} behind two sites, expected a function for each; use PowerEP"
                 )
-            layers[inducing] = _regression(features, variance, *marginal.mean.shape)
+            rows = columns_of_noise(variance, marginal.mean.shape[0])
+            layers[inducing] = features.statistics(rows, self.factors)
             scale = params.get(f"{inducing}_scale")
             if scale is not None and jnp.ndim(scale) != 3:
                 raise TypeError(
@@ -187,12 +195,6 @@ class Collapsed(ELBO):
                     "q(u), which is what Collapsed finds; take inducing=Optimal() or FullRank()"
                 )
         return layers, entropies
-
-
-def _regression(features: Features, noise: Array, rows: int, outputs: int) -> Regression:
-    # outputs whose noise is the same share one factorisation
-    columns = noise.shape[-1] if noise.ndim else 1
-    return Regression(features, jnp.broadcast_to(noise, (rows, columns)), outputs)
 
 
 def _checked(name: str, site: dict[str, Any]) -> Emission:

@@ -1,0 +1,111 @@
+"""How the likelihood is cut into factors, each treated with a power of its own (Bui 2017, 2.3.7).
+
+One factor per row, or one per block of rows, whose covariance given u is then kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Integer
+
+from ppl_dgp.objectives.alpha import checked_alphas
+
+#: so many rows at most in one block, whose covariance matrix is formed
+LARGEST_BLOCK = 5000
+#: consecutive blocks of so many rows, one block of all rows, or a label per row (N,): equal ones are a block
+Blocks = int | Literal["all"] | Integer[np.ndarray, " N"] | Integer[Array, " N"]
+
+
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """The factors and their powers.
+
+    ``alpha`` is one power, or an array of one per row, or one per block where there are blocks, in the order of the
+    rows or of the sorted labels. ``corrected`` says whether the energy has the term that makes it power EP's; without,
+    it is the evidence of the model whose f given u has the covariance αD.
+    """
+
+    alpha: float | Array
+    blocks: Blocks | None = None
+    corrected: bool = True
+
+    @classmethod
+    def checked(cls, name: str, alpha: Any, blocks: Any = None, corrected: bool = True) -> Factors:
+        """The factors of the objective ``name``.
+
+        :raises TypeError: if alpha is no number or array of numbers, or blocks none of what :data:`Blocks` names.
+        :raises ValueError: if an alpha is outside [0, 1], or a block has less than one row.
+        """
+        powers = checked_alphas(name, alpha)
+        if blocks is None:
+            return cls(powers, None, corrected)
+        if isinstance(blocks, str) and blocks == "all":
+            return cls(powers, "all", corrected)
+        if isinstance(blocks, int | np.integer) and not isinstance(blocks, bool):
+            if blocks < 1:
+                raise ValueError(f"{name}: blocks: found {blocks}, expected at least 1 row in each")
+            return cls(powers, int(blocks), corrected)
+        labelled = (
+            isinstance(blocks, np.ndarray | jax.Array) and blocks.dtype.kind in "iu" and blocks.ndim == 1
+        )
+        if not labelled or isinstance(blocks, jax.core.Tracer):
+            raise TypeError(
+                f"{name}: blocks: found {type(blocks).__name__}, expected a number of rows, 'all', or an array of "
+                "whole numbers, one label per row (N,), known before compilation"
+            )
+        return cls(powers, np.asarray(blocks), corrected)
+
+    @property
+    def plain(self) -> bool:
+        """Whether this is the variational bound: α = 0 for all."""
+        return isinstance(self.alpha, float) and self.alpha == 0.0 and self.corrected
+
+    def members(self, rows: int) -> tuple[Int[np.ndarray, "F S"], Bool[np.ndarray, "F S"]] | None:
+        """The rows of each block and whether there is one at that place, the blocks being of unequal size; or None.
+
+        :raises ValueError: if the labels are not one per row, or a block has more than 5000.
+        """
+        if self.blocks is None:
+            return None
+        if isinstance(self.blocks, int):
+            labels = np.arange(rows) // self.blocks
+        elif isinstance(self.blocks, str):
+            labels = np.zeros(rows, int)
+        else:
+            labels = np.asarray(self.blocks)
+        if labels.shape != (rows,):
+            raise ValueError(f"blocks: found {labels.shape[0]} labels, expected {rows}, one per row")
+        _, block, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+        if sizes.max() > LARGEST_BLOCK:
+            raise ValueError(
+                f"blocks: found a block of {sizes.max()} rows, expected at most {LARGEST_BLOCK}, whose covariance "
+                "matrix is formed; take smaller blocks"
+            )
+        order = np.argsort(block, kind="stable")
+        starts = np.cumsum(sizes) - sizes
+        found = np.zeros((len(sizes), sizes.max()), int)
+        valid = np.arange(sizes.max()) < sizes[:, None]
+        found[block[order], np.arange(rows) - starts[block[order]]] = order
+        return found, valid
+
+    def powers(self, count: int) -> float | Float[Array, ""] | Float[Array, " F"]:
+        """α, checked against the number of factors.
+
+        :raises ValueError: if there are not as many.
+        """
+        if not isinstance(self.alpha, float) and self.alpha.shape not in ((), (count,)):
+            kind = "row" if self.blocks is None else "block"
+            raise ValueError(f"alpha: found {self.alpha.shape[0]} powers, expected {count}, one per {kind}")
+        return self.alpha
+
+    def __str__(self) -> str:
+        shown = f"{self.alpha:g}" if isinstance(self.alpha, float) else f"array of {self.alpha.shape}"
+        parts = [f"alpha={shown}"]
+        if self.blocks is not None:
+            labels = not isinstance(self.blocks, int | str)
+            parts.append(f"blocks={'labels' if labels else repr(self.blocks)}")
+        return ", ".join(parts if self.corrected else [*parts, "correction=False"])
