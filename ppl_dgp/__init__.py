@@ -39,6 +39,7 @@ _HOMES = {
     "ppl_dgp.models": ("deep_gp", "exact_gp_regression", "sparse_gp_regression"),
     "ppl_dgp.objectives": ("BlackBoxAlpha", "Collapsed", "PowerEP", "collapsed_energy"),
     "ppl_dgp.predict": ("Prediction", "joint_prediction", "log_likelihood", "sample_functions"),
+    "ppl_dgp.streaming": ("Stream", "remember", "renew", "streamed"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

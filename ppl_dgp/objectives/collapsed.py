@@ -13,6 +13,7 @@ Lawrence 2013 and Chamberlin 2016, 2.5 and 4.6, for hidden layers.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -30,6 +31,7 @@ from ppl_dgp.guides.hidden import Markov, MeanField, entropy
 from ppl_dgp.kernels import Kernel
 from ppl_dgp.linalg import cholesky, inverse_lower
 from ppl_dgp.means import Mean
+from ppl_dgp.memory import recollection_of
 from ppl_dgp.objectives.alpha import checked_alpha
 from ppl_dgp.objectives.carrying import Carried, checked_moments
 from ppl_dgp.objectives.regression import CertainFeatures, Features, Regression, UncertainFeatures
@@ -154,7 +156,10 @@ class Collapsed(ELBO):
         layers: dict[str, Regression] = {}
         entropies = jnp.zeros(())
         observed = [name for name, site in sites.items() if site["type"] == "sample" and site["is_observed"]]
-        for name in [*hidden, *observed]:
+        memories = {
+            name: memory for name in observed if (memory := recollection_of(sites[name]["fn"])) is not None
+        }
+        for name in [*hidden, *(name for name in observed if name not in memories)]:
             site = sites[name]
             emission = _checked(name, site)
             marginal = emission.marginal
@@ -186,6 +191,9 @@ class Collapsed(ELBO):
                     f"inducing: found parameters {jnp.shape(scale)} at {inducing}_scale, expected those of a full-rank "
                     "q(u), which is what Collapsed finds; take inducing=Optimal() or FullRank()"
                 )
+        for memory in memories.values():
+            inducing = f"{memory.function.name}/u"
+            layers[inducing] = replace(layers[inducing], memory=memory.site(self.alpha))
         return layers, entropies
 
 

@@ -22,6 +22,7 @@ from numpyro.handlers import replay, seed, substitute, trace
 from numpyro.infer import ELBO
 
 from ppl_dgp.gp import Carrying, Propagation, bare, check_propagation, emission_of, mask_of
+from ppl_dgp.memory import recollection_of
 from ppl_dgp.objectives.alpha import checked_alpha
 from ppl_dgp.objectives.carrying import Carried, checked_moments
 from ppl_dgp.objectives.structure import Structure, find_structure, row_sum
@@ -181,8 +182,10 @@ def log_weights(
         if ours is not None:
             add(name, jnp.where(mask_of(site["fn"]), ours(site["value"], alpha), 0.0))
             continue
-        emission = emission_of(site["fn"])
-        if emission is None:
+        emission, memory = emission_of(site["fn"]), recollection_of(site["fn"])
+        if memory is not None:
+            add(name, memory.tempered(alpha, u_outside=u_outside))
+        elif emission is None:
             add(name, site["fn"].log_prob(site["value"]))
         else:
             mask, value = mask_of(site["fn"]), site["value"]

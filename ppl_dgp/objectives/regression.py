@@ -23,6 +23,7 @@ from ppl_dgp import expectations
 from ppl_dgp.gaussian import Gaussian
 from ppl_dgp.linalg import cholesky, inverse_lower
 from ppl_dgp.means import affine
+from ppl_dgp.memory import Site
 from ppl_dgp.propagation import Function
 
 
@@ -112,11 +113,15 @@ class UncertainFeatures(Features):
 
 @dataclass(frozen=True)
 class Regression:
-    """Targets against features, under Gaussian noise of variance (N, C): C is 1, or P where the outputs' differ."""
+    """Targets against features, under Gaussian noise of variance (N, C): C is 1, or P where the outputs' differ.
+
+    ``memory`` is what earlier data said of u, if anything.
+    """
 
     features: Features
     noise: Float[Array, "N C"]
     num_outputs: int
+    memory: Site | None = None
 
     def energy(self, alpha: float) -> Float[Array, ""]:
         """The log evidence of the targets with u integrated out, and power EP's correction for D, in total nats."""
@@ -134,6 +139,8 @@ class Regression:
             2.0 * jnp.log(jnp.diagonal(lowers, axis1=1, axis2=2)).sum() * (self.num_outputs // len(lowers))
         )
         total = -0.5 * jnp.broadcast_to(each, shape).sum() - jnp.broadcast_to(correction, shape).sum()
+        if self.memory is not None:
+            total = total + self.memory.constant - 0.5 * jnp.square(self.memory.targets).sum()
         return total + 0.5 * (jnp.square(products).sum() - log_det)
 
     def optimum(self, alpha: float) -> Gaussian:
@@ -152,9 +159,13 @@ class Regression:
     def _solved(self, weights: Float[Array, "N C"]) -> tuple[Float[Array, "C M M"], Float[Array, "P M"]]:
         """L_B with L_B L_Bᵀ = I + A, for each column of noise, and L_B⁻¹ b."""
         grams = jnp.stack([self.features.gram(weights[:, c]) for c in range(weights.shape[1])])
-        lowers, _ = cholesky(jnp.eye(grams.shape[-1], dtype=grams.dtype) + grams, 0.0)
         rows = weights.shape[0]
         products = self.features.products(jnp.broadcast_to(weights, (rows, self.num_outputs)))
+        if self.memory is not None:
+            seen = self.memory.features
+            grams = grams + jnp.swapaxes(seen, -1, -2) @ seen
+            products = products + jnp.einsum("pam,pa->pm", seen, self.memory.targets) + self.memory.linear
+        lowers, _ = cholesky(jnp.eye(grams.shape[-1], dtype=grams.dtype) + grams, 0.0)
         if len(lowers) == 1:
             return lowers, solve_triangular(lowers[0], products.T, lower=True).T
         return lowers, solve_triangular(lowers, products[:, :, None], lower=True)[:, :, 0]
