@@ -8,13 +8,14 @@ import numpyro.distributions as dist
 import pytest
 from jaxtyping import TypeCheckError
 from numpyro import handlers
+from numpyro.infer import SVI
 from scipy import stats
 
 from ppl_dgp import checkpoint, data_plate, likelihoods
 from ppl_dgp.fit import fit_svi, natural_adam
 from ppl_dgp.gaussian import Gaussian, InducingGaussian
 from ppl_dgp.gp import SparseGP, sparse_gp
-from ppl_dgp.guides import Guide
+from ppl_dgp.guides import DoublyStochastic, Guide
 from ppl_dgp.kernels import RBF
 from ppl_dgp.linalg import cholesky, inverse_lower
 from ppl_dgp.means import Linear
@@ -72,23 +73,30 @@ def unwhitened(params):
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
 def test_batch_after_batch_is_one_fit_to_all_rows(alpha):
-    whole = Collapsed(alpha).finish(HYPER, STREAMED, GUIDE, X, Y)
-    stream = Stream(KEY, MODEL, Collapsed(alpha), choice=Keep(), start=HYPER)
-    energies = [stream.update(X[i : i + 4], Y[i : i + 4]) for i in range(0, 16, 4)]
+    runs = []
+
+    def counted(*args, **kwargs):
+        runs.append(1)
+        return MODEL(*args, **kwargs)
+
+    stream = Stream(KEY, counted, Collapsed(alpha), choice=Keep(), start=HYPER)
+    energies = [stream.update(X[i : i + 4], Y[i : i + 4]) for i in (0, 4)]
+    before, compiled = stream.params, len(runs)
+    energies += [stream.update(X[i : i + 4], Y[i : i + 4]) for i in (8, 12)]
+    assert len(runs) == compiled  # no batch is traced again
     assert sum(energies) == pytest.approx(energy(Collapsed(alpha), HYPER, X, Y), abs=1e-9)
     assert stream.energy == pytest.approx(sum(energies)) and stream.rows == 16
+    whole = Collapsed(alpha).finish(HYPER, STREAMED, GUIDE, X, Y)
     for name in ("gp/u_loc", "gp/u_scale"):
         np.testing.assert_allclose(stream.params[name], whole[name], atol=1e-8)
-    # the bound with q(u) spelt out is the collapsed one, and it is stationary there
-    before = learnt(alpha, X[:12], Y[:12])
-    after = Collapsed(alpha).finish(before, STREAMED, GUIDE, X[12:], Y[12:])
-    loss = lambda p: PowerEP(alpha).loss(KEY, p, STREAMED, GUIDE, X[12:], Y[12:])  # noqa: E731
-    value, slope = jax.value_and_grad(loss)(after)
-    assert -float(value) == pytest.approx(energies[-1], abs=1e-8)
-    np.testing.assert_allclose(slope["gp/u_loc"], 0.0, atol=1e-7)
-    np.testing.assert_allclose(jnp.tril(slope["gp/u_scale"]), 0.0, atol=1e-7)
+    # with q(u) spelt out: the same at the optimum, less elsewhere
+    best = {name: whole[name] for name in ("gp/u_loc", "gp/u_scale")}
+    value = energy(PowerEP(alpha), before | best, X[8:], Y[8:])
+    assert value == pytest.approx(sum(energies[2:]), abs=1e-8)
+    assert energy(PowerEP(alpha), before, X[8:], Y[8:]) < value - 0.01
 
 
+@pytest.mark.slow  # compiles a fit
 def test_a_natural_step_of_rate_one_does_the_same_as_the_closed_form():
     before = learnt(0.5, X[:8], Y[:8])
     settings = {"steps": 1, "optimizer": natural_adam(1.0, 0.0), "start": before}
@@ -181,13 +189,13 @@ def test_it_is_a_bound_on_the_evidence_given_what_is_remembered():
     target, noise, constant = pseudo_data(old)
     evidence = constant + exact(HYPER, X[8:], Y[8:], target, noise)
     first = energy(Collapsed(0.0), HYPER, X[:8], Y[:8])
-    for shift in (0.0, 0.2, 1.0):
+    for shift in (0.0, 0.5):
         moved = old | {"gp/inducing": Z + shift, "gp/memory/shared": jnp.zeros((5, 5))}
         found = energy(Collapsed(0.0), moved, X[8:], Y[8:])
         assert found <= evidence + 1e-9
         assert first + found <= exact(HYPER, X, Y)
     # exact, at every α, where the new inducing inputs hold all that matters
-    for alpha in (0.0, 0.5, 1.0):
+    for alpha in (0.0, 0.5):
         full = old | {"gp/inducing": jnp.concatenate([Z, X[8:10]]), "gp/memory/shared": jnp.eye(5, 7)}
         expected = constant + exact(HYPER, X[8:10], Y[8:10], target, noise)
         assert energy(Collapsed(alpha), full, X[8:10], Y[8:10]) == pytest.approx(expected, abs=1e-6)
@@ -288,21 +296,27 @@ def test_the_gradient_with_a_memory_of_other_hyperparameters():
 
 
 def test_a_memory_of_nothing_changes_nothing():
-    for objective in (Collapsed(0.5), PowerEP(0.5), BlackBoxAlpha(0.5)):
+    for objective in (Collapsed(0.5), BlackBoxAlpha(0.5)):
         params = HYPER | {"gp/u_loc": jnp.full((1, 5), 0.3)}
         bare = -float(objective.loss(KEY, params, MODEL, Guide(MODEL), X, Y))
         assert energy(objective, params, X, Y) == pytest.approx(bare, abs=1e-10)
 
 
+@pytest.mark.slow
 def test_what_is_remembered_in_each_layer_of_a_deep_gp_enters_its_bound():
     model = deep_gp((1,), 3)
-    guide = Guide(streamed(model))
-    stream = Stream(KEY, model, PowerEP(0.0), steps=1, choice=Keep())
-    stream.update(X[:6], Y[:6])
-    params = stream.params | {"layer1/lengthscale": jnp.array([0.8])}
-    with_memory = energy(PowerEP(0.0), params, X[6:10], Y[6:10], stream.model, guide)
-    without = energy(PowerEP(0.0), params, X[6:10], Y[6:10], model, Guide(model))
-    seeded = handlers.substitute(handlers.seed(stream.model, KEY), data=params)
+    guide, bare = (Guide(m, hidden=DoublyStochastic()) for m in (streamed(model), model))
+    svi = SVI(streamed(model), guide, numpyro.optim.Adam(0.1), PowerEP(0.0))
+    params = svi.get_params(svi.init(KEY, X[:6], Y[:6]))
+    for layer in ("layer1", "layer2"):
+        params |= {
+            f"{layer}/u_loc": jnp.array([[0.4, -0.3, 0.6]]),
+            f"{layer}/u_scale": 0.3 * jnp.eye(3)[None],
+        }
+    params = remember(streamed(model), guide, params, X[:1]) | {"layer1/lengthscale": jnp.array([0.8])}
+    with_memory = energy(PowerEP(0.0), params, X[6:10], Y[6:10], streamed(model), guide)
+    without = energy(PowerEP(0.0), params, X[6:10], Y[6:10], model, bare)
+    seeded = handlers.substitute(handlers.seed(streamed(model), KEY), data=params)
     sites = handlers.trace(seeded).get_trace(X[6:10], Y[6:10])
     total = 0.0
     for layer in ("layer1", "layer2"):
@@ -324,6 +338,7 @@ def classifier(x, y=None, index=None, size=None):
         return numpyro.sample("y", f(x).observe(BERNOULLI), obs=y)
 
 
+@pytest.mark.slow  # compiles a fit
 def test_classification_in_two_batches_is_close_to_one():
     labels = (Y[:, :1] + 0.3 > 0).astype(float)
     settings = {"steps": 40, "optimizer": natural_adam(0.5, 0.0), "choice": Keep(), "start": HYPER}
@@ -338,6 +353,7 @@ def test_classification_in_two_batches_is_close_to_one():
     assert abs(half.energy - whole.energy) > 1.0
 
 
+@pytest.mark.slow  # compiles a fit
 def test_the_state_can_be_saved_and_minibatches_be_drawn(tmp_path):
     settings = {"steps": 4, "choice": Mixed(0.4), "batch_size": 4}
     batches = [(X[i : i + 8], Y[i : i + 8]) for i in (0, 8, 4)]
@@ -352,6 +368,7 @@ def test_the_state_can_be_saved_and_minibatches_be_drawn(tmp_path):
     assert rest.rows == 24 and rest.batches == 3
 
 
+@pytest.mark.slow  # compiles a fit
 def test_hyperparameters_are_learnt_from_each_batch():
     stream = Stream(KEY, MODEL, Collapsed(0.0), steps=20, choice=Keep(), start=HYPER)
     stream.update(X[:8], Y[:8])
