@@ -67,8 +67,8 @@ class Memory:
         Directions in which q(u) is wider than its prior (noise of an optimiser; a likelihood that is not log-concave)
         count as silent.
         """
-        covariance = moments.covariance()
-        inverse = inverse_lower(cholesky(covariance, 0.0)[0])
+        full = moments.scale.ndim == 3 and moments.factor is None
+        inverse = inverse_lower(moments.scale if full else cholesky(moments.covariance(), 0.0)[0])
         precision = jnp.swapaxes(inverse, -1, -2) @ inverse
         values, vectors = jnp.linalg.eigh(precision - jnp.eye(precision.shape[-1], dtype=precision.dtype))
         root = vectors * jnp.sqrt(jnp.maximum(values, 0.0))[:, None, :]
