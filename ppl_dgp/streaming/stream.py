@@ -36,7 +36,8 @@ class Stream:
 
     A batch is seen once: the inducing inputs are chosen anew, hyperparameters and q(u) are fitted to the batch and to
     the memory of what was before, and become the memory. With inducing inputs and hyperparameters held, the result is
-    that of one fit to all rows, and the energies add up to its energy. Batches of equal sizes share their programs.
+    that of one fit to all rows, and the energies add up to its energy. Batches of equal sizes share their programs;
+    a fit to each (``steps`` > 0) starts outside of these, which takes seconds. Long streams need 64 bits.
 
     ``state`` is all of it, a flat dictionary of arrays: ``checkpoint.save(directory, stream.state, {})``, and later
     ``Stream(key, ..., start=checkpoint.load(directory)[0])`` goes on with the same numbers.
