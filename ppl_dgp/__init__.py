@@ -56,6 +56,7 @@ _HOMES = {
         "collapsed_posterior",
     ),
     "ppl_dgp.predict": ("Prediction", "joint_prediction", "log_likelihood", "sample_functions"),
+    "ppl_dgp.streaming": ("Stream", "remember", "renew", "streamed"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -90,17 +90,18 @@ def sparse_gp(
     if num_outputs < 1:
         raise ValueError(f"num_outputs: found {num_outputs}, expected at least 1")
     lower, used = cholesky(kernel(inducing, inducing), jitter)
+    nugget = jax.lax.stop_gradient(used) * kernel.diag(inducing).mean()
     numpyro.deterministic(f"{name}/jitter", jax.lax.stop_gradient(used))
     prior = dist.Normal(0.0, 1.0).expand((num_outputs, inducing.shape[0])).to_event(2)
     infer = {"role": "inducing", "reused": reused, "initial_scale": initial_scale}
     draw = numpyro.sample(f"{name}/u", prior, infer=infer)
     mean = Zero(num_outputs) if mean is None else mean
-    return SparseGP(name, kernel, inducing, inverse_lower(lower), mean, carry(f"{name}/u", draw))
+    return SparseGP(name, kernel, inducing, inverse_lower(lower), mean, carry(f"{name}/u", draw), nugget)
 
 
 @dataclass(frozen=True, eq=False)
 class SparseGP:
-    """f | u, with u a draw (P, M), one draw per datum (B, P, M), or moments."""
+    """f | u, with u a draw (P, M), one draw per datum (B, P, M), or moments; ``nugget`` is added to k(z, z)."""
 
     name: str
     kernel: Kernel
@@ -108,6 +109,7 @@ class SparseGP:
     whiten: Float[Array, "M M"]
     mean: Mean
     u: Array | Gaussian
+    nugget: Float[Array, ""] | float = 0.0
 
     def __call__(self, h: Float[Array, "B D"] | Gaussian) -> Marginal:
         """The marginals of f at the rows of h: mean m(h) + A v, variance k(h,h) − ‖A‖² (+ A S Aᵀ), A = k(h,Z) L⁻ᵀ.

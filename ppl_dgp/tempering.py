@@ -12,6 +12,11 @@ from jaxtyping import Array, Float
 Alpha = float | Array
 
 
+def is_number(alpha: Alpha, value: float) -> bool:
+    """Whether α is a number, not an array, and is ``value``: then a closed form may stand in its place."""
+    return isinstance(alpha, int | float) and alpha == value
+
+
 def log1p_ratio(alpha: Alpha, x: Array) -> Array:
     """log(1 + αx) / α, and x at α = 0."""
     if isinstance(alpha, int | float):
@@ -35,7 +40,7 @@ def log_power_mean(
     # a weight that underflows to 0 takes no −∞ into the sum
     weights = jnp.exp(log_weights)
     centre = jnp.where(weights > 0.0, weights * log_p, 0.0).sum(0)
-    if isinstance(alpha, int | float) and alpha == 0.0:
+    if is_number(alpha, 0.0):
         return centre
     safe = jnp.where(jnp.asarray(alpha) == 0.0, 1.0, alpha)
     # log E exp(α log p) loses eps / α to rounding; around E log p, while α |log p − E log p| is small, it does not
@@ -51,16 +56,18 @@ def log_power_mean(
 
 
 def log_det_ratio(
-    alpha: Alpha, matrix: Float[Array, "*batch S S"], log_det: Float[Array, "*batch"]
+    alpha: Alpha, matrix: Float[Array, "*batch S S"], log_det: Float[Array, "*#batch"]
 ) -> Float[Array, "*batch"]:
-    """log|I + αX| / α for symmetric X ⪰ 0, given the logarithm, and tr X at α = 0.
+    """(1/α) log |I + αX| for symmetric X, given that logarithm, and tr X at α = 0.
+
+    Where α|X| is small by its series, which begins with tr X: the quotient would lose all digits.
 
     :param alpha: a number, or broadcasts against the batch.
     """
-    trace = jnp.trace(matrix, axis1=-2, axis2=-1)
-    small = alpha * trace
-    # the quotient loses eps / α to rounding; the series to second order is off by less than small² of tr X
-    near = small < jnp.finfo(matrix.dtype).eps ** (1.0 / 3.0)
-    series = trace - 0.5 * alpha * jnp.square(matrix).sum((-2, -1))
-    safe = jnp.where(near, 1.0, alpha)
-    return jnp.where(near, series, log_det / safe)
+    square = matrix @ matrix
+    first, second = jnp.trace(matrix, axis1=-2, axis2=-1), jnp.trace(square, axis1=-2, axis2=-1)
+    third, fourth = (square * matrix).sum((-2, -1)), jnp.square(square).sum((-2, -1))
+    series = first - alpha * (second / 2 - alpha * (third / 3 - alpha * fourth / 4))
+    # the error of the series is (α|X|)⁴/5, that of the quotient eps / α|X|, both relative
+    near = jnp.square(alpha) * second < jnp.finfo(matrix.dtype).eps ** 0.4
+    return jnp.where(near, series, log_det / jnp.where(near, 1.0, alpha))

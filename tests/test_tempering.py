@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from ppl_dgp.tempering import log1p_ratio, log_power_mean
+from ppl_dgp.tempering import log1p_ratio, log_det_ratio, log_power_mean
 
 RANDOM = np.random.default_rng(0)
 LOG_P = RANDOM.normal(size=(7, 5)) * np.array([0.01, 0.1, 1.0, 10.0, 300.0])
@@ -16,7 +16,9 @@ LOG_W = np.log(RANDOM.dirichlet(np.ones(7)))[:, None]
 @pytest.mark.parametrize("alpha", [1e-3, 0.2, 0.5, 1.0])
 def test_power_mean_is_its_definition(alpha):
     wanted = logsumexp(LOG_W + alpha * LOG_P, axis=0) / alpha
-    np.testing.assert_allclose(log_power_mean(jnp.asarray(LOG_P), alpha, jnp.asarray(LOG_W)), wanted, rtol=1e-9)
+    np.testing.assert_allclose(
+        log_power_mean(jnp.asarray(LOG_P), alpha, jnp.asarray(LOG_W)), wanted, rtol=1e-9
+    )
 
 
 def test_alpha_zero_is_the_mean_and_the_limit():
@@ -36,7 +38,9 @@ def test_an_array_of_alphas_agrees_with_numbers():
         alone = log_power_mean(jnp.asarray(LOG_P[:, column]), float(alpha))
         np.testing.assert_allclose(found[column], alone, rtol=1e-12)
     two = jnp.asarray(2.0)
-    np.testing.assert_allclose(log1p_ratio(jnp.asarray(alphas), two), [log1p_ratio(float(a), two) for a in alphas])
+    np.testing.assert_allclose(
+        log1p_ratio(jnp.asarray(alphas), two), [log1p_ratio(float(a), two) for a in alphas]
+    )
 
 
 @pytest.mark.parametrize("alpha", [1e-4, 1e-2, 1.0])
@@ -53,3 +57,17 @@ def test_impossible_values_and_their_derivatives():
     numeric = (log_power_mean(log_p, 0.5 + step) - log_power_mean(log_p, 0.5 - step)).sum() / (2 * step)
     np.testing.assert_allclose(gradient, numeric, rtol=1e-6)
     assert jnp.isfinite(jax.grad(lambda p: log_power_mean(p, jnp.asarray(0.0)).sum())(log_p[:, 1:])).all()
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_the_series_and_the_determinant_meet(dtype):
+    root = RANDOM.normal(size=(6, 6))
+    matrix = root @ root.T - 2.0 * np.eye(6)
+    eigenvalues = np.linalg.eigvalsh(matrix)
+    few = np.finfo(dtype).eps ** 0.2 / np.linalg.norm(matrix)
+    for epsilon in (1e-12, 0.5 * few, 0.99 * few, 1.01 * few, 3 * few):
+        expected = np.log1p(epsilon * eigenvalues).sum() / epsilon
+        log_det = jnp.linalg.slogdet(jnp.eye(6, dtype=dtype) + epsilon * jnp.asarray(matrix, dtype))[1]
+        found = log_det_ratio(epsilon, jnp.asarray(matrix, dtype), log_det)
+        # where they meet, both have lost to eps^(4/5)
+        np.testing.assert_allclose(found, expected, rtol=20 * np.finfo(dtype).eps ** 0.8)

@@ -15,8 +15,8 @@ from numpyro.distributions import constraints
 
 from ppl_dgp.likelihoods.likelihood import Rows, Targets
 from ppl_dgp.likelihoods.quadrature import Nodes, tilted_nodes
-from ppl_dgp.likelihoods.scalar import Elementwise, is_number
-from ppl_dgp.tempering import Alpha
+from ppl_dgp.likelihoods.scalar import Elementwise
+from ppl_dgp.tempering import Alpha, is_number
 
 Link = Literal["probit", "logit"]
 

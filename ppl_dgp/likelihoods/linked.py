@@ -14,8 +14,8 @@ from jaxtyping import Array
 from numpyro.distributions import constraints
 
 from ppl_dgp.likelihoods.likelihood import Rows
-from ppl_dgp.likelihoods.scalar import Elementwise, is_number
-from ppl_dgp.tempering import Alpha
+from ppl_dgp.likelihoods.scalar import Elementwise
+from ppl_dgp.tempering import Alpha, is_number
 
 
 def _static(default: int) -> Any:

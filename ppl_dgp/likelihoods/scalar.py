@@ -13,15 +13,10 @@ from numpyro.distributions import constraints
 
 from ppl_dgp.likelihoods.likelihood import Likelihood, Rows, Targets
 from ppl_dgp.likelihoods.quadrature import Nodes, deviation, plain_nodes, tilted_nodes
-from ppl_dgp.tempering import Alpha, log_power_mean
+from ppl_dgp.tempering import Alpha, is_number, log_power_mean
 
 #: nodes of the mean that stays outside the logarithm, and of moments
 OUTSIDE, MOMENTS = 32, 64
-
-
-def is_number(alpha: Alpha, value: float) -> bool:
-    """Whether α is a number, not an array, and is ``value``: then a closed form may stand in its place."""
-    return isinstance(alpha, int | float) and alpha == value
 
 
 class Elementwise(Likelihood):

@@ -16,8 +16,7 @@ from numpyro.distributions import constraints
 
 from ppl_dgp.likelihoods.likelihood import Likelihood, Rows, Targets
 from ppl_dgp.likelihoods.quadrature import REACH, deviation, panel_nodes, sobol_normals
-from ppl_dgp.likelihoods.scalar import is_number
-from ppl_dgp.tempering import Alpha, log_power_mean
+from ppl_dgp.tempering import Alpha, is_number, log_power_mean
 
 #: quasi-Monte-Carlo nodes of the means that stay outside the logarithm
 OUTSIDE = 64

@@ -27,11 +27,6 @@ def checked_alpha(name: str, alpha: Any) -> float:
     return float(alpha)
 
 
-def is_zero(alpha: float | Array) -> bool:
-    """Whether α is 0 for certain, so that the ELBO's branch can be taken; a traced α is not."""
-    return not isinstance(alpha, jax.Array) and alpha == 0.0
-
-
 def checked_alphas(name: str, alpha: Any) -> float | Array:
     """One α, or an array of one per factor (F,); a traced scalar where it is annealed.
 

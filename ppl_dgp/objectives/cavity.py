@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from ppl_dgp.gaussian import Gaussian, InducingGaussian
 from ppl_dgp.gp import bare
 from ppl_dgp.linalg import inverse_lower, lower_inverse_root
-from ppl_dgp.tempering import Alpha, log1p_ratio
+from ppl_dgp.tempering import Alpha, log1p_ratio, log_det_ratio
 
 
 def renyi_and_cavity(
@@ -94,28 +94,9 @@ def _full(mean: Array, lower: Array, epsilon: Alpha) -> tuple[Array, Array, Arra
     root = lower_inverse_root(identity + epsilon * beyond)
     cavity = (1.0 - epsilon) * _apply(root, _apply(jnp.swapaxes(root, -1, -2), mean))
     log_det = jnp.log(jnp.diagonal(lower, axis1=-2, axis2=-1)).sum(-1)
-    value = 0.5 * (mean * cavity).sum(-1) - log_det + 0.5 * log_det_ratio(epsilon, beyond)
+    spread = -2.0 * jnp.log(jnp.diagonal(root, axis1=-2, axis2=-1)).sum(-1)
+    value = 0.5 * (mean * cavity).sum(-1) - log_det + 0.5 * log_det_ratio(epsilon, beyond, spread)
     return value, cavity, scale
-
-
-def log_det_ratio(epsilon: Alpha, matrix: Float[Array, "*batch M M"]) -> Float[Array, "*batch"]:
-    """(1/ε) log |I + εB|, tr B at ε = 0, for symmetric B with I + εB positive definite.
-
-    Where ε|B| is small by its series, which begins with tr B: the determinant's logarithm would lose all digits.
-    """
-    identity = jnp.eye(matrix.shape[-1], dtype=matrix.dtype)
-    square = matrix @ matrix
-    trace = lambda a: jnp.trace(a, axis1=-2, axis2=-1)  # noqa: E731
-    powers = trace(matrix), trace(square), (square * matrix).sum((-1, -2)), jnp.square(square).sum((-1, -2))
-    series = powers[0] - epsilon * (powers[1] / 2 - epsilon * (powers[2] / 3 - epsilon * powers[3] / 4))
-    # the error of the series is (ε|B|)⁴/5, that of the logarithm eps / ε|B|, both relative
-    few = jnp.finfo(matrix.dtype).eps ** 0.2
-    small = jnp.square(epsilon) * powers[1] < few**2
-    safe = jnp.where(small[..., None, None], identity, identity + epsilon * matrix)
-    root = jnp.linalg.cholesky(safe)
-    log_det = 2.0 * jnp.log(jnp.diagonal(root, axis1=-2, axis2=-1)).sum(-1)
-    divisor = jnp.where(small, 1.0, epsilon)
-    return jnp.where(small, series, log_det / divisor)
 
 
 def _gaussian(distribution: dist.Distribution) -> tuple[Array, Array] | None:

@@ -21,6 +21,7 @@ from ppl_dgp.gaussian import Gaussian
 from ppl_dgp.gp import Carrying, Emission, Propagation, SparseGP, bare, emission_of, mask_of
 from ppl_dgp.guides.guide import HiddenConditional
 from ppl_dgp.guides.hidden import Markov, MeanField, entropy
+from ppl_dgp.memory import recollection_of
 from ppl_dgp.objectives.carrying import Carried, checked_moments
 from ppl_dgp.objectives.certain import CertainFeatures
 from ppl_dgp.objectives.closed_form import Powers, columns_of_noise
@@ -159,7 +160,10 @@ class Collapsed(ELBO):
         layers: dict[str, Statistics] = {}
         entropies = jnp.zeros(())
         observed = [name for name, site in sites.items() if site["type"] == "sample" and site["is_observed"]]
-        for name in [*hidden, *observed]:
+        memories = {
+            name: memory for name in observed if (memory := recollection_of(sites[name]["fn"])) is not None
+        }
+        for name in [*hidden, *(name for name in observed if name not in memories)]:
             site = sites[name]
             emission = _checked(name, site)
             marginal = emission.marginal
@@ -180,7 +184,7 @@ class Collapsed(ELBO):
                 f = marginal.function
                 known_at = f.kernel, f.inducing, f.whiten, marginal.inputs
                 features = CertainFeatures(*known_at, mean, noise.variance)
-            variance = emission.likelihood.variance  # type: ignore[union-attr]
+            variance = emission.likelihood.variance  # type: ignore[attr-defined]
             inducing = f"{marginal.function.name}/u"
             if inducing in layers:
                 raise ValueError(
@@ -194,6 +198,13 @@ class Collapsed(ELBO):
                     f"inducing: found parameters {jnp.shape(scale)} at {inducing}_scale, expected those of a full-rank "
                     "q(u), which is what Collapsed finds; take inducing=Optimal() or FullRank()"
                 )
+        for memory in memories.values():
+            inducing = f"{memory.function.name}/u"
+            if not isinstance(self.alpha, float) or not self.factors.corrected:
+                raise ValueError(
+                    f"Collapsed: found {self.factors} beside a stream's memory, expected one alpha, and the correction"
+                )
+            layers[inducing] = layers[inducing].remembering(memory.site(self.alpha))
         return layers, entropies
 
 

@@ -15,12 +15,12 @@ from numpyro.infer import ELBO
 from numpyro.primitives import Messenger
 
 from ppl_dgp.gp import Carrying, Propagation, check_propagation
-from ppl_dgp.objectives.alpha import Schedule, checked_alpha, is_zero
+from ppl_dgp.objectives.alpha import Schedule, checked_alpha
 from ppl_dgp.objectives.carrying import Carried, checked_moments
 from ppl_dgp.objectives.enumeration import power_mean_over_draws, with_every_value
 from ppl_dgp.objectives.structure import Structure, find_structure
 from ppl_dgp.objectives.weights import Trace, global_kl, log_weights
-from ppl_dgp.tempering import Alpha
+from ppl_dgp.tempering import Alpha, is_number
 
 Program = Callable[..., Any]
 Own = TypeVar("Own", bound="AlphaDivergence")
@@ -127,7 +127,7 @@ class AlphaDivergence(ELBO):
         # one run fixes the minibatch of all particles, the globals, and which site plays which part
         probe_guide = run(guide, probe_key, param_map, args, kwargs)
         probe_model = run(replay(model, probe_guide), probe_key, param_map, args, kwargs)
-        structure = find_structure(probe_model, probe_guide, not is_zero(self.alpha))
+        structure = find_structure(probe_model, probe_guide, not is_number(self.alpha, 0.0))
         fixed = {**param_map, **structure.plates}
         propagation = self._propagation(structure)
         carrying, u_outside = self._carrying(structure)
@@ -135,7 +135,7 @@ class AlphaDivergence(ELBO):
             carrying = checked_moments(structure.carrying, probe_guide)
         globals_ = self._globals(guide, structure, probe_model, probe_guide)
         shared: dict[str, Any] = {}
-        if self.theta_outside and not is_zero(self.alpha):
+        if self.theta_outside and not is_number(self.alpha, 0.0):
             # θ, and each datum's draw of u, are shared by the particles
             fixed.update({name: probe_guide[name]["value"] for name in structure.global_sites})
             carried = Carried(carrying, structure.num_rows, carry_key)
@@ -201,7 +201,7 @@ class AlphaDivergence(ELBO):
         """The hidden layers that are carried as moments."""
         found = {name: self.propagation or how for name, how in structure.propagation.items()}
         found = {name: how for name, how in found.items() if how != "draws"}
-        if found and not is_zero(self.alpha) and self.theta_outside:
+        if found and not is_number(self.alpha, 0.0) and self.theta_outside:
             raise ValueError(
                 f"propagation: found {set(found.values())} at alpha={self.alpha}, where each datum needs its draws; "
                 "take alpha=0, BlackBoxAlpha or ApproximatePowerEP, or propagation='draws'"
@@ -211,7 +211,7 @@ class AlphaDivergence(ELBO):
     def _carrying(self, structure: Structure) -> tuple[dict[str, Carrying], bool]:
         """How each u is carried, and whether its moments are to stay outside the logarithm."""
         wish = dict(structure.carrying)
-        if is_zero(self.alpha) or not self.theta_outside:
+        if is_number(self.alpha, 0.0) or not self.theta_outside:
             return wish, False
         if not structure.local_sites:
             # without locals the closed form averages over u outside

@@ -24,6 +24,7 @@ from ppl_dgp import expectations
 from ppl_dgp.gaussian import Gaussian
 from ppl_dgp.linalg import cholesky, inverse_lower
 from ppl_dgp.means import affine
+from ppl_dgp.memory import Site
 from ppl_dgp.objectives.factors import Factors
 from ppl_dgp.propagation import Function
 from ppl_dgp.tempering import Alpha, log1p_ratio
@@ -36,6 +37,15 @@ class Statistics:
     gram: Float[Array, "C M M"]
     products: Float[Array, "P M"]
     constant: Float[Array, ""]
+
+    def remembering(self, site: Site) -> Statistics:
+        """With what earlier data said of u beside them: rows like any other, and what does not depend on u."""
+        seen, targets = site.features, site.targets
+        return Statistics(
+            self.gram + jnp.swapaxes(seen, -1, -2) @ seen,
+            self.products + jnp.einsum("pam,pa->pm", seen, targets) + site.linear,
+            self.constant + site.constant - 0.5 * jnp.square(targets).sum(),
+        )
 
     def energy(self) -> Float[Array, ""]:
         """The log evidence of the targets with u integrated out, and power EP's correction for D, in total nats."""

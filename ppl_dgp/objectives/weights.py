@@ -12,9 +12,9 @@ from jaxtyping import Array
 from numpyro.distributions.kl import kl_divergence
 
 from ppl_dgp.gp import bare, emission_of, mask_of
-from ppl_dgp.objectives.alpha import is_zero
+from ppl_dgp.memory import recollection_of
 from ppl_dgp.objectives.structure import Structure, row_sum
-from ppl_dgp.tempering import Alpha
+from ppl_dgp.tempering import Alpha, is_number
 
 Trace = dict[str, dict[str, Any]]
 
@@ -57,8 +57,10 @@ def log_weights(
         if ours is not None:
             add(name, jnp.where(mask_of(site["fn"]), ours(site["value"], alpha), 0.0))
             continue
-        emission = emission_of(site["fn"])
-        if emission is None:
+        emission, memory = emission_of(site["fn"]), recollection_of(site["fn"])
+        if memory is not None:
+            add(name, memory.tempered(alpha, u_outside=u_outside))
+        elif emission is None:
             add(name, site["fn"].log_prob(site["value"]))
         else:
             mask, value = mask_of(site["fn"]), site["value"]
@@ -75,7 +77,7 @@ def log_weights(
 
 def _expected(conditional: Any, alpha: Alpha) -> Array:
     weight = conditional.expected_weight()
-    if not is_zero(alpha) and not conditional.rule.from_model:
+    if not is_number(alpha, 0.0) and not conditional.rule.from_model:
         raise ValueError(
             f"propagation: found moments of {conditional.rule} at alpha={alpha}; its weights are averages over h, "
             "which stand inside the logarithm: take alpha=0 or propagation='draws'"
