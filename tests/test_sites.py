@@ -21,7 +21,6 @@ from ppl_dgp.objectives import SiteEnergy, collapsed_energy
 from ppl_dgp.objectives.site_energy import Layer
 from ppl_dgp.objectives.sites import (
     Cavity,
-    Natural,
     Rows,
     Sites,
     energy,
@@ -270,15 +269,19 @@ def test_what_would_be_improper_is_skipped_or_halved_or_left_out():
     at = Cavity(jnp.zeros((N, 1)), jnp.full((N, 1), -2.0), jnp.full((N, 1), -0.5))
     _, sensible = proposed(tempered(Gaussian(jnp.asarray(0.1)), 1.0), Y, rows.offset, rows.residual, at, 1.0)
     assert not sensible.any()
-    # log p = +f²/2: the full step's precision −1 per row would make q improper
-    convex = lambda y, mean, variance: 0.5 * (jnp.square(mean) + variance)  # noqa: E731
+    # log p = f²/5: the full step's precision −0.4 of each row would together make q improper, so that it is halved
+    convex = lambda y, mean, variance: 0.2 * (jnp.square(mean) + variance)  # noqa: E731
     zero = Sites(jnp.zeros((N, 1)), jnp.zeros((N, 1)))
-    start = Natural(of_prior(1, 2, rows.phi.dtype).precision, jnp.zeros((1, 2)))
+    start = of_prior(1, 2, rows.phi.dtype)
     found, skipped = parallel_sweep(convex, rows, zero, start, 0.0, 1.0)
-    share = -float(found.precision[0, 0])
-    assert skipped == 0 and 0.0 < share < 1.0 and np.log2(share) == int(np.log2(share))
+    share = -found.precision / 0.4
     largest = np.linalg.eigvalsh(np.asarray(rows.phi.T @ rows.phi)).max()
-    assert share * largest < 1.0 <= 2 * share * largest
+    halvings = int(np.ceil(np.log2(0.4 * largest)))
+    assert skipped == 0 and halvings >= 1
+    np.testing.assert_allclose(share, 0.5**halvings, rtol=1e-9)
+    # and one that alone would take away nearly all that q knows of its f is skipped
+    _, skipped = parallel_sweep(lambda *at: 5.0 * convex(*at), rows, zero, start, 0.0, 1.0)
+    assert skipped > 0
     mixed = Sites(jnp.ones((N, 1)), jnp.where(jnp.arange(N)[:, None] % 2 == 0, -5.0, 2.0))
     kept = restored(rows.phi, mixed, 1.0)
     np.testing.assert_array_equal(kept.precision[:, 0], np.tile([0.0, 2.0], N // 2))
