@@ -295,7 +295,8 @@ def test_noise_that_changes_is_learnt():
     fit = fitted(sparse_heteroscedastic_gp(8), scale * rng.normal(size=24), steps=300)
     found = predict(KEY, fit.model, fit.guide, fit.params, X, num_samples=1)
     left, right = (np.sqrt(found.variance[side, 0].mean()) for side in (slice(0, 10), slice(14, 24)))
-    assert left < 0.3 < 0.6 < right
+    # these draws scatter by 0.05 and 0.50; noise that is the same everywhere would be about 0.35 on either side
+    assert left < 0.3 < 0.4 < right
 
 
 @pytest.mark.parametrize(
