@@ -17,6 +17,8 @@ from ppl_dgp.linalg import cholesky, inverse_lower
 from ppl_dgp.means import Zero
 from ppl_dgp.objectives import ApproximatePowerEP, PowerEP
 from ppl_dgp.objectives.cavity import flat_cavity, renyi_and_cavity
+from ppl_dgp.objectives.factors import Factors
+from ppl_dgp.objectives.regression import UncertainFeatures
 from ppl_dgp.propagation import linearised, matched
 
 KEY = jax.random.PRNGKey(4)
@@ -111,7 +113,8 @@ def test_at_alpha_one_it_does_not_depend_on_q_of_x():
     for seed in range(3):
         loc, scale = jax.random.normal(jax.random.PRNGKey(seed), (2, ROWS, 1))
         params = {"loc": loc, "scale": jnp.exp(scale)}
-        values.append(value(ApproximatePowerEP(1.0, 1, propagation="moments"), params))
+        with pytest.warns(UserWarning, match="does not depend on q of"):
+            values.append(value(ApproximatePowerEP(1.0, 1, propagation="moments"), params))
     np.testing.assert_allclose(values, values[0], rtol=1e-12)
     assert abs(by_moments(0.5) - value(ApproximatePowerEP(0.5, 1, propagation="moments"), params)) > 1e-2
 
@@ -251,3 +254,26 @@ def test_the_markov_transition_by_moments_is_the_expected_log_density():
     log_p = (-0.5 * jnp.log(2 * jnp.pi * Q) - 0.5 * (jnp.square(after - mean) + own) / Q).sum(2)
     error = np.asarray(log_p.std(0)) / count**0.5
     assert np.all(np.abs(np.asarray(found - log_p.mean(0))) < 4 * error)
+
+
+def test_collapsed_dynamics_are_the_uncollapsed_at_the_optimal_q_of_u():
+    """T11: the regression of x_t on uncertain x_{t−1} (Bui 2017, 3.26 and 3.32), and a poorer q(u) lies below."""
+    before, after = Gaussian(H.mean[:-1], H.scale[:-1]), Gaussian(H.mean[1:], H.scale[1:])
+
+    @jax.jit
+    def uncollapsed(loc, root):
+        moments = matched(Transition(loc, root), before)
+        variance = moments.residual + moments.beyond + after.variance
+        fit = likelihoods.Gaussian(jnp.asarray(Q)).tempered(after.mean, moments.mean, variance, 0.0).sum()
+        covariance = root @ jnp.swapaxes(root, 1, 2)
+        kl = jnp.trace(covariance, axis1=1, axis2=2) + jnp.square(loc).sum(1) - 5 - jnp.linalg.slogdet(covariance)[1]
+        return fit - 0.5 * kl.sum()
+
+    f = Transition(LOC, ROOT)
+    known = matched(f, before)
+    features = UncertainFeatures(known.residual, known.weights, f, before, None, after)
+    statistics = features.statistics(jnp.full((STATES - 1, 1), Q), Factors(0.0))
+    best = statistics.optimum()
+    assert float(statistics.energy()) == pytest.approx(float(uncollapsed(best.mean, best.scale)), abs=1e-7)
+    for poorer in ((best.mean + 0.1, best.scale), (best.mean, 1.2 * best.scale), (LOC, ROOT)):
+        assert float(uncollapsed(*poorer)) < float(statistics.energy())

@@ -99,6 +99,19 @@ def test_power_ep_is_a_bound_and_black_box_is_none():
         M, V = kept
 
 
+def test_few_particles_lie_below_and_more_come_closer():
+    """T21: the logarithm of a mean of draws is low on average (Jensen), and its bias goes to 0."""
+    params, exact = {"loc": jnp.asarray(M), "d": jnp.asarray(D)}, toy(1.0, False)
+    biases = []
+    for particles in (1, 10, 100):
+        objective = BlackBoxAlpha(1.0, particles)
+        loss = jax.jit(jax.vmap(lambda key, o=objective: -o.loss(key, params, toy_model, toy_guide, TOY_Y)))
+        values = loss(jax.random.split(KEY, 4000))
+        biases.append(exact - float(values.mean()))
+        assert biases[-1] > -4 * float(values.std()) / 4000**0.5
+    assert biases[0] > 3 * biases[1] > 9 * biases[2]
+
+
 def test_alpha_zero_is_numpyros_elbo():
     params = {"loc": jnp.asarray(M), "d": jnp.asarray(D)}
     keys = jax.random.split(KEY, 20_000)

@@ -9,6 +9,7 @@ The divergence is Rényi's, which is what (1 − N/α) Φ(q) + (N/α) Φ(cav) �
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import jax.numpy as jnp
@@ -20,6 +21,7 @@ from ppl_dgp.objectives.cavity import is_gaussian, renyi_and_cavity
 from ppl_dgp.objectives.divergence import AlphaDivergence, Globals, Program
 from ppl_dgp.objectives.structure import Structure
 from ppl_dgp.objectives.weights import Trace
+from ppl_dgp.tempering import is_number
 
 
 class ApproximatePowerEP(AlphaDivergence):
@@ -70,6 +72,12 @@ class ApproximatePowerEP(AlphaDivergence):
             if is_gaussian(q) and is_gaussian(p):
                 divergence, cavities[name] = renyi_and_cavity(name, q, p, self.alpha)
                 weights[name] = -divergence
+        if weights and is_number(self.alpha, 1.0):
+            warnings.warn(
+                f"ApproximatePowerEP: found alpha=1, where the energy does not depend on q of {sorted(weights)}, whose "
+                "cavity is the prior, so that it is not trained; take alpha below 1",
+                stacklevel=2,
+            )
         return Globals(_Cavities(guide, cavities), total, weights)
 
 
