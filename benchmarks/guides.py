@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> None:
     for name in options.sets.split(","):
         for depth in map(int, options.depths.split(",")):
             for hidden, inducing in pairs(name):
-                if hidden in options.without.split(","):
+                if hidden in options.without.split(",") or inducing not in options.inducing.split(","):
                     continue
                 made: tuple[Any, dict[str, Guide]] | None = None
                 for seed in map(int, options.seeds.split(",")):
@@ -222,6 +222,7 @@ def main() -> None:
     runner.add_argument("--sets", default=",".join(SETS))
     runner.add_argument("--depths", default="2,3")
     runner.add_argument("--seeds", default="0,1,2")
+    runner.add_argument("--inducing", default=",".join(["full-rank", *OTHER_INDUCING]))
     runner.add_argument("--without", default="", help="hidden rules that are left out, such as nested-compression")
     runner.set_defaults(main=run)
     commands.add_parser("page").set_defaults(main=page)
