@@ -25,6 +25,7 @@ from ppl_dgp.models.gp_regression import sparse_gp_regression
 from ppl_dgp.models.observation import Observed, checked_observed
 
 Model = Callable[..., Any]
+OF_CLASSES = ("bernoulli", "bernoulli-logit", "robust-max", "softmax", "ordinal")
 
 
 def sparse_gp_classification(
@@ -71,6 +72,8 @@ def _of_classes(num_classes: int, likelihood: Observed | None) -> Observed:
         raise ValueError(f"num_classes: found {num_classes}, expected at least 2")
     if likelihood is None:
         likelihood = "bernoulli" if num_classes == 2 else "robust-max"
+    if isinstance(likelihood, str) and likelihood not in OF_CLASSES:
+        raise ValueError(f"likelihood: found {likelihood!r}, expected one of {', '.join(OF_CLASSES)}, or None")
     if num_classes > 2 and likelihood in ("bernoulli", "bernoulli-logit"):
         raise ValueError(
             f"likelihood: found {likelihood!r} for {num_classes} classes, expected robust-max, softmax or ordinal"

@@ -16,7 +16,8 @@ from jaxtyping import Array, Float
 from numpyro.handlers import replay, seed, substitute, trace
 from numpyro.primitives import Messenger
 
-from ppl_dgp.gp import Carrying, Emission, Propagation, check_propagation, emission_of
+from ppl_dgp.gaussian import moments_of
+from ppl_dgp.gp import Carrying, Emission, Propagation, bare, check_propagation, emission_of
 from ppl_dgp.guides import Guide
 from ppl_dgp.likelihoods import Gaussian
 from ppl_dgp.linalg import cholesky
@@ -81,13 +82,8 @@ def predict(
     rows = np.asarray(x)
     _check(rows, levels, num_samples, batch_size)
     check_propagation(propagation)
-    if (
-        propagation != "draws"
-        and not (levels or samples)
-        and isinstance(guide, Guide)
-        and guide.others is None
-    ):
-        num_samples = 1  # nothing is left to draw
+    if propagation != "draws" and not (levels or samples) and _nothing_to_draw(guide, params, rows[:1]):
+        num_samples = 1
     num_rows, size = rows.shape[0], min(batch_size, rows.shape[0])
     targets = None if y is None else np.asarray(y).reshape(num_rows, -1)
     program = _program(model, guide, num_samples, tuple(levels), samples, row_by_row, propagation)
@@ -108,6 +104,25 @@ def predict(
         for name in blocks[0]
     }
     return Prediction(levels=tuple(levels), **joined)
+
+
+def _nothing_to_draw(guide: Callable[..., Any], params: Parameters, x: np.ndarray) -> bool:
+    """Whether moments of hidden layers and of every u leave nothing to chance."""
+    if not isinstance(guide, Guide) or guide.others is not None:
+        return False
+
+    def integrated(values: Parameters) -> Array:
+        run = trace(substitute(seed(guide.with_model_hidden(), jax.random.PRNGKey(0)), values))
+        sites = run.get_trace(jnp.asarray(x)).values()
+        us = [
+            site["fn"]
+            for site in sites
+            if site["type"] == "sample" and site["infer"].get("role") == "inducing"
+        ]
+        return jnp.asarray(all(moments_of(u) is not None and not getattr(u, "given", ()) for u in us))
+
+    with jax.ensure_compile_time_eval():
+        return bool(integrated(params)) and not guide.summed
 
 
 def log_likelihood(
@@ -263,12 +278,25 @@ def _emission(
         # seed is the outer handler: the row sampler inside it asks it for keys
         found = trace(substitute(_within(program, rows), params)).get_trace(x)
     carried.check_heard()
+    summed = [
+        name
+        for name, site in found.items()
+        if site["type"] == "sample" and name != "y" and _is_discrete(site)
+    ]
+    if joint_draw and summed:
+        raise ValueError(
+            f"model: found the discrete sites {summed}, which log p(y | θ) would have to be summed over; expected none"
+        )
     emission = emission_of(found["y"]["fn"])
     if emission is None:
         raise TypeError(
             "model: found a site 'y' that is not made by noisy() or observe(); predict needs one that is"
         )
     return emission
+
+
+def _is_discrete(site: dict[str, Any]) -> bool:
+    return not site["is_observed"] and bool(bare(site["fn"]).has_enumerate_support)
 
 
 def _within(fn: Callable[..., Any], messenger: Messenger) -> Callable[..., Any]:

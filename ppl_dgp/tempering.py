@@ -37,9 +37,10 @@ def log_power_mean(
     count = log_p.shape[0]
     if log_weights is None:
         log_weights = jnp.full((count,) + (1,) * (log_p.ndim - 1), -jnp.log(float(count)), log_p.dtype)
-    # a weight that underflows to 0 takes no −∞ into the sum
-    weights = jnp.exp(log_weights)
-    centre = jnp.where(weights > 0.0, weights * log_p, 0.0).sum(0)
+    # a weight that underflows to 0 takes no −∞ into the sum, and −∞ no NaN into the gradient of a weight
+    weights, possible = jnp.exp(log_weights), log_p > -jnp.inf
+    centre = (weights * jnp.where(possible, log_p, 0.0)).sum(0)
+    centre = jnp.where(((weights > 0.0) & ~possible).any(0), -jnp.inf, centre)
     if is_number(alpha, 0.0):
         return centre
     safe = jnp.where(jnp.asarray(alpha) == 0.0, 1.0, alpha)
@@ -48,7 +49,6 @@ def log_power_mean(
     near = jnp.isfinite(centre) & (jnp.abs(safe * difference).max(0) < 1.0)
     inside = jnp.where(near, difference, 0.0)
     close = jnp.where(near, centre, 0.0) + jnp.log1p((weights * jnp.expm1(safe * inside)).sum(0)) / safe
-    possible = log_p > -jnp.inf
     exponent = jnp.where(possible, log_weights + safe * jnp.where(possible, log_p, 0.0), -jnp.inf)
     far = logsumexp(jnp.where(near, 0.0, exponent), axis=0) / safe
     found = jnp.where(near, close, far)

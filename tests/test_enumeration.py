@@ -12,8 +12,9 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 from ppl_dgp.fit import fit_svi
-from ppl_dgp.gp import data_plate
+from ppl_dgp.gp import data_plate, sparse_gp
 from ppl_dgp.guides import FullRank, Guide
+from ppl_dgp.kernels import RBF
 from ppl_dgp.models import mixture_of_functions
 from ppl_dgp.objectives import BlackBoxAlpha, PowerEP
 
@@ -90,6 +91,45 @@ def test_what_cannot_be_summed_is_refused():
         PowerEP(0.5).loss(KEY, {}, outside, lambda y: None, jnp.asarray(Y))
     with pytest.raises(Exception, match="discrete latent"):
         SVI(model, empty_guide, numpyro.optim.Adam(0.01), Trace_ELBO()).init(KEY, jnp.asarray(Y))
+
+
+def test_masked_rows_count_for_nothing():
+    mask = jnp.asarray([True, False, True, True])
+    masked = handlers.mask(model, mask)
+    for program, params in ((empty_guide, {}), (handlers.mask(guide_of_z, mask), {"q": jnp.asarray(Q)})):
+        whole = np.asarray([
+            -PowerEP(0.5, 1).loss(KEY, params, masked, program, jnp.asarray(np.where(mask, Y, value)))
+            for value in (Y, 5.0 + Y)
+        ])  # fmt: skip
+        log_w = logsumexp(joint(), axis=2)
+        if params:
+            rows = logsumexp(0.5 * (log_w - np.log(Q)), b=Q, axis=1) / 0.5
+        else:
+            rows = logsumexp(log_w, axis=1)
+        np.testing.assert_allclose(whole, rows[np.asarray(mask)].sum(), atol=1e-9)
+
+
+def test_sites_of_several_values_a_row_and_hidden_layers_are_refused():
+    def pairs(y):
+        with data_plate(4):
+            z = numpyro.sample("z", dist.Bernoulli(0.3 * jnp.ones(2)).to_event(1))
+            numpyro.sample("y", dist.Normal(z.sum(-1), 1.0), obs=y)
+
+    with pytest.raises(ValueError, match="'z' of shape \\(4, 2\\)"):
+        PowerEP(0.5).loss(KEY, {}, pairs, empty_guide, jnp.asarray(Y))
+
+    def layered(x, y):
+        f = sparse_gp("layer1", RBF(1.0, jnp.ones(1)), jnp.asarray(X[:3]), 2)
+        g = sparse_gp("layer2", RBF(1.0, jnp.ones(1)), jnp.asarray(X[:3]))
+        with data_plate(9):
+            z = numpyro.sample("z", dist.Categorical(jnp.ones(2) / 2))
+            h = numpyro.sample("h", f(x).output(z).noisy(0.1), infer={"role": "hidden"})
+            numpyro.sample("y", g(h).noisy(0.1), obs=y)
+
+    with pytest.raises(ValueError, match="beside the hidden layers"):
+        handlers.seed(
+            lambda: PowerEP(0.5).loss(KEY, {}, layered, Guide(layered), jnp.asarray(X), jnp.asarray(TWO)), KEY
+        )()
 
 
 X = np.linspace(-1.0, 1.0, 9)[:, None]

@@ -269,6 +269,21 @@ def test_draws_have_the_stated_moments(case):
     likelihood.check(jnp.asarray(draws[:50]))
 
 
+@pytest.mark.parametrize("label", [0, 1, 2])
+def test_gradient_of_ordinal_classes_at_the_edges(label):
+    """The outermost classes have an infinite edge, which must not reach the gradient of the scale."""
+
+    def value(scale, variance):
+        ordinal = Ordinal(jnp.asarray([-0.4, 0.7]), scale)
+        return ordinal.tempered(jnp.asarray([[label]]), jnp.asarray([[0.3]]), variance.reshape(1, 1), 1.0).sum()
+
+    at = jnp.asarray(0.8), jnp.asarray(0.5)
+    slopes = jax.grad(value, (0, 1))(*at)
+    for place in (0, 1):
+        step = lambda size, p=place: value(*(each + (size if k == p else 0.0) for k, each in enumerate(at)))  # noqa: E731
+        assert float(slopes[place]) == pytest.approx(float(step(1e-5) - step(-1e-5)) / 2e-5, abs=1e-7)
+
+
 def test_ordinal_classes():
     likelihood = CASES["ordinal"][0]
     mean, variance = jnp.full((40_000, 1), 0.3), jnp.full((40_000, 1), 0.8)

@@ -302,6 +302,17 @@ def test_a_memory_of_nothing_changes_nothing():
         assert energy(objective, params, X, Y) == pytest.approx(bare, abs=1e-10)
 
 
+def test_a_memory_stands_outside_the_logarithm_of_every_objective():
+    """Inside it, power means over u would forget a share of what is known with every batch."""
+    params = learnt(0.5, X[:8], Y[:8]) | {"gp/u_loc": jnp.full((1, 5), 0.3)}
+    gains = []
+    for objective in (PowerEP(0.5, 1), BlackBoxAlpha(0.5, 1)):
+        bare = -float(objective.loss(KEY, params, MODEL, Guide(MODEL), X[8:], Y[8:]))
+        gains.append(energy(objective, params, X[8:], Y[8:]) - bare)
+    assert abs(gains[0]) > 0.1
+    assert gains[1] == pytest.approx(gains[0], abs=1e-9)
+
+
 @pytest.mark.slow
 def test_what_is_remembered_in_each_layer_of_a_deep_gp_enters_its_bound():
     model = deep_gp((1,), 3)

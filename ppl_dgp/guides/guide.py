@@ -81,6 +81,7 @@ class _Answer(Messenger):
                 msg["value"] = msg["fn"].mean
         elif bare(msg["fn"]).has_enumerate_support:
             # the objective sums it out
+            self.guide.summed.add(msg["name"])
             msg["value"] = jnp.broadcast_to(bare(msg["fn"]).enumerate_support(False).ravel()[0], msg["fn"].shape())
             msg["stop"] = True
         elif role == "inducing":
@@ -174,6 +175,8 @@ class Guide:
         if not isinstance(self.inducing, InducingRule):
             raise TypeError(f"inducing: found {self.inducing!r}, expected a rule such as FullRank()")
         self.observed: set[str] = set()
+        #: the discrete latents that were met
+        self.summed: set[str] = set()
         self._sizes: dict[str, int] = {}
         self._others: AutoGuide | None = None
         if self.others is not None:
@@ -190,7 +193,7 @@ class Guide:
     def with_model_hidden(self) -> Guide:
         """The same q(u) and others with the model's own hidden conditionals: what new rows are predicted with."""
         other = Guide(self.model, DoublyStochastic(), self.inducing, None)
-        other.observed, other._others = self.observed, self._others
+        other.observed, other.summed, other._others = self.observed, self.summed, self._others
         return other
 
 

@@ -113,9 +113,11 @@ class Ordinal(Elementwise):
         return 1
 
     def _log_prob(self, y: Array, f: Array, scale: Array) -> Array:
-        edges = jnp.concatenate([jnp.array([-jnp.inf]), self.cuts, jnp.array([jnp.inf])]).astype(f.dtype)
+        # an infinite edge would carry NaN into the gradient of the scale
+        edges = jnp.concatenate([self.cuts[:1], self.cuts, self.cuts[-1:]]).astype(f.dtype)
         label = y.astype(int)
-        low, high = (edges[label] - f) / scale, (edges[label + 1] - f) / scale
+        low = jnp.where(label > 0, (edges[label] - f) / scale, -jnp.inf)
+        high = jnp.where(label < self.num_classes - 1, (edges[label + 1] - f) / scale, jnp.inf)
         return _log_ndtr_difference(low, high)
 
     def log_prob(self, y: Array, f: Array) -> Array:

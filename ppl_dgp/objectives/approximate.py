@@ -10,13 +10,15 @@ The divergence is Rényi's, which is what (1 − N/α) Φ(q) + (N/α) Φ(cav) �
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from numpyro.primitives import Messenger
 
-from ppl_dgp.gp import Propagation, emission_of
+from ppl_dgp.gp import Propagation, emission_of, mask_of
+from ppl_dgp.memory import recollection_of
 from ppl_dgp.objectives.cavity import is_gaussian, renyi_and_cavity
 from ppl_dgp.objectives.divergence import AlphaDivergence, Globals, Program
 from ppl_dgp.objectives.structure import Structure
@@ -45,14 +47,36 @@ class ApproximatePowerEP(AlphaDivergence):
         return found
 
     def _globals(
-        self, guide: Program, structure: Structure, model_trace: Trace, guide_trace: Trace
+        self,
+        guide: Program,
+        structure: Structure,
+        model_trace: Trace,
+        guide_trace: Trace,
+        parents: Callable[[], dict[str, set[str]]],
     ) -> Globals:
+        if any(recollection_of(model_trace[name]["fn"]) is not None for name in structure.factors):
+            raise ValueError(
+                "ApproximatePowerEP: found the memory of a stream, which is no factor like the others; take PowerEP"
+            )
         if auxiliary := [name for name in structure.global_sites if name not in model_trace]:
             raise TypeError(
                 f"guide: found the auxiliary site {auxiliary[0]!r}, which has no prior and so no cavity; take PowerEP, "
                 "or an AutoGuide with a Gaussian for every site, such as AutoNormal"
             )
         epsilon = self.alpha / number_of_factors(structure)
+        own = [
+            name for name in structure.local_sites if _has_cavity(name, structure, model_trace, guide_trace)
+        ]
+        others = [
+            name for name in structure.global_sites if model_trace[name]["infer"].get("role") != "inducing"
+        ]
+        # a cavity is found once, before the draws: of a prior that depends on another draw there are many
+        depends = parents() if own or others else {}
+        if hanging := [name for name in others if depends[name]]:
+            raise ValueError(
+                f"model: found the prior of {hanging[0]!r} dependent on {sorted(depends[hanging[0]])}, expected "
+                "independent priors, whose cavities are known; take PowerEP or BlackBoxAlpha"
+            )
         cavities, total = {}, jnp.zeros(())
         for name in structure.global_sites:
             q, p = guide_trace[name], model_trace[name]
@@ -65,11 +89,9 @@ class ApproximatePowerEP(AlphaDivergence):
             divergence, cavities[name] = renyi_and_cavity(name, q["fn"], p["fn"], epsilon)
             total = total + scale * divergence.sum()
         weights = {}
-        for name in structure.local_sites:
-            if name not in model_trace or emission_of(model_trace[name]["fn"]) is not None:
-                continue
-            q, p = guide_trace[name]["fn"], model_trace[name]["fn"]
-            if is_gaussian(q) and is_gaussian(p):
+        for name in own:
+            if not depends[name]:
+                q, p = guide_trace[name]["fn"], model_trace[name]["fn"]
                 divergence, cavities[name] = renyi_and_cavity(name, q, p, self.alpha)
                 weights[name] = -divergence
         if weights and is_number(self.alpha, 1.0):
@@ -79,6 +101,16 @@ class ApproximatePowerEP(AlphaDivergence):
                 stacklevel=2,
             )
         return Globals(_Cavities(guide, cavities), total, weights)
+
+
+def _has_cavity(name: str, structure: Structure, model: Trace, guide: Trace) -> bool:
+    """Whether a latent of the rows is Gaussian, in prior and q, of every row and at its full weight."""
+    if name not in model or emission_of(model[name]["fn"]) is not None:
+        return False
+    q, p = guide[name]["fn"], model[name]["fn"]
+    power = structure.powers[name]
+    whole = isinstance(power, int | float) and power == 1.0 and mask_of(p) is True and mask_of(q) is True
+    return whole and is_gaussian(q) and is_gaussian(p)
 
 
 def number_of_factors(structure: Structure) -> float:

@@ -104,6 +104,8 @@ def _gaussian(distribution: dist.Distribution) -> tuple[Array, Array] | None:
     inner, shape = bare(distribution), distribution.shape()
     if isinstance(inner, InducingGaussian):
         moments = inner.moments
+        if moments is None:
+            return None
         if moments.factor is None:
             return moments.mean, moments.scale
         return moments.mean, jnp.linalg.cholesky(moments.covariance())

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from numpyro.handlers import replay, seed, substitute, trace
 from numpyro.infer import ELBO
+from numpyro.infer.inspect import get_dependencies
 from numpyro.primitives import Messenger
 
 from ppl_dgp.gp import Carrying, Propagation, check_propagation
@@ -19,7 +20,7 @@ from ppl_dgp.objectives.alpha import Schedule, checked_alpha
 from ppl_dgp.objectives.carrying import Carried, checked_moments
 from ppl_dgp.objectives.enumeration import power_mean_over_draws, with_every_value
 from ppl_dgp.objectives.structure import Structure, find_structure
-from ppl_dgp.objectives.weights import Trace, global_kl, log_weights
+from ppl_dgp.objectives.weights import Trace, global_kl, log_weights, remembered
 from ppl_dgp.tempering import Alpha, is_number
 
 Program = Callable[..., Any]
@@ -34,7 +35,10 @@ Weighed = tuple[dict[str, Array], dict[str, Array], tuple[Trace, Trace]]
 
 @dataclass(frozen=True)
 class Particle:
-    """One draw of the locals: traces of model and guide at values of some sites, ``still`` with all else held."""
+    """One draw of the locals: traces of model and guide at values of some sites.
+
+    ``still`` holds all else, and ``alone`` what the other particles drew.
+    """
 
     traces: Callable[..., tuple[Trace, Trace]]
     u_outside: bool
@@ -133,7 +137,9 @@ class AlphaDivergence(ELBO):
         carrying, u_outside = self._carrying(structure)
         if propagation:
             carrying = checked_moments(structure.carrying, probe_guide)
-        globals_ = self._globals(guide, structure, probe_model, probe_guide)
+        known_model = substitute(model, data=param_map)
+        parents = lambda: prior_parents(known_model, args, kwargs)  # noqa: E731
+        globals_ = self._globals(guide, structure, probe_model, probe_guide, parents)
         shared: dict[str, Any] = {}
         if self.theta_outside and not is_number(self.alpha, 0.0):
             # θ, and each datum's draw of u, are shared by the particles
@@ -145,15 +151,17 @@ class AlphaDivergence(ELBO):
         def draw(key: Array) -> tuple[dict[str, Array], dict[str, Array], Array]:
             key_run, key_carry = jax.random.split(key)
 
-            def traces(values: dict[str, Array], still: bool = False) -> tuple[Trace, Trace]:
+            def traces(
+                values: dict[str, Array], still: bool = False, alone: bool = False
+            ) -> tuple[Trace, Trace]:
                 known, store = {**fixed, **values}, dict(shared)
                 if still:
                     known, store = {**held(fixed), **values}, held(store)
                 carried = Carried(carrying, structure.num_rows, key_carry, store, propagation)
                 with carried:
-                    with self._functions(carry_key):
+                    with self._functions(carry_key, alone):
                         guide_trace = run(globals_.guide, key_run, known, args, kwargs)
-                    with self._functions(carry_key):
+                    with self._functions(carry_key, alone):
                         model_trace = run(replay(model, guide_trace), key_run, known, args, kwargs)
                 carried.check_heard()
                 return model_trace, guide_trace
@@ -161,7 +169,9 @@ class AlphaDivergence(ELBO):
             particle = Particle(traces, u_outside, frozenset(propagation), globals_.weights)
             weights, log_q, (model_trace, guide_trace) = self._weigh(structure, probe_model, particle)
             kl = globals_.divergence
-            return weights, log_q, global_kl(structure, model_trace, guide_trace) if kl is None else kl
+            if kl is None:
+                kl = global_kl(structure, model_trace, guide_trace)
+            return weights, log_q, kl - remembered(structure, model_trace, self._power_of_memory)
 
         keys = jax.random.split(particle_key, self.num_particles)
         weights, log_q, kl = self._over_particles(draw, keys)
@@ -170,6 +180,11 @@ class AlphaDivergence(ELBO):
             rows = self._power_mean(log_w, log_q.get(group))
             objective = objective + structure.scales[group] * rows.sum()
         return -objective
+
+    @property
+    def _power_of_memory(self) -> Alpha:
+        """The α of what a stream remembers."""
+        return self.alpha
 
     def _weigh(self, structure: Structure, probe: Trace, particle: Particle) -> Weighed:
         """The log weights of one particle's rows, for each group."""
@@ -189,11 +204,17 @@ class AlphaDivergence(ELBO):
         return self.vectorize_particles_fn(particle, keys)
 
     def _globals(
-        self, guide: Program, structure: Structure, model_trace: Trace, guide_trace: Trace
+        self,
+        guide: Program,
+        structure: Structure,
+        model_trace: Trace,
+        guide_trace: Trace,
+        parents: Callable[[], dict[str, set[str]]],
     ) -> Globals:
+        """What is known before the draws; ``parents`` finds on which other sites each site's distribution depends."""
         return Globals(guide)
 
-    def _functions(self, key: Array) -> Messenger:
+    def _functions(self, key: Array, alone: bool = False) -> Messenger:
         """What stands between a function and its marginals: nothing, they are integrated out."""
         return Messenger()
 
@@ -217,6 +238,12 @@ class AlphaDivergence(ELBO):
             # without locals the closed form averages over u outside
             return wish, True
         return {k: "local_draw" if v == "moments" else v for k, v in wish.items()}, False
+
+
+def prior_parents(model: Program, args: Any, kwargs: Any) -> dict[str, set[str]]:
+    """The latents that each site's distribution depends on, by following a run of the model."""
+    found = get_dependencies(model, args, kwargs)["prior_dependencies"]
+    return {name: set(parents) - {name} for name, parents in found.items()}
 
 
 def run(fn: Program, key: Array, values: dict[str, Array], args: Any, kwargs: Any) -> Trace:

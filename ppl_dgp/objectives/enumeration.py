@@ -7,8 +7,8 @@ side by side, K the number of combinations. Where the guide has the site, with z
     \frac1\alpha \log \sum_z q(z)\, E[w_{nz}^\alpha];
 
 where it has not, q(z_n) is the best there is, which at every α leaves :math:`\log \sum_z w_{nz}` of the model's joint
-tempered weights, the integral of each w_nz over f taken on its own (Hölder's inequality; at α = 1 without further
-locals the model's own marginal likelihood).
+tempered weights, the integral of each w_nz over f taken on its own (Hölder's inequality): a bound where the objective
+is one, and with functions integrated inside, at α = 1, the model's own marginal likelihood.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
-from ppl_dgp.gp import bare
+from ppl_dgp.gp import bare, mask_of
 from ppl_dgp.objectives.structure import Structure, row_sum
 from ppl_dgp.tempering import Alpha, log_power_mean
 
@@ -53,6 +53,18 @@ def with_every_value(
             f"model: found the discrete sites {names} in the plates {sorted(groups)}, expected one plate"
         )
     (group,) = groups
+    rows = structure.plates[group].shape[0]
+    for name in names:
+        if jnp.size(probe[name]["value"]) != rows:
+            raise ValueError(
+                f"model: found the discrete site {name!r} of shape {jnp.shape(probe[name]['value'])}, expected one "
+                f"value for each of {rows} rows; give each its own site"
+            )
+    if structure.propagation:
+        raise ValueError(
+            f"model: found the discrete sites {names} beside the hidden layers {sorted(structure.propagation)}, which "
+            "may depend on them; expected a model of one layer"
+        )
     guided = structure.guided_discrete
     supports = {name: bare(probe[name]["fn"]).enumerate_support(expand=False).ravel() for name in names}
     combinations = prod(len(support) for support in supports.values())
@@ -81,6 +93,17 @@ def with_every_value(
         counts = [prod(len(supports[name]) for name in part) for part in (structure.summed, guided)]
         weights[group] = logsumexp(weights[group].reshape(*counts, *weights[group].shape[1:]), axis=0)
         log_q = log_q.reshape(*counts, *log_q.shape[1:])[0]
+    # what is masked counts for nothing: each of its values the same share of 1
+    values_of = {name: jnp.asarray(len(support)) for name, support in supports.items()}
+    for name in names:
+        mask = mask_of(probe[name]["fn"])
+        if mask is True:
+            continue
+        share = -jnp.log(values_of[name])
+        if name in guided:
+            log_q = jnp.where(mask, log_q, log_q + share)
+        else:
+            weights[group] = jnp.where(mask, weights[group], weights[group] + share)
     # other groups know nothing of these sites
     weights = {name: each if name == group else each[0] for name, each in weights.items()}
     if not guided:

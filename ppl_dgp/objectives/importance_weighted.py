@@ -29,13 +29,14 @@ from ppl_dgp.objectives.divergence import PARTICLES, AlphaDivergence, Particle, 
 from ppl_dgp.objectives.enumeration import power_mean_over_draws
 from ppl_dgp.objectives.structure import Structure
 from ppl_dgp.objectives.weights import Trace, log_weights
+from ppl_dgp.tempering import Alpha
 
 
 class ImportanceWeighted(AlphaDivergence):
     """The bound with K samples of the local latents; it rises with K, and with α (in expectation).
 
     Its gradient with respect to q(h) loses its signal as K grows: ``doubly_reparameterised`` takes the estimator of
-    Tucker et al. (2019), the same in expectation and often of lower variance (it costs two further runs of the model).
+    Tucker et al. (2019), the same in expectation and often of lower variance (it costs five further runs of the model).
     """
 
     theta_outside = True
@@ -51,8 +52,13 @@ class ImportanceWeighted(AlphaDivergence):
         super().__init__(alpha, num_particles)
         self.doubly_reparameterised = doubly_reparameterised
 
-    def _functions(self, key: Array) -> Messenger:
-        return _SharedFunctions(key)
+    @property
+    def _power_of_memory(self) -> Alpha:
+        # f is outside the logarithm
+        return 0.0
+
+    def _functions(self, key: Array, alone: bool = False) -> Messenger:
+        return _SharedFunctions(key, alone)
 
     def _over_particles(self, particle: Callable[[Array], Any], keys: Array) -> Any:
         return jax.vmap(particle, axis_name=PARTICLES)(keys)
@@ -69,12 +75,27 @@ class ImportanceWeighted(AlphaDivergence):
             )
         model_trace, guide_trace = particle.traces({})
         draws = {name: guide_trace[name]["value"] for name in structure.local_sites}
-        # the gradient through the draws, all densities held; and through p at draws that are held
-        path = self._density(structure, *particle.traces(draws, still=True))
-        _, q_held = particle.traces(held(draws), still=True)
-        explicit = self._density(structure, particle.traces(held(draws))[0], q_held)
-        weights = {group: jnp.stack([path[group], explicit[group]]) for group in path}
+        # through p at draws that are held
+        fixed_model, fixed_guide = particle.traces(held(draws), still=True)
+        explicit = self._density(structure, particle.traces(held(draws))[0], fixed_guide)
+        # through the draws, all densities held: the score term, reparameterised, weighs a draw's reach by 1 + αw, and
+        # takes α of what it does to its own density away
+        if len(explicit) != 1:
+            raise ValueError(
+                f"doubly_reparameterised: found the plates {sorted(explicit)}, expected one; leave it out"
+            )
+        (group,) = explicit
+        share = jax.lax.stop_gradient(self._share(explicit[group]))
+        scaled = {name: _scaled(value, 1.0 + self.alpha * share) for name, value in draws.items()}
+        reach = self._density(structure, *particle.traces(scaled, still=True))
+        own = self._density(structure, *particle.traces(draws, still=True, alone=True))
+        weights = {group: jnp.stack([explicit[group], reach[group], own[group]])}
         return weights, {}, (model_trace, guide_trace)
+
+    def _share(self, log_w: Float[Array, "..."]) -> Float[Array, "..."]:
+        """This particle's share of Σ w^α."""
+        every = self.alpha * jax.lax.all_gather(log_w, PARTICLES)
+        return jnp.exp(self.alpha * log_w - jax.nn.logsumexp(every, axis=0))
 
     def _density(self, structure: Structure, model: Trace, guide: Trace) -> dict[str, Array]:
         # with f drawn, p(h | f) and q(h | f) are plain densities
@@ -83,21 +104,19 @@ class ImportanceWeighted(AlphaDivergence):
     def _power_mean(self, log_w: Float[Array, "S ..."], log_q: Array | None) -> Float[Array, "..."]:
         if not self.doubly_reparameterised:
             return super()._power_mean(log_w, log_q)
-        path, explicit = log_w[:, 0], log_w[:, 1]
-        value = power_mean_over_draws(jax.lax.stop_gradient(path), self.alpha, None)
-        share = jax.lax.stop_gradient(jax.nn.softmax(self.alpha * path, axis=0))
-        # the score term, reparameterised once more, leaves w(1 − α + αw) of the path's w
-        once_more = share * (1.0 - self.alpha + self.alpha * share)
-        surrogate = (share * explicit + once_more * path).sum(0)
+        explicit, reach, own = log_w[:, 0], log_w[:, 1], log_w[:, 2]
+        value = power_mean_over_draws(jax.lax.stop_gradient(explicit), self.alpha, None)
+        share = jax.lax.stop_gradient(jax.nn.softmax(self.alpha * explicit, axis=0))
+        surrogate = (share * (explicit + reach - self.alpha * own)).sum(0)
         return value + surrogate - jax.lax.stop_gradient(surrogate)
 
 
 class _SharedFunctions(Messenger):
     """Gives a function's marginals the values of one draw of it, shared by the particles of each datum."""
 
-    def __init__(self, key: Array) -> None:
+    def __init__(self, key: Array, alone: bool) -> None:
         super().__init__()
-        self.key = key
+        self.key, self.alone = key, alone
         self.evaluated: set[str] = set()
 
     def process_message(self, msg: dict[str, Any]) -> None:
@@ -110,13 +129,25 @@ class _SharedFunctions(Messenger):
                 "evaluate it at all its inputs at once, or take PowerEP"
             )
         self.evaluated.add(name)
-        msg["value"] = _drawn(self.key, msg["marginal"])
+        msg["value"] = _drawn(self.key, msg["marginal"], self.alone)
 
 
-def _drawn(key: Array, marginal: Marginal) -> Marginal:
-    """f at this particle's inputs, drawn jointly with f at those of the others."""
+def _scaled(value: Array, factor: Float[Array, "B"]) -> Array:
+    """The same value with its rows' gradients times a factor."""
+    still = jax.lax.stop_gradient(value)
+    return still + (value - still) * factor.reshape(-1, *(1,) * (value.ndim - 1))
+
+
+def _drawn(key: Array, marginal: Marginal, alone: bool) -> Marginal:
+    """f at this particle's inputs, drawn jointly with f at those of the others, which ``alone`` takes as given."""
     function = marginal.function
-    every = lambda value: jax.lax.all_gather(value, PARTICLES)  # noqa: E731
+
+    def every(value: Array) -> Array:
+        gathered = jax.lax.all_gather(value, PARTICLES)
+        if not alone:
+            return gathered
+        return jax.lax.stop_gradient(gathered).at[jax.lax.axis_index(PARTICLES)].set(value)
+
     inputs, weights, mean = every(marginal.rows), every(marginal.weights), every(marginal.mean)
     u = function.u
     rows_first = jnp.moveaxis(weights, 0, 1)  # (B, K, M)

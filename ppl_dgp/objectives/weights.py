@@ -57,10 +57,10 @@ def log_weights(
         if ours is not None:
             add(name, jnp.where(mask_of(site["fn"]), ours(site["value"], alpha), 0.0))
             continue
-        emission, memory = emission_of(site["fn"]), recollection_of(site["fn"])
-        if memory is not None:
-            add(name, memory.tempered(alpha, u_outside=u_outside))
-        elif emission is None:
+        emission = emission_of(site["fn"])
+        if recollection_of(site["fn"]) is not None:
+            continue
+        if emission is None:
             add(name, site["fn"].log_prob(site["value"]))
         else:
             mask, value = mask_of(site["fn"]), site["value"]
@@ -73,6 +73,17 @@ def log_weights(
     for name in structure.auxiliary_local:
         add(name, -guide[name]["fn"].log_prob(guide[name]["value"]))
     return total
+
+
+def remembered(structure: Structure, model: Trace, alpha: Alpha) -> Array:
+    """What the memories of streams say of u, always outside the logarithm: inside it, a part would be forgotten."""
+    found = [(name, recollection_of(model[name]["fn"])) for name in structure.factors]
+    terms = [
+        structure.powers[name] * memory.tempered(alpha, u_outside=True)
+        for name, memory in found
+        if memory is not None
+    ]
+    return sum(terms, jnp.zeros(()))
 
 
 def _expected(conditional: Any, alpha: Alpha) -> Array:
