@@ -278,6 +278,7 @@ def test_regression_under_another_likelihood_starts(likelihood):
     assert learnt == {f"likelihood/{field}" for field in expected.get(likelihood, set())}
 
 
+@pytest.mark.slow
 def test_outliers_cost_a_student_t_little():
     y = np.array(np.sin(2.0 * X[:, 0]))
     y[[5, 15]] += 8.0

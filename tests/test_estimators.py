@@ -65,7 +65,7 @@ def sparse() -> SparseGPRegressor:
     return SparseGPRegressor(num_inducing=30, steps=1500, learning_rate=0.05, random_state=0).fit(*_data())
 
 
-@pytest.mark.parametrize("kind", ["sparse", "sparse classes"])
+@pytest.mark.parametrize("kind", ["sparse", pytest.param("sparse classes", marks=pytest.mark.slow)])
 def test_fast_part_of_the_contract(kind: str) -> None:
     checks = [
         (estimator, check)
@@ -166,7 +166,7 @@ def test_two_classes_of_words(cancer: SparseGPClassifier) -> None:
     assert_array_equal(pickle.loads(pickle.dumps(cancer)).predict_proba(x[:5]), p[:5])
 
 
-@pytest.mark.parametrize("likelihood", [None, "softmax"])
+@pytest.mark.parametrize("likelihood", [None, pytest.param("softmax", marks=pytest.mark.slow)])
 def test_several_classes(likelihood: str | None) -> None:
     x, y = load_digits(return_X_y=True)
     keep = y < 3
@@ -180,6 +180,7 @@ def test_several_classes(likelihood: str | None) -> None:
     assert model.score(x[120:], y[120:]) > (0.8 if likelihood is None else 0.9)
 
 
+@pytest.mark.slow
 def test_deep_classifier_learns_a_border_that_is_not_linear() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(80, 2))

@@ -96,7 +96,14 @@ def test_the_bound_rises_with_the_number_of_samples_from_the_elbo():
     assert found[0][0] + 4 * found[0][1] < found[1][0] < found[2][0]
 
 
-@pytest.mark.parametrize("rule", [DoublyStochastic(), MeanField(), Conditional()])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        pytest.param(DoublyStochastic(), marks=pytest.mark.slow),
+        pytest.param(MeanField(), marks=pytest.mark.slow),
+        Conditional(),
+    ],
+)
 def test_one_sample_of_a_deep_gp_is_its_elbo(rule):
     """The function outside the logarithm: t_0 in expectation, hidden layers too, and so no bound of the FITC model."""
     program = deep_gp((2,), 3, inner_noise=0.2)
@@ -113,7 +120,7 @@ def test_one_sample_of_a_deep_gp_is_its_elbo(rule):
     assert four > one - 3.0 * np.hypot(one_error, four_error)
 
 
-@pytest.mark.parametrize("alpha", [0.5, 1.0])
+@pytest.mark.parametrize("alpha", [pytest.param(0.5, marks=pytest.mark.slow), 1.0])
 def test_doubly_reparameterised_gradient_is_the_same_in_expectation_and_quieter(alpha):
     about = model, guide, jnp.asarray(X), jnp.asarray(Y)
     params = {"m": jnp.asarray(M), "s": jnp.asarray(S)}
@@ -142,9 +149,11 @@ def test_gradients_of_the_models_own_parameters_are_those_of_the_plain_estimator
 
     params = {"noise": jnp.asarray(NOISE)}
     values = [
-        jax.value_and_grad(
-            lambda p, d=doubly: ImportanceWeighted(4, doubly_reparameterised=d).loss(
-                KEY, p, noisy, guide, jnp.asarray(X), jnp.asarray(Y)
+        jax.jit(
+            jax.value_and_grad(
+                lambda p, d=doubly: ImportanceWeighted(4, doubly_reparameterised=d).loss(
+                    KEY, p, noisy, guide, jnp.asarray(X), jnp.asarray(Y)
+                )
             )
         )(params)
         for doubly in (False, True)
@@ -162,4 +171,6 @@ def test_a_function_that_is_used_more_than_once_is_refused():
             numpyro.sample("y", f(h + w[:, None]).noisy(NOISE), obs=y)
 
     with pytest.raises(ValueError, match="'gp' evaluated twice"):
-        ImportanceWeighted(2).loss(KEY, {}, reused, guide, jnp.asarray(X), jnp.asarray(Y))
+        jax.eval_shape(
+            lambda: ImportanceWeighted(2).loss(KEY, {}, reused, guide, jnp.asarray(X), jnp.asarray(Y))
+        )

@@ -195,6 +195,7 @@ def test_both_schedules_rest_at_the_same_sites():
         np.testing.assert_allclose(a, b, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_small_powers_tend_to_the_variational_bound():
     """The energy at small α against the bound at the same q(u), and at α = 0 the bound at its optimum."""
 
@@ -243,6 +244,7 @@ def test_the_evidence_is_near_that_of_integration_over_u():
     assert values[0.0] < evidence and abs(values[1.0] - evidence) < abs(values[0.0] - evidence)
 
 
+@pytest.mark.slow
 def test_the_hyperparameters_gradient_is_that_of_the_energy_of_converged_sites():
     """Finite differences see the sites move; the gradient that holds them agrees, the energy being stationary."""
     alpha = 0.5

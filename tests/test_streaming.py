@@ -71,7 +71,7 @@ def unwhitened(params):
     return np.linalg.cholesky(prior) @ np.asarray(params["gp/u_loc"][0]), lower @ lower.T, prior
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("alpha", [pytest.param(alpha, marks=pytest.mark.slow) for alpha in (0.0, 1.0)] + [0.5])
 def test_batch_after_batch_is_one_fit_to_all_rows(alpha):
     runs = []
 
@@ -433,6 +433,7 @@ def test_q_goes_on_as_the_old_posterior_at_new_inducing_inputs():
     np.testing.assert_allclose(covariance, expected, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_a_hundred_batches_forget_nothing_though_kzz_needs_a_nugget():
     """Twice the inducing inputs that the kernel can tell apart: what is shared is not drawn anew at every batch."""
     many = jnp.linspace(-2, 2, 30)[:, None]
