@@ -51,8 +51,9 @@ def drawn(table: pd.DataFrame) -> Lines:
         for alpha, group in sparse.groupby("alpha"):
             means = group.groupby("inducing")[measure].mean()
             panel.plot(means.index, means, "o-", color=shade(alpha), label=f"α = {alpha:g}", markersize=3)
-        level = 0.0 if measure == "excess" else exact[measure].mean() if len(exact) else np.nan
-        panel.axhline(level, color="0.5", linestyle="--", linewidth=1, label="exact GP")
+        if len(exact):
+            level = 0.0 if measure == "excess" else exact[measure].mean()
+            panel.axhline(level, color="0.5", linestyle="--", linewidth=1, label="exact GP")
         panel.set(xscale="log", xlabel="M", ylabel=label)
         panel.set_xticks(sorted(sparse.inducing.unique()), [str(m) for m in sorted(sparse.inducing.unique())])
         panel.minorticks_off()
