@@ -111,18 +111,16 @@ def _nothing_to_draw(guide: Callable[..., Any], params: Parameters, x: np.ndarra
     if not isinstance(guide, Guide) or guide.others is not None:
         return False
 
-    def integrated(values: Parameters) -> Array:
-        run = trace(substitute(seed(guide.with_model_hidden(), jax.random.PRNGKey(0)), values))
-        sites = run.get_trace(jnp.asarray(x)).values()
-        us = [
-            site["fn"]
-            for site in sites
-            if site["type"] == "sample" and site["infer"].get("role") == "inducing"
-        ]
-        return jnp.asarray(all(moments_of(u) is not None and not getattr(u, "given", ()) for u in us))
+    found: list[bool] = []
 
-    with jax.ensure_compile_time_eval():
-        return bool(integrated(params)) and not guide.summed
+    def look(values: Parameters) -> None:
+        run = trace(substitute(seed(guide.with_model_hidden(), jax.random.PRNGKey(0)), values))
+        for site in run.get_trace(jnp.asarray(x)).values():
+            if site["type"] == "sample" and site["infer"].get("role") == "inducing":
+                found.append(moments_of(site["fn"]) is not None and not getattr(site["fn"], "given", ()))
+
+    jax.eval_shape(look, params)
+    return all(found) and not guide.summed
 
 
 def log_likelihood(

@@ -17,6 +17,7 @@ from ppl_dgp.guides import FullRank, Guide
 from ppl_dgp.kernels import RBF
 from ppl_dgp.models import mixture_of_functions
 from ppl_dgp.objectives import BlackBoxAlpha, PowerEP
+from ppl_dgp.predict import predict
 
 KEY = jax.random.PRNGKey(3)
 Y = np.array([0.3, 2.1, -0.7, 1.9])
@@ -185,3 +186,6 @@ def test_two_crossing_lines_are_told_apart():
     # one function cannot tell y = x from y = −x: its noise is the spread of y, about 1.2, and its density below e⁻¹
     assert fit.losses[0, -100:].mean() < 0.0
     assert np.all(np.sqrt(np.asarray(fit.params["likelihood/noise"])) < 0.15)
+    # a prediction is a mixture of both, however hidden layers are carried: ± 2 at x = 2
+    found = predict(KEY, program, guide, fit.params, jnp.array([[2.0], [0.0]]), propagation="moments")
+    assert found.variance[0, 0] > 2.0 and found.variance[1, 0] < 0.1
