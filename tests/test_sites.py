@@ -7,6 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax.scipy.stats import norm
+from numpyro import handlers
 from scipy import stats
 
 from ppl_dgp.fit import SiteWarning, fit_power_ep, power_ep
@@ -18,7 +19,7 @@ from ppl_dgp.likelihoods import Gaussian, Scalar
 from ppl_dgp.linalg import cholesky, inverse_lower
 from ppl_dgp.models import deep_gp
 from ppl_dgp.objectives import SiteEnergy, collapsed_energy
-from ppl_dgp.objectives.site_energy import Layer
+from ppl_dgp.objectives.site_energy import Layer, read_layer
 from ppl_dgp.objectives.sites import (
     Cavity,
     Rows,
@@ -358,6 +359,10 @@ def test_refusals_say_what_was_expected():
         fit_power_ep(KEY, classifier, GUIDE, X, LABELS, alpha=2.0)
     with pytest.raises(TypeError, match="expected those of a full-rank one"):
         fit_power_ep(KEY, classifier, Guide(classifier, inducing=Diagonal()), X, LABELS)
+    scaled, masked = (handlers.scale(classifier, 2.0), handlers.mask(classifier, jnp.arange(N) > 0))
+    for program, words in ((scaled, "found y scaled"), (masked, "found masked rows")):
+        with pytest.raises(ValueError, match=words):
+            jax.eval_shape(lambda p=program: read_layer(p, {}, X, LABELS).rows)
     deep = deep_gp((1,), 2)
     with pytest.raises(ValueError, match="expected the inducing outputs of one layer"):
         fit_power_ep(KEY, deep, Guide(deep), X, Y)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any, NamedTuple
 
 import jax
@@ -54,6 +55,16 @@ def read_layer(model: Callable[..., Any], params: Mapping[str, Array], *args: An
         )
     if mask_of(site["fn"]) is not True:
         raise ValueError("model: found masked rows, expected all to count; leave them out of x and y instead")
+    plates = {
+        each["name"]: each["args"][0] / len(each["value"])
+        for each in found.values()
+        if each["type"] == "plate"
+    }
+    expected = prod(plates[frame.name] for frame in site["cond_indep_stack"])
+    if site["scale"] is not None and not (
+        isinstance(site["scale"], int | float) and site["scale"] == expected
+    ):
+        raise ValueError("model: found y scaled, expected every row to count once; use fit_svi with PowerEP")
     marginal = emission.marginal
     offset = marginal.function.mean(marginal.rows)
     rows = Rows(
