@@ -259,7 +259,7 @@ def test_moments_that_would_be_wrong_are_refused():
         PowerEP(0.0, propagation="moments").loss(KEY, start, model, guide, X, Y)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.5])
+@pytest.mark.parametrize("alpha", [pytest.param(0.0, marks=pytest.mark.slow), 0.5])
 def test_draws_and_moments_agree_as_the_layers_become_certain(alpha):
     """T22: three layers whose functions and noise have hardly any variance: nothing is left to match."""
     model = deep_gp((2, 1), 4, inner_noise=1e-10)

@@ -1,6 +1,8 @@
 """α that changes as a fit goes on: every step's objective is that of its α."""
 
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
