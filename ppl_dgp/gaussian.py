@@ -169,7 +169,7 @@ def _kl_to_normal(q: InducingGaussian, p: dist.Independent) -> Array:
 
 
 def moments_of(distribution: dist.Distribution) -> Gaussian | None:
-    """Moments of a q(u) over (P, M), or None where the distribution is not a Gaussian known here.
+    """Moments of a q(u) over (P, M), or of rows (B, Q), or None where the distribution is not a Gaussian known here.
 
     Knows :class:`InducingGaussian`, a ``Normal`` over both axes, and a batch of ``MultivariateNormal`` per output.
     """
@@ -184,19 +184,4 @@ def moments_of(distribution: dist.Distribution) -> Gaussian | None:
     if isinstance(base, dist.MultivariateNormal):
         tril = jnp.broadcast_to(base.scale_tril, shape + shape[-1:])
         return Gaussian(jnp.broadcast_to(base.loc, shape), tril)
-    return None
-
-
-def local_moments(distribution: dist.Distribution) -> Gaussian | None:
-    """Moments of a Gaussian latent with a vector for each row, (B, Q); None of what is not Gaussian."""
-    shape = distribution.shape()
-    while isinstance(distribution, dist.ExpandedDistribution | dist.Independent):
-        distribution = distribution.base_dist
-    if len(shape) != 2:
-        return None
-    if isinstance(distribution, dist.Normal):
-        return Gaussian(jnp.broadcast_to(distribution.loc, shape), jnp.broadcast_to(distribution.scale, shape))
-    if isinstance(distribution, dist.MultivariateNormal):
-        scale = jnp.broadcast_to(distribution.scale_tril, (*shape, shape[1]))
-        return Gaussian(jnp.broadcast_to(distribution.loc, shape), scale)
     return None

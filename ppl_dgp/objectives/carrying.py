@@ -9,7 +9,7 @@ import jax
 from jaxtyping import Array
 from numpyro.primitives import Messenger
 
-from ppl_dgp.gaussian import local_moments, moments_of
+from ppl_dgp.gaussian import moments_of
 from ppl_dgp.gp import Carrying, Propagation, bare
 
 
@@ -107,7 +107,10 @@ class Carried(Messenger):
         if name not in self.store:
             q = self._distributions[name]
             own = getattr(bare(q), "moments", None)
-            moments = local_moments(q) if own is None else own(self.propagation[name])
+            if own is not None:
+                moments = own(self.propagation[name])
+            else:  # a plain latent, a vector for each row
+                moments = moments_of(q) if len(q.shape()) == 2 else None
             if moments is None:
                 raise TypeError(
                     f"propagation: found no moments of {name!r}; carry it as draws, or guide it by a rule that has them"

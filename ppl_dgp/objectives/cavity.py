@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
-from ppl_dgp.gaussian import Gaussian, InducingGaussian
+from ppl_dgp.gaussian import Gaussian, InducingGaussian, moments_of
 from ppl_dgp.gp import bare
 from ppl_dgp.linalg import inverse_lower, lower_inverse_root
 from ppl_dgp.tempering import Alpha, log1p_ratio, log_det_ratio
@@ -102,20 +102,15 @@ def _full(mean: Array, lower: Array, epsilon: Alpha) -> tuple[Array, Array, Arra
 def _gaussian(distribution: dist.Distribution) -> tuple[Array, Array] | None:
     """Mean (…, d), and deviations (…, d) or lower factors (…, d, d); None of what is not Gaussian."""
     inner, shape = bare(distribution), distribution.shape()
-    if isinstance(inner, InducingGaussian):
-        moments = inner.moments
-        if moments is None:
-            return None
-        if moments.factor is None:
-            return moments.mean, moments.scale
-        return moments.mean, jnp.linalg.cholesky(moments.covariance())
-    if isinstance(inner, dist.Normal):
-        return _floating(inner.loc, shape), _floating(inner.scale, shape)
-    if isinstance(inner, dist.MultivariateNormal):
-        return jnp.broadcast_to(inner.loc, shape), jnp.broadcast_to(inner.scale_tril, (*shape, shape[-1]))
     if isinstance(inner, dist.LowRankMultivariateNormal):
         return jnp.broadcast_to(inner.loc, shape), jnp.linalg.cholesky(inner.covariance_matrix)
-    return None
+    found = moments_of(inner)
+    if found is None:
+        return None
+    if found.factor is not None:
+        return found.mean, jnp.linalg.cholesky(found.covariance())
+    scale = found.scale
+    return _floating(found.mean, shape), _floating(scale, shape + scale.shape[found.mean.ndim :])
 
 
 def _floating(value: Any, shape: tuple[int, ...]) -> Array:

@@ -76,7 +76,7 @@ class ImportanceWeighted(AlphaDivergence):
         model_trace, guide_trace = particle.traces({})
         draws = {name: guide_trace[name]["value"] for name in structure.local_sites}
         # through p at draws that are held
-        fixed_model, fixed_guide = particle.traces(held(draws), still=True)
+        _, fixed_guide = particle.traces(held(draws), still=True)
         explicit = self._density(structure, particle.traces(held(draws))[0], fixed_guide)
         # through the draws, all densities held: the score term, reparameterised, weighs a draw's reach by 1 + αw, and
         # takes α of what it does to its own density away
