@@ -31,6 +31,7 @@ REACH = 9.0
 #: at α = 0 a peak further out than this has no weight that counts
 FAR = 4.0
 MODE_STEPS = 20
+NEWTON_STEPS = 6
 
 
 def deviation(variance: Rows) -> Rows:
@@ -148,17 +149,28 @@ def peaked_nodes(peak: Rows, width: Rows, number: int) -> Nodes:
     return stop_gradient(sign * z), stop_gradient(log_weights + log_normal(z))
 
 
-def panel_nodes(edges: Float[Array, "E *rows"], number: int) -> Nodes:
-    """Gauss–Legendre with ``number`` nodes in each of the panels between edges, which need not be sorted."""
-    edges = jnp.sort(jnp.clip(edges, -REACH, REACH), axis=0)
-    nodes, weights = np.polynomial.legendre.leggauss(number)
-    column = lambda a: jnp.asarray(a, edges.dtype).reshape((-1,) + (1,) * edges.ndim)  # noqa: E731
-    half = 0.5 * jnp.diff(edges, axis=0)
-    z = edges[:-1] + half * (column(nodes) + 1.0)
-    found = half * column(weights)
-    log_weights = jnp.where(found > 0.0, jnp.log(jnp.where(found > 0.0, found, 1.0)), -jnp.inf)
-    merged = (-1, *edges.shape[1:])
-    return stop_gradient(z.reshape(merged)), stop_gradient((log_weights + log_normal(z)).reshape(merged))
+def graded_nodes(begin: Rows, width: Rows, number: int) -> Nodes:
+    """Nodes for an integrand that is nothing below z = ``begin`` and has the coarser structure the further from it.
+
+    At a distance d from begin nothing is narrower than about max(width, d/12), and nothing narrower than 1 matters
+    elsewhere: the trapezoidal rule in t with dt/dz = 1/(width + d/12) + 1.
+
+    :param number: K; spacings are (12 log(1 + 18/(12 width)) + 18)/K of the structure's width at most, and the error
+        10⁻⁸ at spacings of 1, 10⁻⁵ at 1.3.
+    """
+    width, begin = jnp.minimum(width, 1.0), jnp.clip(begin, -REACH, REACH)
+    reach, a = REACH - begin, 12.0 * width
+    end = 12.0 * jnp.log1p(reach / a) + reach
+    t = end * _midpoints(number).reshape((number,) + (1,) * begin.ndim).astype(begin.dtype)
+    # Newton's method for u = log(1 + d/a) from above, where t is convex: it falls to the root and never passes it
+    u = jnp.minimum(t / 12.0, jnp.log1p(t / a))
+    for _ in range(NEWTON_STEPS):
+        grown = a * jnp.exp(u)
+        u = u - (12.0 * u + grown - a - t) / (12.0 + grown)
+    distance = a * jnp.expm1(u)
+    log_weights = jnp.log(end / number) - jnp.log(12.0 / (a + distance) + 1.0)
+    z = begin + distance
+    return stop_gradient(z), stop_gradient(log_weights + log_normal(z))
 
 
 @lru_cache(maxsize=64)
