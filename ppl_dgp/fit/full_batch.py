@@ -35,10 +35,6 @@ _unused = program.as_numpyro(optax.identity())  # SVI wants an optimiser to init
 _trace_elbo = Trace_ELBO()
 
 
-def no_latents(*args: Any, **kwargs: Any) -> None:
-    """The guide of a model whose only random sites are observed."""
-
-
 def fit_lbfgs(
     key: Shaped[jax.Array, "..."],
     model: Callable[..., Any],
@@ -99,10 +95,10 @@ def fit_lbfgs(
     init_key, loss_key = jax.random.split(key)
     dense = guide is None and len(x) >= THREADED_ROWS
     if guide is None:
-        guide = no_latents
+        guide = program.no_latents
         _check_no_latents(model, init_key, x, y)
     svi = SVI(model, guide, _unused, objective)
-    first = svi.optim.get_params(svi.init(init_key, x, y, init_params=start and dict(start)).optim_state)
+    first = svi.optim.get_params(program.initial_state(svi, init_key, x, y, start).optim_state)
     if not first:
         raise ValueError(
             "model and guide have no parameters, expected some to optimise; declare them by numpyro.param"
@@ -126,7 +122,7 @@ def fit_lbfgs(
     def result() -> Fit:
         params = kept.svi.constrain_fn(state["params"])
         stacked = {name: value[None] for name, value in params.items()}
-        stacked = finished(stacked, objective, model, guide, x, y)
+        stacked = finished(stacked, svi, x, y)
         about = {"model": model, "guide": guide, "objective": objective, "fingerprint": data}
         return assemble(stacked, losses[None], seconds=seconds(), compile_seconds=compile_seconds, **about)
 
@@ -225,8 +221,13 @@ def _build(svi: SVI) -> Callable[..., Any]:
 def _check_no_latents(
     model: Callable[..., Any], key: Shaped[Array, "..."], x: Float[Array, "N D"], y: Num[Array, "N P"]
 ) -> None:
-    sites = handlers.trace(handlers.seed(model, key)).get_trace(x, y).values()
-    latent = [site["name"] for site in sites if site["type"] == "sample" and not site["is_observed"]]
+    latent: list[str] = []
+
+    def look(key: Shaped[Array, "..."]) -> None:
+        sites = handlers.trace(handlers.seed(model, key)).get_trace(x, y).values()
+        latent.extend(site["name"] for site in sites if site["type"] == "sample" and not site["is_observed"])
+
+    jax.eval_shape(look, key)
     if latent:
         raise ValueError(
             f"guide is None and the model has the latent sites {', '.join(latent)}, expected none; "

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Num, Shaped
-from numpyro.infer import ELBO
+from numpyro.infer import ELBO, SVI
 
+from ppl_dgp.fit.program import build_finish, kept_program
 from ppl_dgp.objectives import Collapsed
 
 
@@ -66,15 +67,14 @@ def mean_loss(losses: Float[np.ndarray, "R steps"]) -> Float[np.ndarray, " R"]:
     return np.where(kept.any(axis=1), total / np.maximum(kept.sum(axis=1), 1), np.inf)
 
 
-def finished(
-    restart_params: Mapping[str, Array], objective: ELBO, model: Any, guide: Any, x: Array, y: Array
-) -> dict[str, Array]:
+def finished(restart_params: Mapping[str, Array], svi: SVI, x: Array, y: Array) -> dict[str, Array]:
     """The R stacked parameters, with those of the q(u) that a ``Collapsed`` objective has optimised away."""
-    if not isinstance(objective, Collapsed):
+    if not isinstance(svi.loss, Collapsed):
         return dict(restart_params)
     restarts = len(next(iter(restart_params.values())))
     each = [{name: value[r] for name, value in restart_params.items()} for r in range(restarts)]
-    ends = [objective.finish(one, model, guide, x, y) for one in each]
+    finish = kept_program(svi, build_finish).run
+    ends = [finish(one, x, y) for one in each]
     return {name: jnp.stack([end[name] for end in ends]) for name in ends[0]}
 
 

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Num, Shaped
 from numpyro.infer import SVI
 
 from ppl_dgp.fit import FitError, fit_lbfgs, fit_svi
+from ppl_dgp.fit.program import initial_state
 from ppl_dgp.fit.result import checked_data
 from ppl_dgp.fit.session import one_blas_thread
 from ppl_dgp.guides import DoublyStochastic, Guide
@@ -152,7 +153,7 @@ class Stream:
         self, key: Shaped[Array, "..."], x: Float[Array, "B D"], y: Num[Array, "B P"]
     ) -> dict[str, Array]:
         svi = SVI(self.model, self.guide, _unused, self.objective)
-        state = svi.init(key, x, y, init_params=dict(self.params))
+        state = initial_state(svi, key, x, y, self.params)
         return dict(svi.get_params(state))
 
     def _fit(
