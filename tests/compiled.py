@@ -1,0 +1,30 @@
+"""Objectives compiled before they are evaluated once: operation by operation they take several times as long."""
+
+from typing import Any
+
+import jax
+import numpyro
+from jax import Array
+from numpyro.infer import SVI, Trace_ELBO
+
+from ppl_dgp.fit.program import initial_state
+
+KEY = jax.random.PRNGKey(0)
+
+
+def initial(key: Array, model: Any, guide: Any, x: Array, y: Array) -> dict[str, Array]:
+    """The constrained parameters that a fit starts from."""
+    svi = SVI(model, guide, numpyro.optim.Adam(0.1), Trace_ELBO())
+    return dict(svi.get_params(initial_state(svi, key, x, y)))
+
+
+def loss(
+    objective: Any, params: dict[str, Array], model: Any, guide: Any, *args: Any, key: Array = KEY
+) -> float:
+    """``objective.loss`` at parameters."""
+    return float(jax.jit(lambda values: objective.loss(key, values, model, guide, *args))(params))
+
+
+def refuse(objective: Any, params: dict[str, Array], model: Any, guide: Any, *args: Any) -> None:
+    """``objective.loss`` without numbers, for errors that do not wait for them."""
+    jax.eval_shape(lambda values: objective.loss(KEY, values, model, guide, *args), params)
