@@ -10,6 +10,7 @@ from numpyro import handlers
 from numpyro.infer import SVI
 from numpyro.infer.autoguide import AutoLowRankMultivariateNormal, AutoNormal
 
+from ppl_dgp.fit.program import initial_state
 from ppl_dgp.gaussian import InducingGaussian
 from ppl_dgp.guides import DoublyStochastic, FullRank, Guide, LayerChain, MomentMatched
 from ppl_dgp.models import deep_gp, sparse_gp_regression
@@ -101,7 +102,7 @@ def layer():
     guide = Guide(model, inducing=FullRank())
     x, y = jnp.asarray(X), jnp.asarray(Y_COLUMN)
     svi = SVI(model, guide, numpyro.optim.Adam(0.01), PowerEP(0.0))
-    params = svi.get_params(svi.init(KEY, x, y))
+    params = svi.get_params(initial_state(svi, KEY, x, y))
     params["gp/inducing"] = x
     k = np.exp(-0.5 * (X - X.T) ** 2) + 1e-10 * np.eye(6)
     noise = float(params["likelihood/noise"])
@@ -168,7 +169,7 @@ def test_a_deep_gp_tends_to_its_bound(rule):
     guide = Guide(model, hidden=rule)
     x, y = jnp.asarray(X), jnp.asarray(Y_COLUMN)
     svi = SVI(model, guide, numpyro.optim.Adam(0.01), PowerEP(0.0))
-    params = svi.get_params(svi.init(KEY, x, y))
+    params = svi.get_params(initial_state(svi, KEY, x, y))
     params = {name: value + (0.1 if name.endswith("u_loc") else 0.0) for name, value in params.items()}
     value = jax.jit(
         lambda alpha: -ApproximatePowerEP(lambda _: alpha, 4).at_step(0).loss(KEY, params, model, guide, x, y)

@@ -12,6 +12,7 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 from ppl_dgp.fit import fit_svi
+from ppl_dgp.fit.program import initial_state
 from ppl_dgp.gp import data_plate, sparse_gp
 from ppl_dgp.guides import FullRank, Guide
 from ppl_dgp.kernels import RBF
@@ -148,7 +149,7 @@ def test_mixture_of_functions_against_its_formula(mixture, alpha):
     x, y = jnp.asarray(X), jnp.asarray(TWO)
     objective = BlackBoxAlpha(alpha, 1)
     state = SVI(program, guide, numpyro.optim.Adam(0.01), objective)
-    params = state.get_params(state.init(KEY, x, y))
+    params = state.get_params(initial_state(state, KEY, x, y))
     params["gp/u_loc"] = 0.5 * jax.random.normal(KEY, (2, 4))
     params["mixture/weights"] = jnp.asarray([0.3, 0.7])
     found = -objective.loss(KEY, params, program, guide, x, y)
