@@ -93,8 +93,13 @@ def class_table(name: str, number: int, data: Path) -> tuple[np.ndarray, ...]:
         x, new, y, target = train_test_split(x, y, test_size=0.2, random_state=number, stratify=y)
     else:
         found = np.load(data / "classification" / f"{name}.npz")
-        train, test = (np.atleast_2d(found[part])[number] for part in ("train", "test"))
         labels = np.unique(found["y"], return_inverse=True)[1].reshape(-1)
+        splits = [np.atleast_2d(found[part]) for part in ("train", "test")]
+        if number < len(splits[0]):
+            train, test = (part[number] for part in splits)
+        else:  # another one of the same sizes
+            rows, share = np.arange(len(labels)), splits[1].shape[1] / len(labels)
+            train, test = train_test_split(rows, test_size=share, random_state=number, stratify=labels)
         x, new, y, target = found["X"][train], found["X"][test], labels[train], labels[test]
     units = Standardiser.fit(np.asarray(x, float))
     return units.transform(x), y[:, None].astype(float), units.transform(new), target[:, None].astype(float)
@@ -126,7 +131,17 @@ def classification(options: argparse.Namespace) -> None:
                         continue
                     key, began = jax.random.key(number), perf_counter()
                     if method == "tied":
-                        fit = fit_svi(key, model, guide, ApproximatePowerEP(alpha, 1), x, y, steps=1500)
+                        objective = ApproximatePowerEP(alpha, 1)
+                        fit = fit_svi(
+                            key,
+                            model,
+                            guide,
+                            objective,
+                            x,
+                            y,
+                            steps=1500,
+                            batch_size=300 if len(x) > 1000 else None,
+                        )
                     else:
                         fit = fit_power_ep(
                             key,

@@ -5,16 +5,17 @@ from typing import Any
 import jax
 import numpyro
 from jax import Array
-from numpyro.infer import SVI, Trace_ELBO
+from numpyro.infer import SVI
 
 from ppl_dgp.fit.program import initial_state
+from ppl_dgp.objectives import PowerEP
 
 KEY = jax.random.PRNGKey(0)
 
 
 def initial(key: Array, model: Any, guide: Any, x: Array, y: Array) -> dict[str, Array]:
     """The constrained parameters that a fit starts from."""
-    svi = SVI(model, guide, numpyro.optim.Adam(0.1), Trace_ELBO())
+    svi = SVI(model, guide, numpyro.optim.Adam(0.1), PowerEP())
     return dict(svi.get_params(initial_state(svi, key, x, y)))
 
 

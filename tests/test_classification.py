@@ -268,7 +268,11 @@ def test_bound_of_a_sparse_classifier_is_below_the_evidence():
     assert found[0.0] > evidence - 0.05
 
 
-@pytest.mark.parametrize("likelihood", ["student-t", "laplace", "negative-binomial", "bernoulli"])
+@pytest.mark.parametrize(
+    "likelihood",
+    ["student-t", "bernoulli"]
+    + [pytest.param(name, marks=pytest.mark.slow) for name in ("laplace", "negative-binomial")],
+)
 def test_regression_under_another_likelihood_starts(likelihood):
     y = TWO if likelihood in ("bernoulli", "negative-binomial") else np.sin(X[:, 0])
     fit = fitted(sparse_gp_regression(4, likelihood=likelihood), y, steps=20)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import pytest
+from compiled import initial, loss
 from numpyro import handlers
 from numpyro.infer import Trace_ELBO
 from scipy import optimize, stats
@@ -25,8 +26,7 @@ Y = jnp.stack([jnp.sin(2 * X[:, 0]), X[:, 1] ** 2], 1)
 
 def started(model, x=X, y=Y, **options):
     guide = Guide(model, **options)
-    sites = handlers.trace(handlers.seed(guide, KEY)).get_trace(x, y)
-    return guide, {name: site["value"] for name, site in sites.items() if site["type"] == "param"}
+    return guide, initial(KEY, model, guide, x, y)
 
 
 def compiled(objective, model, guide):
@@ -56,39 +56,36 @@ def test_noise_given_per_row_follows_the_minibatch():
     index = jnp.array([5, 2])
     full = PowerEP(0.0)
     parts = [
-        full.loss(KEY, params, model, guide, X[i], Y[i], index=i, size=7) for i in (index, jnp.arange(7))
+        jax.jit(lambda i: full.loss(KEY, params, model, guide, X[i], Y[i], index=i, size=7))(i)
+        for i in (index, jnp.arange(7))
     ]
     alone = sparse_gp_regression(3, num_outputs=2, noise=noise[index], train_inducing=False)
-    kl = -full.loss(KEY, params, sparse_gp_regression(3, num_outputs=2, noise=1e12), guide, X, Y)
+    kl = -loss(full, params, sparse_gp_regression(3, num_outputs=2, noise=1e12), guide, X, Y)
     constant = -0.5 * 14 * jnp.log(2 * jnp.pi * 1e12)
     # at infinite noise only the constant and the KL are left, and q(u) = p(u) has none
     assert float(kl - constant) == pytest.approx(0.0, abs=1e-6)
-    here = full.loss(KEY, params, alone, Guide(alone), X[index], Y[index])
-    assert float(parts[0]) == pytest.approx(3.5 * float(here), rel=1e-9)
+    here = loss(full, params, alone, Guide(alone), X[index], Y[index])
+    assert float(parts[0]) == pytest.approx(3.5 * here, rel=1e-9)
 
 
 def test_columns_are_independent_given_the_kernel():
     both = sparse_gp_regression(3, num_outputs=2, noise=0.1)
     one = sparse_gp_regression(3, noise=0.1)
     guide, params = started(both)
-    parts = [Collapsed().loss(KEY, params, one, Guide(one), X, Y[:, p]) for p in range(2)]
-    assert float(Collapsed().loss(KEY, params, both, guide, X, Y)) == pytest.approx(
-        float(sum(parts)), rel=1e-12
-    )
+    parts = [loss(Collapsed(), params, one, Guide(one), X, Y[:, p]) for p in range(2)]
+    assert loss(Collapsed(), params, both, guide, X, Y) == pytest.approx(sum(parts), rel=1e-12)
     exact = exact_gp_regression(noise=0.1)
     values = {"gp/variance": jnp.array(1.2), "gp/lengthscale": jnp.array([0.8, 1.1])}
-    loss = lambda y: float(Trace_ELBO().loss(KEY, values, exact, lambda x, y: None, X, y))  # noqa: E731
-    assert loss(Y) == pytest.approx(loss(Y[:, 0]) + loss(Y[:, 1]), rel=1e-12)
+    of = lambda y: loss(Trace_ELBO(), values, exact, lambda x, y: None, X, y)  # noqa: E731
+    assert of(Y) == pytest.approx(of(Y[:, 0]) + of(Y[:, 1]), rel=1e-12)
 
 
 def test_zero_layers_are_a_sparse_gp():
     deep, sparse = deep_gp((), 3, num_outputs=2), sparse_gp_regression(3, num_outputs=2)
     guide, params = started(sparse)
     renamed = {name.replace("gp/", "layer1/"): value for name, value in params.items()}
-    expected = PowerEP(0.5).loss(KEY, params, sparse, guide, X, Y)
-    assert float(PowerEP(0.5).loss(KEY, renamed, deep, Guide(deep), X, Y)) == pytest.approx(
-        float(expected), rel=1e-12
-    )
+    expected = loss(PowerEP(0.5), params, sparse, guide, X, Y)
+    assert loss(PowerEP(0.5), renamed, deep, Guide(deep), X, Y) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.slow

@@ -41,7 +41,7 @@ def test_the_objective_of_a_step_is_that_of_its_alpha(kind):
     annealed = kind(ANNEALED, 2)
     static_loss = lambda objective, p: objective.loss(KEY, p, *about[1:])  # noqa: E731
     value = jax.jit(jax.value_and_grad(lambda p, step: annealed.at_step(step).loss(KEY, p, *about[1:])))
-    for step in (0, 3, 10):
+    for step in (0, 3):
         found, slope = value(params, step)
         wanted, slopes = jax.jit(jax.value_and_grad(partial(static_loss, kind(step / 10, 2))))(params)
         np.testing.assert_allclose(found, wanted, rtol=1e-9)
