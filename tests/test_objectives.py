@@ -158,7 +158,9 @@ def started(model, rule):
     return guide, initial(KEY, model, guide, X, Y)
 
 
-@pytest.mark.parametrize("objective", [PowerEP(0.0, 4000), PowerEP(0.5, 4000)], ids=repr)
+@pytest.mark.parametrize(
+    "objective", [PowerEP(0.0, 4000), pytest.param(PowerEP(0.5, 4000), marks=pytest.mark.slow)], ids=repr
+)
 def test_linear_gaussian_limit(objective):
     """Evidence known; each rule at its best q(h), known too, stays below it, and in order."""
     model, noise = layers(1e-12), 0.2
@@ -187,7 +189,11 @@ def test_linear_gaussian_limit(objective):
         assert abs(values["plain"] - expected) < 4 * 2.5 / 4000**0.5
 
 
-@pytest.mark.parametrize("objective", [PowerEP(0.0, 2), PowerEP(0.6, 2), BlackBoxAlpha(0.6, 2)], ids=repr)
+@pytest.mark.parametrize(
+    "objective",
+    [pytest.param(PowerEP(0.0, 2), marks=pytest.mark.slow), PowerEP(0.6, 2), BlackBoxAlpha(0.6, 2)],
+    ids=repr,
+)
 def test_minibatches_average_to_the_full_batch(objective):
     """One layer has no draws at hand, so that losses and gradients of all minibatches average to those of all rows."""
     model = layers(0.8, depth=1)

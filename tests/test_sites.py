@@ -96,7 +96,9 @@ def converged(likelihood, rows, alpha, sequential=False, damping=1.0, sweeps=200
 
 def energy(likelihood, rows, sites, alpha):
     return float(
-        jax.jit(lambda rows, sites: sites_energy(tempered(likelihood, alpha), rows, sites, alpha))(rows, sites)
+        jax.jit(lambda rows, sites: sites_energy(tempered(likelihood, alpha), rows, sites, alpha))(
+            rows, sites
+        )
     )
 
 
@@ -110,7 +112,10 @@ def log_power(y, mean, variance, alpha):
     return np.log((WEIGHTS / np.sqrt(np.pi) * np.exp(alpha * stats.norm.logcdf(y * f))).sum())
 
 
-@pytest.mark.parametrize("alpha, sequential", [(0.3, True), (0.5, False), (1.0, True), (0.0, False)])
+@pytest.mark.parametrize(
+    "alpha, sequential",
+    [pytest.param(0.3, True, marks=pytest.mark.slow), (0.5, False), (1.0, True), (0.0, False)],
+)
 def test_sites_of_gaussian_data_are_the_closed_form(alpha, sequential):
     """g = y − m and variance αD + s², with noise per row, a mean and two outputs; the energy is the collapsed one."""
     noise = jnp.asarray(RANDOM.uniform(0.1, 0.5, size=(N, 1)))
