@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import optax
 import pytest
 from compiled import initial, loss
 from numpyro import handlers
@@ -129,6 +130,15 @@ def test_alpha_outside_its_range(kind, bad):
         kind("half")
     with pytest.raises(ValueError, match="num_particles"):
         kind(0.5, 0)
+
+
+def test_objectives_are_equal_by_what_they_are():
+    """Fits of equal ones share a program."""
+    schedule = optax.linear_schedule(0.0, 1.0, 10)
+    for made in (lambda: PowerEP(0.5, 4), lambda: BlackBoxAlpha(schedule), lambda: PowerEP(propagation="moments")):
+        assert made() == made() and hash(made()) == hash(made())
+    different = [PowerEP(0.5, 4), PowerEP(0.5), BlackBoxAlpha(0.5, 4), PowerEP(schedule), PowerEP(0.4, 4)]
+    assert len({*different}) == len(different) and PowerEP(0.5) != "PowerEP"
 
 
 X = jnp.linspace(-1.0, 1.2, 4)[:, None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -101,6 +101,16 @@ class AlphaDivergence(ELBO):
     def __repr__(self) -> str:
         alpha = "schedule" if self.schedule is not None else f"{self.alpha:g}"
         return f"{type(self).__name__}(alpha={alpha}, num_particles={self.num_particles})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self._settings() == cast("AlphaDivergence", other)._settings()
+
+    def __hash__(self) -> int:
+        return hash((type(self), tuple(sorted(self._settings().items()))))
+
+    def _settings(self) -> dict[str, Any]:
+        """What makes two objectives the same, so that fits of equal ones share a program; NaN equals nothing."""
+        return {**vars(self), "alpha": self.alpha if self.schedule is None else None}
 
     def at_step(self: Own, step: Any) -> Own:
         """This objective with the α that its schedule has at a step; itself where α is a number."""
