@@ -49,15 +49,15 @@ CHANGED = HYPER | {
 }
 
 
+_energies = {}
+
+
 def energy(objective, params, x, y, model=STREAMED, guide=GUIDE):
     # equal objectives share a program
     name = repr(objective), id(model)
     if name not in _energies:
         _energies[name] = jax.jit(lambda p, x, y: -objective.loss(KEY, p, model, guide, x, y))
     return float(_energies[name](params, x, y))
-
-
-_energies = {}
 
 
 @partial(jax.jit, static_argnums=0)
