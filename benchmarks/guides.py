@@ -223,7 +223,9 @@ def main() -> None:
     runner.add_argument("--depths", default="2,3")
     runner.add_argument("--seeds", default="0,1,2")
     runner.add_argument("--inducing", default=",".join(["full-rank", *OTHER_INDUCING]))
-    runner.add_argument("--without", default="", help="hidden rules that are left out, such as nested-compression")
+    runner.add_argument(
+        "--without", default="", help="hidden rules that are left out, such as nested-compression"
+    )
     runner.set_defaults(main=run)
     commands.add_parser("page").set_defaults(main=page)
     options = parser.parse_args()

@@ -7,7 +7,6 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 
-from ppl_dgp.fit.program import initial_state
 from ppl_dgp.gaussian import InducingGaussian
 from ppl_dgp.gp import data_plate, sparse_gp
 from ppl_dgp.guides import Conditional, DoublyStochastic, Guide, MeanField
@@ -111,7 +110,7 @@ def test_one_sample_of_a_deep_gp_is_its_elbo(rule):
     approximation = Guide(program, hidden=rule)
     x, y = jnp.asarray(np.linspace(-1.0, 1.0, 4)[:, None]), jnp.asarray([[0.1], [0.5], [-0.2], [0.3]])
     svi = numpyro.infer.SVI(program, approximation, numpyro.optim.Adam(0.01), PowerEP(0.0))
-    params = svi.get_params(initial_state(svi, KEY, x, y))
+    params = jax.jit(lambda: svi.get_params(svi.init(KEY, x, y)))()
     params["layer1/u_scale"] = 30.0 * params["layer1/u_scale"]
     about = params, program, approximation, x, y
     elbo, error = mean_and_error(PowerEP(0.0), *about)

@@ -13,7 +13,6 @@ from numpyro.distributions.kl import kl_divergence
 from numpyro.infer import SVI, Trace_ELBO
 from scipy import stats
 
-from ppl_dgp.fit.program import initial_state
 from ppl_dgp.guides import (
     AcrossOutputs,
     Conditional,
@@ -54,7 +53,7 @@ def started(rule, hidden=OWN):
     """A guide and parameters that are nowhere special."""
     guide = Guide(MODEL, hidden=hidden, inducing=rule)
     svi = SVI(MODEL, guide, numpyro.optim.Adam(0.1), Trace_ELBO())
-    params = svi.get_params(initial_state(svi, KEY, X, Y))
+    params = jax.jit(lambda: svi.get_params(svi.init(KEY, X, Y)))()
     moved = {}
     for position, (name, value) in enumerate(sorted(params.items())):
         step = 0.3 * jax.random.normal(jax.random.fold_in(KEY, position), jnp.shape(value), value.dtype)

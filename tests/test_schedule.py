@@ -12,7 +12,6 @@ import pytest
 from numpyro.infer import SVI
 
 from ppl_dgp.fit import fit_svi
-from ppl_dgp.fit.program import initial_state
 from ppl_dgp.guides import Conditional, Guide
 from ppl_dgp.models import deep_gp, sparse_gp_regression
 from ppl_dgp.objectives import ApproximatePowerEP, BlackBoxAlpha, ImportanceWeighted, PowerEP
@@ -36,7 +35,7 @@ def test_the_objective_of_a_step_is_that_of_its_alpha(kind):
     model = sparse_gp_regression(4)
     guide = Guide(model)
     svi = SVI(model, guide, numpyro.optim.Adam(0.01), PowerEP(0.0))
-    params = svi.get_params(initial_state(svi, KEY, jnp.asarray(X), jnp.asarray(Y)))
+    params = jax.jit(lambda: svi.get_params(svi.init(KEY, jnp.asarray(X), jnp.asarray(Y))))()
     about = params, model, guide, jnp.asarray(X), jnp.asarray(Y)
     annealed = kind(ANNEALED, 2)
     static_loss = lambda objective, p: objective.loss(KEY, p, *about[1:])  # noqa: E731

@@ -35,6 +35,10 @@ _unused = program.as_numpyro(optax.identity())  # SVI wants an optimiser to init
 _trace_elbo = Trace_ELBO()
 
 
+def no_latents(*args: Any, **kwargs: Any) -> None:
+    """The guide of a model whose only random sites are observed."""
+
+
 def fit_lbfgs(
     key: Shaped[jax.Array, "..."],
     model: Callable[..., Any],
@@ -95,10 +99,10 @@ def fit_lbfgs(
     init_key, loss_key = jax.random.split(key)
     dense = guide is None and len(x) >= THREADED_ROWS
     if guide is None:
-        guide = program.no_latents
+        guide = no_latents
         _check_no_latents(model, init_key, x, y)
     svi = SVI(model, guide, _unused, objective)
-    first = svi.optim.get_params(program.initial_state(svi, init_key, x, y, start).optim_state)
+    first = svi.optim.get_params(svi.init(init_key, x, y, init_params=start and dict(start)).optim_state)
     if not first:
         raise ValueError(
             "model and guide have no parameters, expected some to optimise; declare them by numpyro.param"

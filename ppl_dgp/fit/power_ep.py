@@ -105,7 +105,7 @@ def fit_power_ep(
     adam = program.adam(learning_rate)
     svi = SVI(model, guide, program.as_numpyro(adam), objective)
     given = None if start is None else dict(start)
-    first = svi.optim.get_params(program.initial_state(svi, init_key, x, y, given).optim_state)
+    first = svi.optim.get_params(svi.init(init_key, x, y, init_params=given).optim_state)
     site = _checked_site(model, svi.constrain_fn(first), settings, x, y)
     kept = program.kept_program(svi, build_run, settings, adam, batch_size is not None)
     ending = program.kept_program(svi, build_end, settings.alpha)

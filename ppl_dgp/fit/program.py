@@ -8,7 +8,7 @@ result.
 import copy
 import operator
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -19,13 +19,10 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, Num, Shaped, UInt
 from numpyro.infer import SVI
-from numpyro.infer.svi import SVIState
 from numpyro.optim import optax_to_numpyro
 
-from ppl_dgp.guides import Guide
-
 PROGRAMS_KEPT = (
-    48  # three of each fit; beyond these the least recently used is dropped, and with it its model and guide
+    48  # up to three of each fit; beyond these the least recently used is dropped, and with it its model and guide
 )
 
 
@@ -69,41 +66,6 @@ def kept_program(svi: SVI, build: Callable[..., Callable[..., Any]], *settings: 
     while len(_kept) > PROGRAMS_KEPT:
         _kept.popitem(last=False)
     return kept
-
-
-def no_latents(*args: Any, **kwargs: Any) -> None:
-    """The guide of a model whose only random sites are observed."""
-
-
-def initial_state(
-    svi: SVI,
-    key: Shaped[Array, "..."],
-    x: Float[Array, "N D"],
-    y: Num[Array, "N P"],
-    start: Mapping[str, Any] | None = None,
-) -> SVIState:
-    """`svi.init(key, x, y, init_params=start)`, compiled and kept: operation by operation it takes five times as long.
-
-    A run without numbers comes first. It gives `svi` its transforms and refuses, the data being at hand, what cannot
-    be used. Guides that may remember their initialisation, as NumPyro's AutoGuides do, are not compiled, nor are
-    initial values that are computed outside JAX.
-    """
-    given = None if start is None else dict(start)
-    if not (isinstance(svi.guide, Guide) or svi.guide is no_latents):
-        return svi.init(key, x, y, init_params=given)
-    try:
-        jax.eval_shape(lambda key: svi.init(key, x, y, init_params=given), key)
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(svi.constrain_fn.args[0])):
-            return svi.init(key, x, y, init_params=given)
-        return kept_program(svi, _build_initial).run(key, x, y, given)
-    except jax.errors.JAXTypeError:
-        return svi.init(key, x, y, init_params=given)
-
-
-def _build_initial(svi: SVI) -> Callable[..., SVIState]:
-    # a copy, whose transforms may be those of a trace
-    inside = copy.copy(svi)
-    return jax.jit(lambda key, x, y, given: inside.init(key, x, y, init_params=given))
 
 
 def build_finish(svi: SVI) -> Callable[..., dict[str, Array]]:

@@ -14,7 +14,6 @@ from jaxtyping import Array, Float, Num, Shaped
 from numpyro.infer import SVI
 
 from ppl_dgp.fit import FitError, fit_lbfgs, fit_svi
-from ppl_dgp.fit.program import initial_state
 from ppl_dgp.fit.result import checked_data
 from ppl_dgp.fit.session import one_blas_thread
 from ppl_dgp.guides import DoublyStochastic, Guide
@@ -153,7 +152,7 @@ class Stream:
         self, key: Shaped[Array, "..."], x: Float[Array, "B D"], y: Num[Array, "B P"]
     ) -> dict[str, Array]:
         svi = SVI(self.model, self.guide, _unused, self.objective)
-        state = initial_state(svi, key, x, y, self.params)
+        state = svi.init(key, x, y, init_params=dict(self.params))
         return dict(svi.get_params(state))
 
     def _fit(
