@@ -223,6 +223,7 @@ def test_arviz_holds_a_model_of_classes(three):
     assert np.isfinite(log_likelihood).all() and (log_likelihood < 0.0).all()
 
 
+@pytest.mark.slow
 def test_two_classes_deep():
     model = deep_gp_classification(2, (1,), 6)
     fit = fitted(model, TWO, hidden=DoublyStochastic())
@@ -270,8 +271,8 @@ def test_bound_of_a_sparse_classifier_is_below_the_evidence():
 
 @pytest.mark.parametrize(
     "likelihood",
-    ["student-t", "bernoulli"]
-    + [pytest.param(name, marks=pytest.mark.slow) for name in ("laplace", "negative-binomial")],
+    ["student-t"]
+    + [pytest.param(name, marks=pytest.mark.slow) for name in ("bernoulli", "laplace", "negative-binomial")],
 )
 def test_regression_under_another_likelihood_starts(likelihood):
     y = TWO if likelihood in ("bernoulli", "negative-binomial") else np.sin(X[:, 0])

@@ -194,6 +194,7 @@ def test_fit_runs_with_every_rule(
         assert np.isfinite(found[figure])
 
 
+@pytest.mark.slow
 def test_no_test_rows_give_null_figures(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

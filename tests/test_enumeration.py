@@ -177,6 +177,7 @@ def test_mixture_of_functions_against_its_formula(mixture, alpha):
     assert found == pytest.approx(float(expected), abs=1e-6)
 
 
+@pytest.mark.slow
 def test_two_crossing_lines_are_told_apart():
     random = np.random.default_rng(0)
     x = random.uniform(-2.0, 2.0, (120, 1))

@@ -149,6 +149,7 @@ def test_the_rate_may_be_a_schedule():
         np.testing.assert_allclose(*(ravel_pytree(each)[0] for each in (found, expected)), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_minibatches_restarts_and_checkpoints(table, tmp_path):
     def fit(steps, **settings):
         optimizer = natural_adam(0.2, 0.02)
