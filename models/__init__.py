@@ -1,17 +1,27 @@
 """The zoo: generative models as NumPyro programs."""
 
 from ppl_dgp.models.classification import deep_gp_classification, sparse_gp_classification
+from ppl_dgp.models.conditioned_gplvm import conditioned_gplvm, dynamical_gplvm
 from ppl_dgp.models.deep_gp import deep_gp
+from ppl_dgp.models.deep_gplvm import deep_gplvm, latent_input_gp
 from ppl_dgp.models.gp_regression import exact_gp_regression, sparse_gp_regression
+from ppl_dgp.models.gplvm import gplvm
 from ppl_dgp.models.heteroscedastic import deep_heteroscedastic_gp, sparse_heteroscedastic_gp
 from ppl_dgp.models.mixture import mixture_of_functions
+from ppl_dgp.models.shared_gplvm import shared_gplvm
 
 __all__ = [
+    "conditioned_gplvm",
     "deep_gp",
     "deep_gp_classification",
+    "deep_gplvm",
     "deep_heteroscedastic_gp",
+    "dynamical_gplvm",
     "exact_gp_regression",
+    "gplvm",
+    "latent_input_gp",
     "mixture_of_functions",
+    "shared_gplvm",
     "sparse_gp_classification",
     "sparse_gp_regression",
     "sparse_heteroscedastic_gp",

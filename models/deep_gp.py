@@ -13,6 +13,7 @@ layers have linear means (identity, padded, or leading right-singular vectors; e
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -22,7 +23,7 @@ from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
 from ppl_dgp.gaussian import Gaussian
-from ppl_dgp.gp import carry, data_plate, sparse_gp
+from ppl_dgp.gp import Marginal, SparseGP, carry, data_plate, sparse_gp
 from ppl_dgp.kernels import RBF, Kernel
 from ppl_dgp.means import Linear, layer_map
 from ppl_dgp.models.observation import Observed, checked_observed, emission, observed_by
@@ -60,39 +61,86 @@ def deep_gp(
     :raises ValueError: for a width below 1, an unknown likelihood, targets it cannot have, or where shapes do not fit.
     """
     observed = checked_observed(likelihood, noise)
-    widths = tuple(widths)
-    for width in widths:
-        if width < 1:
-            raise ValueError(f"widths: found {width}, expected at least 1 output per hidden layer")
+    widths = checked_widths(widths)
 
     def model(x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None) -> Any:
         y = as_columns(x, y, num_outputs)
         given = observed_by(observed, y)
-        functions, noises = [], []
-        pushed = x  # the rows pushed through the linear means: where each layer's inducing inputs start
-        for layer, width in enumerate((*widths, given.num_functions(num_outputs)), start=1):
-            name, last = f"layer{layer}", layer > len(widths)
-            inducing = inducing_inputs(name, pushed, num_inducing, train_inducing)
-            k = kernel_parameters(name, kernel, pushed.shape[1])
-            mean = None if last else Linear(_linear_map(name, pushed, width))
-            scale = 1.0 if last else INNER_SCALE
-            f = sparse_gp(name, k, inducing, width, mean=mean, initial_scale=scale, jitter=jitter)
-            functions.append(f)
-            if mean is not None:
-                pushed = mean(pushed)
-                positive = constraints.softplus_positive
-                noises.append(numpyro.param(f"{name}/noise", jnp.asarray(inner_noise), constraint=positive))
-
+        through = layers(
+            x,
+            widths,
+            given.num_functions(num_outputs),
+            kernel=kernel,
+            num_inducing=num_inducing,
+            inner_noise=inner_noise,
+            train=train_inducing,
+            jitter=jitter,
+        )
         with data_plate(size or x.shape[0], index, subsample_size) as rows:
             if subsample_size is not None:
                 x, y, index = x[rows], None if y is None else y[rows], rows
-            h: Array | Gaussian = x
-            for layer, (f, variance) in enumerate(zip(functions[:-1], noises, strict=True), start=1):
-                site = f"layer{layer}/h"
-                h = carry(site, numpyro.sample(site, f(h).noisy(variance), infer={"role": "hidden"}))
-            return numpyro.sample("y", emission(functions[-1](h), given, index, y is not None), obs=y)
+            return numpyro.sample("y", emission(through(x), given, index, y is not None), obs=y)
 
     return model
+
+
+@dataclass(frozen=True, eq=False)
+class Layers:
+    """The functions of a deep GP with the noises of its hidden layers; called within the data plate."""
+
+    functions: tuple[SparseGP, ...]
+    noises: tuple[Array, ...]
+
+    def __call__(self, h: Float[Array, "B D"] | Gaussian) -> Marginal:
+        """Sample the hidden layers ``layer1/h``, …, from inputs h; gives the last function's marginal."""
+        for layer, (f, variance) in enumerate(zip(self.functions, self.noises, strict=False), start=1):
+            site = f"layer{layer}/h"
+            h = carry(site, numpyro.sample(site, f(h).noisy(variance), infer={"role": "hidden"}))
+        return self.functions[-1](h)
+
+
+def layers(
+    rows: Float[Array, "N D"],
+    widths: Sequence[int],
+    num_functions: int,
+    *,
+    kernel: Callable[..., Kernel] | Composed,
+    num_inducing: int,
+    inner_noise: float = 1e-2,
+    train: bool = True,
+    lengthscale: Float[Array, " D"] | None = None,
+    jitter: float | None = None,
+) -> Layers:
+    """Sample the functions ``layer1/u``, …: hidden ones with linear means, the last with none.
+
+    :param rows: inputs that initialise the inducing inputs and the linear maps.
+    :param widths: outputs of each hidden layer.
+    :param num_functions: outputs of the last.
+    :param inner_noise: where the learnt noise variances of hidden layers start.
+    :param lengthscale: where the first layer's lengthscales start; 1 if not given.
+    """
+    functions, noises = [], []
+    pushed = rows  # the rows pushed through the linear means: where each layer's inducing inputs start
+    for layer, width in enumerate((*widths, num_functions), start=1):
+        name, last = f"layer{layer}", layer > len(widths)
+        inducing = inducing_inputs(name, pushed, num_inducing, train)
+        k = kernel_parameters(name, kernel, pushed.shape[1], lengthscale if layer == 1 else None)
+        mean = None if last else Linear(_linear_map(name, pushed, width))
+        scale = 1.0 if last else INNER_SCALE
+        functions.append(sparse_gp(name, k, inducing, width, mean=mean, initial_scale=scale, jitter=jitter))
+        if mean is not None:
+            pushed = mean(pushed)
+            positive = constraints.softplus_positive
+            noises.append(numpyro.param(f"{name}/noise", jnp.asarray(inner_noise), constraint=positive))
+    return Layers(tuple(functions), tuple(noises))
+
+
+def checked_widths(widths: Sequence[int]) -> tuple[int, ...]:
+    """The widths of hidden layers. Raises ValueError for one below 1."""
+    for width in widths:
+        if width < 1:
+            raise ValueError(f"widths: found {width}, expected at least 1 output per hidden layer")
+    return tuple(widths)
 
 
 def _linear_map(name: str, inputs: Float[Array, "N D"], width: int) -> Float[Array, "D Q"]:

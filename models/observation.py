@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ from jaxtyping import Array
 from numpyro.distributions import constraints
 
 from ppl_dgp.gp import Emission, Marginal
-from ppl_dgp.likelihoods import LIKELIHOODS, Gaussian, Likelihood
+from ppl_dgp.likelihoods import LIKELIHOODS, Gaussian, Likelihood, Mixed
 from ppl_dgp.models.parts import noise_variance, rows_of_noise
 
 #: a name of ``LIKELIHOODS``, its values learnt; a likelihood, its values held; or a function that makes one
@@ -29,8 +29,12 @@ _STARTS: dict[str, dict[str, tuple[float, constraints.Constraint]]] = {
     "beta": {"concentration": (10.0, _POSITIVE)},
     "robust-max": {"epsilon": (1e-3, _UNIT)},
 }
-#: likelihoods that have to know the number of classes
-_OF_CLASSES = ("ordinal", "softmax", "robust-max")
+#: likelihoods that have to know the number of classes, and how they are made
+_OF_CLASSES = {
+    "ordinal": "Ordinal(cuts) with C − 1 cuts",
+    "softmax": "Softmax(num_classes=C)",
+    "robust-max": "RobustMax(num_classes=C)",
+}
 
 
 def checked_observed(likelihood: Observed | None, noise: Any, num_classes: int | None = None) -> Observed:
@@ -59,14 +63,86 @@ def checked_observed(likelihood: Observed | None, noise: Any, num_classes: int |
     return partial(_named, likelihood, num_classes)
 
 
-def _named(name: str, num_classes: int | None) -> Likelihood:
+def checked_columns(
+    likelihood: Observed | Sequence[Observed] | None, noise: float | str | None, num_outputs: int
+) -> Observed:
+    """As :func:`checked_observed` for P columns: noise "per-column", or a likelihood for each of them.
+
+    Columns under the same name share its values, sites ``likelihood/<name>/…``, and those under the same function what
+    it makes in one call.
+
+    :raises ValueError: also where there are not P likelihoods, or one by name has to know the number of classes.
+    """
+    if num_outputs < 1:
+        raise ValueError(f"num_outputs: found {num_outputs}, expected at least 1 column")
+    if noise == "per-column" and likelihood in (None, "gaussian"):
+        return lambda: Gaussian(_learnt_noise("likelihood/noise", (1, num_outputs)))
+    if isinstance(noise, str):
+        raise ValueError(
+            f"noise: found {noise!r}, expected None, a number, or 'per-column' under Gaussian noise"
+        )
+    if likelihood is None or isinstance(likelihood, str) or not isinstance(likelihood, Sequence):
+        return checked_observed(likelihood, noise)
+    if noise is not None:
+        raise ValueError(
+            f"noise: found {noise!r} beside a likelihood for each column, which have their own; leave it out"
+        )
+    if len(likelihood) != num_outputs:
+        raise ValueError(
+            f"likelihood: found {len(likelihood)} for {num_outputs} columns, expected one for each of them"
+        )
+    for column, each in enumerate(likelihood):
+        _check_column(each, column)
+    return partial(_mixed, tuple(likelihood))
+
+
+def _check_column(likelihood: Observed, column: int) -> None:
+    if isinstance(likelihood, str):
+        if likelihood not in LIKELIHOODS:
+            raise ValueError(
+                f"likelihood: found {likelihood!r} for column {column}, which is unknown; choose from "
+                f"{', '.join(name for name in LIKELIHOODS if name not in _OF_CLASSES)}"
+            )
+        if likelihood in _OF_CLASSES:
+            raise ValueError(
+                f"likelihood: found {likelihood!r} for column {column}, which has to know its C classes; pass "
+                f"{_OF_CLASSES[likelihood]}"
+            )
+    elif not isinstance(likelihood, Likelihood) and not callable(likelihood):
+        raise ValueError(
+            f"likelihood: found {likelihood!r} for column {column}, expected a name, a likelihood, or a function "
+            "without arguments that makes one"
+        )
+
+
+def _mixed(likelihoods: tuple[Observed, ...]) -> Mixed:
+    made: dict[str | Callable[[], Likelihood], Likelihood] = {}
+    parts = []
+    for each in likelihoods:
+        if isinstance(each, Likelihood):
+            parts.append(each)
+            continue
+        if each not in made:
+            made[each] = _named(each, None, f"likelihood/{each}") if isinstance(each, str) else each()
+        parts.append(made[each])
+    return Mixed(tuple(parts))
+
+
+def _learnt_noise(name: str, shape: tuple[int, ...]) -> Array:
+    return numpyro.param(name, jnp.full(shape, 0.1), constraint=_POSITIVE)
+
+
+def _named(name: str, num_classes: int | None, prefix: str = "likelihood") -> Likelihood:
+    """The likelihood of that name, its values declared as sites ``prefix/<field>``."""
+    if name == "gaussian":
+        return Gaussian(_learnt_noise(f"{prefix}/noise", ()))
     values: dict[str, Any] = {
-        field: numpyro.param(f"likelihood/{field}", jnp.asarray(start), constraint=constraint)
+        field: numpyro.param(f"{prefix}/{field}", jnp.asarray(start), constraint=constraint)
         for field, (start, constraint) in _STARTS.get(name, {}).items()
     }
     if name == "ordinal" and num_classes is not None:
         start = jnp.linspace(-1.0, 1.0, num_classes + 1)[1:-1]
-        values["cuts"] = numpyro.param("likelihood/cuts", start, constraint=constraints.ordered_vector)
+        values["cuts"] = numpyro.param(f"{prefix}/cuts", start, constraint=constraints.ordered_vector)
     elif name in _OF_CLASSES:
         values["num_classes"] = num_classes
     return LIKELIHOODS[name](**values)
@@ -83,8 +159,15 @@ def observed_by(likelihood: Observed, y: Array | None) -> Likelihood:
     return found
 
 
-def emission(marginal: Marginal, likelihood: Likelihood, index: Array | None, observed: bool) -> Emission:
-    """y given f at the rows at hand; noise given per training row is gathered."""
+def emission(
+    marginal: Marginal, likelihood: Likelihood, index: Array | None, observed: bool, missing: bool = False
+) -> Emission:
+    """y given f at the rows at hand; noise given per training row is gathered.
+
+    :param missing: whether NaN in y stands for an entry that was not observed.
+    """
     if isinstance(likelihood, Gaussian):
-        return marginal.noisy(rows_of_noise(likelihood.variance, index, observed))
-    return marginal.observe(likelihood)
+        given = marginal.noisy(rows_of_noise(likelihood.variance, index, observed))
+    else:
+        given = marginal.observe(likelihood)
+    return given.partly_observed() if missing else given

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -74,22 +74,25 @@ def kernel_parameters(
     name: str,
     kernel: Callable[..., Kernel] | Composed,
     input_dim: int,
+    lengthscale: Float[Array, " D"] | None = None,
 ) -> Kernel:
     """The kernel of layer ``name``, its values ``numpyro.param`` sites ``name/variance``, ``name/lengthscale`` ….
 
     :param kernel: a class of :mod:`ppl_dgp.kernels`, several of them :class:`Composed`, or a function of the input
         dimension D that returns a kernel.
+    :param lengthscale: where the lengthscales start; 1 if not given.
     """
+    starts = {} if lengthscale is None else {"lengthscale": lengthscale}
     if isinstance(kernel, Composed):
-        return _composed(name, kernel, input_dim)
+        return _composed(name, kernel, input_dim, starts)
     if kernel not in _STARTS:
         return kernel(input_dim)
-    return _with_values(name, kernel, input_dim, {}, {})
+    return _with_values(name, kernel, input_dim, starts, {})
 
 
-def _composed(name: str, kernel: Composed, input_dim: int) -> Kernel:
+def _composed(name: str, kernel: Composed, input_dim: int, starts: Mapping[str, Any]) -> Kernel:
     # the terms share the variance that one kernel would start with
-    shared = {"variance": 1.0 / len(kernel.terms)}
+    shared = {**starts, "variance": 1.0 / len(kernel.terms)}
     number, terms = 0, []
     for term in kernel.terms:
         factors = []
@@ -105,7 +108,7 @@ def _with_values(
     name: str,
     kernel: Callable[..., Kernel],
     input_dim: int,
-    starts: dict[str, float],
+    starts: Mapping[str, Any],
     fixed: dict[str, float],
 ) -> Kernel:
     """A kernel of one class, its values sites but for those that are ``fixed``."""
@@ -114,7 +117,8 @@ def _with_values(
         if argument in fixed:
             continue
         start = starts.get(argument, usual)
-        initial = jnp.full((input_dim,), start) if argument == "lengthscale" else jnp.asarray(float(start))
+        shape = (input_dim,) if argument == "lengthscale" else ()
+        initial = jnp.broadcast_to(jnp.asarray(start, float), shape)
         site = f"{name}/{argument}"
         arguments[argument] = numpyro.param(site, initial, constraint=constraints.softplus_positive)
     return kernel(**arguments)
@@ -168,8 +172,8 @@ def noise_variance(noise: Any, start: float = 0.1) -> Array:
 
 
 def rows_of_noise(variance: Array, index: Array | None, observed: bool) -> Array:
-    """Noise for the rows at hand: (N,) given per training row is gathered; new rows get its mean."""
-    if variance.ndim == 0:
+    """Noise for the rows at hand: (N,) given per training row is gathered, and new rows get its mean; else as it is."""
+    if variance.ndim != 1:
         return variance
     if not observed:
         return variance.mean()

@@ -55,6 +55,12 @@ class Gaussian:
             root = jnp.concatenate([root, jnp.matmul(weights, self.factor)], -1)
         return root @ jnp.swapaxes(root, -1, -2)
 
+    def draw(self, key: Array) -> Float[Array, "B Q"]:
+        """One draw of h, the rows independent."""
+        noise = jax.random.normal(key, self.mean.shape, self.mean.dtype)
+        spread = self.scale * noise if self.diagonal else jnp.einsum("bij,bj->bi", self.scale, noise)
+        return self.mean + spread
+
     @property
     def variance(self) -> Array:
         """The variance of each coordinate, (P, M) or (B, Q)."""
@@ -73,6 +79,18 @@ class Gaussian:
 def project(weights: Float[Array, "B M"], u: Float[Array, "*B P M"]) -> Float[Array, "B P"]:
     """A u for each output, u one draw or one per datum."""
     return weights @ u.T if u.ndim == 2 else jnp.einsum("bm,bpm->bp", weights, u)
+
+
+def beside(known: Float[Array, "B D"], h: Float[Array, "B Q"] | Gaussian) -> Float[Array, "B DQ"] | Gaussian:
+    """Inputs that are known in front of a latent, which may be carried as moments."""
+    if not isinstance(h, Gaussian):
+        return jnp.concatenate([known, h], 1)
+    zeros = jnp.zeros_like(known)
+    if h.diagonal:
+        scale = jnp.concatenate([zeros, h.scale], 1)
+    else:
+        scale = jax.vmap(jax.scipy.linalg.block_diag)(jax.vmap(jnp.diag)(zeros), h.scale)
+    return Gaussian(jnp.concatenate([known, h.mean], 1), scale, linearise=h.linearise)
 
 
 class InducingGaussian(dist.Distribution):

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, Int
@@ -202,10 +203,12 @@ class Emission(dist.Distribution):
 
     ``log_prob`` is t_1, the marginal density given u of the model in which the f_n are independent given u (FITC); an
     objective asks :meth:`tempered` for t_α instead. NumPyro's ``Trace_ELBO`` sees t_1 and bounds the FITC model.
+
+    :param partly: whether NaN in a value stands for an entry that was not observed, which then counts for nothing.
     """
 
-    def __init__(self, marginal: Marginal, likelihood: likelihoods.Likelihood) -> None:
-        self.marginal, self.likelihood = marginal, likelihood
+    def __init__(self, marginal: Marginal, likelihood: likelihoods.Likelihood, partly: bool = False) -> None:
+        self.marginal, self.likelihood, self.partly = marginal, likelihood, partly
         batch, functions = marginal.mean.shape
         super().__init__((batch,), (likelihood.num_targets(functions),), validate_args=False)
 
@@ -213,13 +216,34 @@ class Emission(dist.Distribution):
     def support(self) -> constraints.Constraint:
         return constraints.independent(self.likelihood.support, 1)
 
+    @property
+    def parts(self) -> tuple[Emission, ...]:
+        """The emissions it is made of, of consecutive targets: itself."""
+        return (self,)
+
+    def split(self, value: Float[Array, "*S B P"]) -> list[Float[Array, "*S B _"]]:
+        """The columns of each part."""
+        return [value]
+
+    def partly_observed(self) -> Emission:
+        """The same, for values that may lack entries: NaN there."""
+        return Emission(self.marginal, self.likelihood, partly=True)
+
     def tempered(self, value: Array, alpha: Alpha, *, u_outside: bool = False) -> Float[Array, "B"]:
         """t_α of each row, summed over targets; ``u_outside`` averages the variance of q(u) outside the log."""
+        if not self.partly or not jnp.issubdtype(jnp.result_type(value), jnp.floating):
+            return self._tempered(value, alpha, u_outside).sum(-1)
+        there = ~jnp.isnan(value)
+        # what stands in for a missing entry must be possible, or its gradient would not be finite
+        each = self._tempered(jnp.where(there, value, self.likelihood.possible), alpha, u_outside)
+        return jnp.where(there, each, 0.0).sum(-1)
+
+    def _tempered(self, value: Array, alpha: Alpha, u_outside: bool) -> Float[Array, "B P"]:
         marginal = self.marginal
         if u_outside:
             parts = (marginal.mean, jnp.broadcast_to(marginal.residual, marginal.mean.shape), marginal.from_u)
-            return self.likelihood.tempered_outside(value, *parts, alpha).sum(-1)
-        return self.likelihood.tempered(value, marginal.mean, marginal.variance, alpha).sum(-1)
+            return self.likelihood.tempered_outside(value, *parts, alpha)
+        return self.likelihood.tempered(value, marginal.mean, marginal.variance, alpha)
 
     @validate_sample
     def log_prob(self, value: Array) -> Float[Array, "B"]:
@@ -241,6 +265,61 @@ class Emission(dist.Distribution):
     def variance(self) -> Float[Array, "B _"]:
         """Of y, or of the classes' indicators."""
         return self.likelihood.moments(self.marginal.mean, self.marginal.variance)[1]
+
+
+class Together(Emission):
+    """Emissions of several functions side by side, such as the views of one latent: their targets are columns of y.
+
+    Its event is (P,), P the sum of theirs; given the row they are independent.
+    """
+
+    def __init__(self, *parts: Emission) -> None:
+        """:raises ValueError: if there are none, or their rows are not the same."""
+        if not parts or len({part.batch_shape for part in parts}) != 1:
+            raise ValueError(
+                f"parts: found rows {[part.batch_shape for part in parts]}, expected emissions of the same rows"
+            )
+        self._parts = parts
+        self._widths = [part.event_shape[0] for part in parts]
+        dist.Distribution.__init__(self, parts[0].batch_shape, (sum(self._widths),), validate_args=False)
+
+    @property
+    def parts(self) -> tuple[Emission, ...]:
+        return self._parts
+
+    @property
+    def partly(self) -> bool:  # type: ignore[override]
+        """Whether any part may lack entries."""
+        return any(part.partly for part in self._parts)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        return constraints.real_vector
+
+    def partly_observed(self) -> Emission:
+        return Together(*(part.partly_observed() for part in self._parts))
+
+    def split(self, value: Float[Array, "*S B P"]) -> list[Float[Array, "*S B _"]]:
+        """The columns of each part."""
+        return jnp.split(value, np.cumsum(self._widths)[:-1], axis=-1)
+
+    def tempered(self, value: Array, alpha: Alpha, *, u_outside: bool = False) -> Float[Array, "B"]:
+        each = zip(self._parts, self.split(value), strict=True)
+        rows = [part.tempered(columns, alpha, u_outside=u_outside) for part, columns in each]
+        return jnp.stack(rows).sum(0)
+
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
+        keys = jax.random.split(key, len(self._parts))
+        draws = [part.sample(k, sample_shape) for k, part in zip(keys, self._parts, strict=True)]
+        return jnp.concatenate(draws, -1)
+
+    @property
+    def mean(self) -> Float[Array, "B _"]:
+        return jnp.concatenate([part.mean for part in self._parts], -1)
+
+    @property
+    def variance(self) -> Float[Array, "B _"]:
+        return jnp.concatenate([part.variance for part in self._parts], -1)
 
 
 def bare(distribution: dist.Distribution) -> dist.Distribution:

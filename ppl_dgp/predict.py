@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -16,10 +16,10 @@ from jaxtyping import Array, Float
 from numpyro.handlers import replay, seed, substitute, trace
 from numpyro.primitives import Messenger
 
-from ppl_dgp.gaussian import moments_of
+from ppl_dgp.gaussian import Gaussian, moments_of
 from ppl_dgp.gp import Carrying, Emission, Propagation, bare, check_propagation, emission_of
 from ppl_dgp.guides import Guide
-from ppl_dgp.likelihoods import Gaussian
+from ppl_dgp.likelihoods import Gaussian as GaussianNoise
 from ppl_dgp.linalg import cholesky
 from ppl_dgp.objectives.carrying import Carried, possible_carrying
 
@@ -59,6 +59,7 @@ def predict(
     samples: bool = False,
     row_by_row: bool = False,
     propagation: Propagation = "draws",
+    latents: Mapping[str, Gaussian] | None = None,
     batch_size: int = 1000,
 ) -> Prediction:
     """Predict at the rows of x, the predictive a mixture over ``num_samples`` draws of the hidden layers.
@@ -75,6 +76,8 @@ def predict(
         on their order; the ``samples`` of different rows then belong together in no other sense.
     :param propagation: "draws" of the hidden layers, or in their place "moments", "full-moments" or "linearised"
         (Bui 2017, 4.6): one Gaussian, exact in its moments for two layers, usually too wide or (linearised) too narrow.
+    :param latents: by site, what is known of latents without a GP in front, as ``infer_latents`` finds it: means (N, Q)
+        and deviations (N, Q), or lower factors (N, Q, Q). Others are drawn from their prior.
     :param batch_size: rows per compiled call: memory is of order ``num_samples`` · ``batch_size``.
     :raises ValueError: for x that is no matrix, without rows or not finite, for a level outside (0, 1), for a
         propagation that is unknown, or moments under a q(u) that links layers or outputs.
@@ -87,6 +90,7 @@ def predict(
     num_rows, size = rows.shape[0], min(batch_size, rows.shape[0])
     targets = None if y is None else np.asarray(y).reshape(num_rows, -1)
     program = _program(model, guide, num_samples, tuple(levels), samples, row_by_row, propagation)
+    known = dict(latents or {})
     blocks: list[dict[str, np.ndarray]] = []
     for start in range(0, num_rows, size):
         # the last block is filled up with its first row, so that one shape is compiled
@@ -94,7 +98,8 @@ def predict(
         take[take >= num_rows] = start
         block_y = None if targets is None else jnp.asarray(targets[take])
         block_key = jax.random.fold_in(key, 0 if row_by_row else start)
-        result = program(block_key, params, jnp.asarray(rows[take]), block_y)
+        block_latents = jax.tree.map(lambda each: jnp.asarray(each)[take], known)  # noqa: B023
+        result = program(block_key, params, jnp.asarray(rows[take]), block_y, block_latents)
         blocks.append({name: np.asarray(value) for name, value in result.items()})
     axis = {"quantiles": 1, "samples": 1}
     joined = {
@@ -104,6 +109,14 @@ def predict(
         for name in blocks[0]
     }
     return Prediction(levels=tuple(levels), **joined)
+
+
+def drawn(key: Array, latents: Mapping[str, Gaussian]) -> dict[str, Array]:
+    """A draw of each latent, rows independent."""
+    keys = jax.random.split(key, max(1, len(latents)))
+    return {
+        site: known.draw(k) for k, (site, known) in zip(keys, sorted(latents.items()), strict=False)
+    }
 
 
 def _nothing_to_draw(guide: Callable[..., Any], params: Parameters, x: np.ndarray) -> bool:
@@ -198,7 +211,7 @@ class _JointRows(Messenger):
             or msg["value"] is not None
         ):
             return
-        if not isinstance(emission.likelihood, Gaussian):
+        if not isinstance(emission.likelihood, GaussianNoise):
             raise TypeError(
                 f"model: found hidden site {msg['name']!r} whose noise is not Gaussian; use noisy()"
             )
@@ -265,17 +278,8 @@ def _emission(
     propagation: Propagation = "draws",
 ) -> Emission:
     """The distribution of y at new rows given one draw of the globals' rest and of the hidden layers."""
-    key_globals, key_model = jax.random.split(key)
-    kind: Carrying = "joint_draw" if joint_draw else "moments"
-    # rows that are drawn jointly share one function, so where u is drawn it is one draw too
-    draw: Carrying = "joint_draw" if joint_rows else "local_draw"
-    globals_, carried = global_sites(key_globals, guide, params, x, kind, draw, propagation)
-    program = seed(replay(model, globals_), key_model)
-    rows = _JointRows() if joint_rows else Messenger()
-    with carried:
-        # seed is the outer handler: the row sampler inside it asks it for keys
-        found = trace(substitute(_within(program, rows), params)).get_trace(x)
-    carried.check_heard()
+    settings: dict[str, Any] = dict(joint_draw=joint_draw, joint_rows=joint_rows, propagation=propagation)
+    found = model_sites(key, model, guide, params, x, **settings)
     summed = [
         name
         for name, site in found.items()
@@ -291,6 +295,32 @@ def _emission(
             "model: found a site 'y' that is not made by noisy() or observe(); predict needs one that is"
         )
     return emission
+
+
+def model_sites(
+    key: Array,
+    model: Callable[..., Any],
+    guide: Callable[..., Any],
+    params: Parameters,
+    x: Array,
+    *,
+    joint_draw: bool = False,
+    joint_rows: bool = False,
+    propagation: Propagation = "draws",
+) -> dict[str, dict[str, Any]]:
+    """A run of the model at new rows, its globals from the guide; ``params`` may hold values of sites too."""
+    key_globals, key_model = jax.random.split(key)
+    kind: Carrying = "joint_draw" if joint_draw else "moments"
+    # rows that are drawn jointly share one function, so where u is drawn it is one draw too
+    draw: Carrying = "joint_draw" if joint_rows else "local_draw"
+    globals_, carried = global_sites(key_globals, guide, params, x, kind, draw, propagation)
+    program = seed(replay(model, globals_), key_model)
+    rows = _JointRows() if joint_rows else Messenger()
+    with carried:
+        # seed is the outer handler: the row sampler inside it asks it for keys
+        found: dict[str, dict[str, Any]] = trace(substitute(_within(program, rows), params)).get_trace(x)
+    carried.check_heard()
+    return found
 
 
 def _is_discrete(site: dict[str, Any]) -> bool:
@@ -317,19 +347,23 @@ def _program(
 ) -> Callable[..., dict[str, Array]]:
     """One compiled block of rows: the mixture's moments, and on request quantiles, draws and log density."""
 
-    def block(key: Array, params: Parameters, x: Array, y: Array | None) -> dict[str, Array]:
+    def block(
+        key: Array, params: Parameters, x: Array, y: Array | None, latents: dict[str, Gaussian]
+    ) -> dict[str, Array]:
         def one(sample_key: Array) -> dict[str, Array]:
-            key_run, key_y = jax.random.split(sample_key)
-            emission = _emission(key_run, model, guide, params, x, propagation=propagation)
-            if levels and emission.likelihood.unordered:
+            key_run, key_y, key_latents = jax.random.split(sample_key, 3)
+            values = params | drawn(key_latents, latents)
+            emission = _emission(key_run, model, guide, values, x, propagation=propagation)
+            if unordered := [each for each in emission.parts if each.likelihood.unordered] if levels else []:
                 raise ValueError(
-                    f"levels: found {levels} for {type(emission.likelihood).__name__}, whose classes have no order and "
-                    "no quantiles; leave them out and read the probabilities in mean"
+                    f"levels: found {levels} for {type(unordered[0].likelihood).__name__}, whose classes have no order "
+                    "and no quantiles; leave them out and read the probabilities in mean"
                 )
             mean, variance = emission.mean, emission.variance
+            marginals = [each.marginal for each in emission.parts]
             found = {
-                "f_mean": emission.marginal.mean,
-                "f_variance": emission.marginal.variance,
+                "f_mean": jnp.concatenate([each.mean for each in marginals], 1),
+                "f_variance": jnp.concatenate([each.variance for each in marginals], 1),
                 "mean": mean,
                 "variance": variance,
             }
@@ -354,9 +388,13 @@ def _program(
             result["log_density"] = logsumexp(draws["log_density"], axis=0) - jnp.log(float(num_samples))
         return result
 
-    def each(key: Array, params: Parameters, x: Array, y: Array | None) -> dict[str, Array]:
-        alone = lambda row, target: block(key, params, row[None], None if y is None else target[None])  # noqa: E731
-        found = jax.vmap(alone)(x, x if y is None else y)
+    def each(
+        key: Array, params: Parameters, x: Array, y: Array | None, latents: dict[str, Gaussian]
+    ) -> dict[str, Array]:
+        def alone(*row: Any) -> dict[str, Array]:
+            return block(key, params, *jax.tree.map(lambda leaf: leaf[None], row))
+
+        found = jax.vmap(alone)(x, y, latents)
         first = {"quantiles": 1, "samples": 1}
         return {
             name: jnp.moveaxis(jnp.take(value, 0, 1 + first.get(name, 0)), 0, first.get(name, 0))

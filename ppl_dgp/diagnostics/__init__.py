@@ -1,10 +1,12 @@
-"""What a fit is worth: ArviZ export, Pareto k-hat, comparison tables, plots."""
+"""What a fit is worth: ArviZ export, Pareto k-hat, comparison tables, latents in one frame, plots."""
 
+from ppl_dgp.diagnostics.alignment import aligned
 from ppl_dgp.diagnostics.arviz_api import load as load_arviz
 from ppl_dgp.diagnostics.arviz_api import save as save_arviz
 from ppl_dgp.diagnostics.arviz_export import to_arviz
 from ppl_dgp.diagnostics.compare import Comparison, compare, tabulate
 from ppl_dgp.diagnostics.khat import ParetoK, elbo, importance_weighted_bound, pareto_k
+from ppl_dgp.diagnostics.latent_plots import plot_grid, plot_latents, plot_relevance, plot_views
 from ppl_dgp.diagnostics.layers import LayerMap, layer_maps
 from ppl_dgp.diagnostics.plots import plot_calibration, plot_fit, plot_layers, plot_losses, plot_predicted
 from ppl_dgp.diagnostics.scores import held_out_scores, scores
@@ -13,6 +15,7 @@ __all__ = [
     "Comparison",
     "LayerMap",
     "ParetoK",
+    "aligned",
     "compare",
     "elbo",
     "held_out_scores",
@@ -22,9 +25,13 @@ __all__ = [
     "pareto_k",
     "plot_calibration",
     "plot_fit",
+    "plot_grid",
+    "plot_latents",
     "plot_layers",
     "plot_losses",
     "plot_predicted",
+    "plot_relevance",
+    "plot_views",
     "save_arviz",
     "scores",
     "tabulate",

@@ -15,9 +15,12 @@ import xarray as xr
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
+from ppl_dgp.diagnostics.alignment import aligned
 from ppl_dgp.diagnostics.arviz_api import container
-from ppl_dgp.diagnostics.draws import Draws, joint_draws
+from ppl_dgp.diagnostics.draws import Draws, inputs_of, joint_draws
 from ppl_dgp.fit import Fit
+
+Variables = dict[str, tuple[list[str], np.ndarray]]
 
 #: hidden layers are exported unasked where they take no more numbers than this
 HIDDEN_NUMBERS = 2_000_000
@@ -26,12 +29,13 @@ HIDDEN_NUMBERS = 2_000_000
 def to_arviz(
     fit: Fit,
     key: Array,
-    x: ArrayLike,
+    x: ArrayLike | None,
     y: ArrayLike,
     *,
     num_draws: int = 200,
     num_locals: int = 8,
     hidden: bool | None = None,
+    align: bool = True,
     row: Any = None,
 ) -> Any:
     """Draws from every restart's posterior as ArviZ's container: ``InferenceData`` (0.23) or ``DataTree`` (1.x).
@@ -39,27 +43,33 @@ def to_arviz(
     Groups, with C restarts as chains and S draws:
 
     * posterior: whitened inducing outputs ``layer1.u`` (C, S, P, M) and ``layer1.u_unwhitened``, other global sites,
-      and the hidden layers ``layer1.h`` (C, S, N, Q) under q;
-    * posterior_predictive ``y`` (C, S, N[, P]): replicated at x, hidden layers from the model's own conditionals;
+      and the hidden layers ``layer1.h`` (C, S, N, Q) under q; a GPLVM's ``x`` likewise, its last axis ``latent``;
+    * posterior_predictive ``y`` (C, S, N[, P]): replicated at x, hidden layers from the model's own conditionals, so
+      that a GPLVM's x comes from its prior and its replicates are rows like these, not the n-th again;
     * log_likelihood ``y`` (C, S, N): log p(y_n | θ), targets of a row together, the locals averaged out over
       ``num_locals`` draws, importance-weighted by p(h_n | θ)/q(h_n | θ): what LOO needs;
-    * observed_data ``y``; constant_data ``x``, ``index``, and the model's parameters that are not random
-      (``layer1.lengthscale``, inducing inputs; C first);
+    * observed_data ``y``, NaN where an entry is missing; constant_data ``x`` if there is one, ``index``, the model's
+      parameters that are not random (``layer1.lengthscale``, inducing inputs; C first), ``x.rotation`` of latents that
+      were aligned;
     * sample_stats: ``log_p`` = log p(y, θ) and ``log_q`` = log q(θ) per draw, as ``loo_approximate_posterior`` takes
       them, ``lp`` the same as ``log_p``, and the ``loss`` of every step (C, steps).
 
     Densities are of the t_1 (FITC) model and, like all else, in the units of training.
 
     :param fit: what ``fit_svi`` returned.
-    :param x: the training inputs (N, D), all of them, in their order; y (N, P) or (N,) the targets.
+    :param x: the training inputs (N, D), all of them, in their order, None for a GPLVM; y (N, P) or (N,) the targets.
     :param num_draws: S per restart.
     :param num_locals: K, see above.
     :param hidden: whether to keep the hidden layers; by default where they are at most two million numbers.
+    :param align: whether latents without a GP in front are turned, every chain by one rotation or reflection R towards
+        the best chain (see :func:`ppl_dgp.diagnostics.aligned`), without which r-hat compares axes that differ. All
+        else, such as inducing inputs and lengthscales, stays in the frame of its chain; ``x.rotation`` holds R, so that
+        x Rᵀ are the latents there. The posterior's attribute ``aligned`` says so.
     :param row: labels of the N rows, 0 … N − 1 by default.
     :raises ValueError: if the rows of x, y and ``row`` do not agree.
     :raises TypeError: for a model without a data plate (exact GP).
     """
-    inputs, targets = np.asarray(x), np.asarray(y)
+    inputs, targets = inputs_of(x, y), np.asarray(y)
     targets = targets.reshape(targets.shape[0], -1)
     labels = np.arange(inputs.shape[0]) if row is None else np.asarray(row)
     for name, array in (("y", targets), ("row", labels)):
@@ -82,6 +92,18 @@ def to_arviz(
         chains.append(draws)
     numbers = len(chains) * sum(value.size for value in chains[0].hidden.values())
     keep_hidden = numbers <= HIDDEN_NUMBERS if hidden is None else hidden
+    layers = {
+        site: np.stack([chain.hidden[site] for chain in chains])
+        for site in (chains[0].hidden if keep_hidden else ())
+    }
+    turns: dict[str, np.ndarray] = {}
+    axes = _latent_axes(chains[0])
+    for site in axes if align and keep_hidden and len(chains) > 1 else ():
+        layers[site], turns[site] = aligned(layers[site], fit.best)
+    rotations: Variables = {
+        f"{variable_name(site)}.rotation": (["chain", f"{axes[site]}_of_chain", axes[site]], turn)
+        for site, turn in turns.items()
+    }
     coords = {"chain": np.arange(len(chains)), "draw": np.arange(num_draws), "row": labels}
     target = [] if targets.shape[1] == 1 else ["target"]
     observed = targets[:, 0] if not target else targets
@@ -94,15 +116,19 @@ def to_arviz(
         "log_q": (sample, _stack(chains, "log_q")),
         "loss": (["chain", "step"], fit.losses),
     }
+    posterior = _dataset(_posterior(chains, layers), coords)
+    if turns:
+        names = ", ".join(variable_name(site) for site in turns)
+        posterior.attrs["aligned"] = f"{names}: rotated towards chain {fit.best}"
     groups = {
-        "posterior": _dataset(_posterior(chains, keep_hidden), coords),
+        "posterior": posterior,
         "posterior_predictive": _dataset(
             {"y": ([*sample, "row", *target], replicated if target else replicated[..., 0])}, coords
         ),
         "log_likelihood": _dataset({"y": ([*sample, "row"], _stack(chains, "log_likelihood"))}, coords),
         "observed_data": _dataset({"y": (["row", *target], observed)}, coords),
         "constant_data": _dataset(
-            _constants(fit, inputs, set(chains[0].sites) | set(chains[0].hidden)), coords
+            {**_constants(fit, inputs, set(chains[0].sites) | set(chains[0].hidden)), **rotations}, coords
         ),
         "sample_stats": _dataset(stats, coords),
     }
@@ -118,8 +144,9 @@ def _stack(chains: list[Draws], name: str) -> np.ndarray:
     return np.stack([getattr(chain, name) for chain in chains])
 
 
-def _posterior(chains: list[Draws], keep_hidden: bool) -> dict[str, tuple[list[str], np.ndarray]]:
-    variables: dict[str, tuple[list[str], np.ndarray]] = {}
+def _posterior(chains: list[Draws], layers: dict[str, np.ndarray]) -> Variables:
+    variables: Variables = {}
+    latents = _latent_axes(chains[0])
     for site in chains[0].sites:
         value = np.stack([chain.sites[site] for chain in chains])
         axes = _axes(site, value.ndim - 2, ["output", "inducing"] if site in chains[0].unwhitened else None)
@@ -128,15 +155,23 @@ def _posterior(chains: list[Draws], keep_hidden: bool) -> dict[str, tuple[list[s
         value = np.stack([chain.unwhitened[site] for chain in chains])
         axes = _axes(site, 2, ["output", "inducing"])
         variables[variable_name(site) + "_unwhitened"] = (["chain", "draw", *axes], value)
-    for site in chains[0].hidden if keep_hidden else ():
-        value = np.stack([chain.hidden[site] for chain in chains])
-        axes = ["row", *_axes(site, value.ndim - 3, ["output"] if value.ndim == 4 else None)]
-        variables[variable_name(site)] = (["chain", "draw", *axes], value)
+    for site, value in layers.items():
+        axes = _axes(site, value.ndim - 3, ["output"] if value.ndim == 4 else None)
+        axes = [latents[site]] if site in latents else axes
+        variables[variable_name(site)] = (["chain", "draw", "row", *axes], value)
     return variables
 
 
-def _constants(fit: Fit, x: np.ndarray, sites: set[str]) -> dict[str, tuple[list[str], np.ndarray]]:
-    variables = {"x": (["row", "input"], x), "index": (["row"], np.arange(x.shape[0]))}
+def _latent_axes(draws: Draws) -> dict[str, str]:
+    """The last axis of each latent (S, N, Q): ``latent``, or where they are several, each its own."""
+    sites = [site for site in sorted(draws.latents) if draws.hidden[site].ndim == 3]
+    return {site: "latent" if len(sites) == 1 else f"{variable_name(site)}_latent" for site in sites}
+
+
+def _constants(fit: Fit, x: np.ndarray, sites: set[str]) -> Variables:
+    variables: Variables = {"index": (["row"], np.arange(x.shape[0]))}
+    if x.shape[1]:
+        variables["x"] = (["row", "input"], x)
     for name, stacked in fit.restart_params.items():
         # the guide's parameters are named after the sites they approximate
         if any(name.startswith(f"{site}_") for site in sites):
@@ -158,7 +193,7 @@ def _axes(site: str, number: int, named: list[str] | None) -> list[str]:
     return [f"{variable_name(site)}_dim_{axis}" for axis in range(number)]
 
 
-def _dataset(variables: dict[str, tuple[list[str], np.ndarray]], coords: dict[str, np.ndarray]) -> xr.Dataset:
+def _dataset(variables: Variables, coords: dict[str, np.ndarray]) -> xr.Dataset:
     """A dataset with a coordinate for every axis: those given, else 0, 1, …."""
     lengths = {
         axis: size for axes, value in variables.values() for axis, size in zip(axes, value.shape, strict=True)

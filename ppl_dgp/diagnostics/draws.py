@@ -33,7 +33,8 @@ class Draws:
     averaged out: log (1/K) Σ_k p(y_n, h_nk | θ) / q(h_nk | θ), which for ``DoublyStochastic`` is the average of
     p(y_n | h_nk) under the model's own conditionals. ``local_weights`` (S, K, N) are the logs of its terms.
     ``sites`` are the values of θ, ``unwhitened`` those of u = m(Z) + L v by layer (S, P, M), ``hidden`` one draw of
-    each hidden site (S, N, Q), ``y`` replicated targets (S, N, P) with hidden layers from the model.
+    each hidden site (S, N, Q), ``y`` replicated targets (S, N, P) with hidden layers from the model. ``latents`` names
+    the hidden sites without a GP in front, such as a GPLVM's x.
     """
 
     log_p: np.ndarray
@@ -44,6 +45,7 @@ class Draws:
     unwhitened: dict[str, np.ndarray]
     hidden: dict[str, np.ndarray]
     y: np.ndarray
+    latents: frozenset[str] = frozenset()
 
     @property
     def log_ratio(self) -> Float[np.ndarray, " S"]:
@@ -56,7 +58,7 @@ def joint_draws(
     model: Callable[..., Any],
     guide: Callable[..., Any],
     params: dict[str, Array],
-    x: ArrayLike,
+    x: ArrayLike | None,
     y: ArrayLike,
     *,
     num_draws: int = 200,
@@ -65,7 +67,7 @@ def joint_draws(
     """Draw θ, and under each draw the locals, on all rows at once.
 
     :param params: constrained parameters, as ``Fit.params``; x (N, D) and y (N, P) or (N,) the rows it was
-        trained on, in their order.
+        trained on, in their order; x None for a GPLVM, which has no inputs.
     :param num_draws: S.
     :param num_locals: K; the average over the locals is biased low by O(1/K) of its relative variance.
     :raises ValueError: for a number of draws below 1.
@@ -74,10 +76,18 @@ def joint_draws(
     for name, value in (("num_draws", num_draws), ("num_locals", num_locals)):
         if value < 1:
             raise ValueError(f"{name}: found {value}, expected at least 1; a few hundred draws are usual")
-    found = _program(model, guide, num_draws, num_locals)(key, dict(params), jnp.asarray(x), columns(y))
+    found = _program(model, guide, num_draws, num_locals)(
+        key, dict(params), jnp.asarray(inputs_of(x, y)), columns(y)
+    )
     found = jax.tree.map(np.asarray, found)
     averaged = np.logaddexp.reduce(found["local_weights"], axis=1) - np.log(num_locals)
-    return Draws(log_likelihood=averaged, **found)
+    latents = frozenset(found.pop("latents"))
+    return Draws(log_likelihood=averaged, latents=latents, **found)
+
+
+def inputs_of(x: ArrayLike | None, y: ArrayLike) -> Shaped[np.ndarray, "N D"]:
+    """x as an array, where it is None without columns: (N, 0), with the rows of y."""
+    return np.zeros((np.shape(y)[0], 0)) if x is None else np.asarray(x)
 
 
 def columns(y: ArrayLike) -> Shaped[Array, "N P"]:
@@ -135,11 +145,12 @@ def _program(
         functions = {}
         for site in replicated.values():
             emission = emission_of(site["fn"]) if site["type"] == "sample" else None
-            if emission is not None:
-                function = emission.marginal.function
+            for part in () if emission is None else emission.parts:
+                function = part.marginal.function
                 # m(Z) + k(Z,Z) L⁻ᵀ v = m(Z) + L v
                 functions[f"{function.name}/u"] = function(function.inducing).mean.T
         hidden = {name: guided[name]["value"] for name in structure.local_sites}
+        latents = [name for name in structure.propagation if emission_of(replicated[name]["fn"]) is None]
         return {
             "log_p": log_p,
             "log_q": log_q,
@@ -147,6 +158,8 @@ def _program(
             "sites": theta,
             "unwhitened": functions,
             "hidden": hidden,
+            # names alone: None is no array, so that they pass through jit as the keys of a tree
+            "latents": dict.fromkeys(latents),
             "y": replicated["y"]["fn"].sample(key_y).reshape(y.shape),
         }
 

@@ -62,14 +62,14 @@ def psi2_sum(
     kernel: Kernel,
     inputs: Gaussian,
     z: Float[Array, "M D"],
-    weights: Float[Array, " B"] | None = None,
+    weights: Float[Array, " B"] | Float[Array, "B C"] | None = None,
     block: int | None = None,
-) -> Float[Array, "M M"]:
+) -> Float[Array, "*C M M"]:
     r""":math:`\sum_n w_n \langle k(h_n, z_m)\,k(h_n, z_{m'})\rangle`, (M, M), in O(B M² D) time.
 
     A block of rows at a time, again in the gradient: memory is O(block M² + M² + B D).
 
-    :param weights: w, (B,); 1 if not given.
+    :param weights: w, (B,); 1 if not given. C columns of them, (B, C), give C sums, (C, M, M), at little more cost.
     :param block: rows at a time; by default as many as make 2¹⁸ numbers.
     :raises ValueError: also if `weights` are not one for each row, or `block` is not positive.
     """
@@ -77,9 +77,9 @@ def psi2_sum(
     rows = inputs.mean.shape[0]
     if weights is None:
         weights = jnp.ones(rows, inputs.mean.dtype)
-    if weights.shape != (rows,):
+    if weights.ndim not in (1, 2) or weights.shape[0] != rows:
         raise ValueError(
-            f"weights has shape {weights.shape}, expected ({rows},): one for each row of inputs."
+            f"weights has shape {weights.shape}, expected ({rows},) or ({rows}, C): one for each row of inputs."
         )
     return sum_rows(lambda part: method.psi2(part, z), inputs, weights, method.row_size(z.shape[0]), block)
 

@@ -32,16 +32,16 @@ def map_rows(
 def sum_rows(
     function: Callable[[Gaussian], Array],
     inputs: Gaussian,
-    weights: Float[Array, " B"],
+    weights: Float[Array, " B"] | Float[Array, "B C"],
     row_size: int,
     block: int | None = None,
 ) -> Array:
-    """Σ_b w_b function_b, where `function` of a few rows has a leading axis of rows."""
+    """Σ_b w_b function_b, where `function` of a few rows has a leading axis of rows; one for each column of weights."""
     rows = inputs.mean.shape[0]
     length = _length(rows, row_size, block)
 
     def weighted(mean: Array, scale: Array, weights: Array) -> Array:
-        return jnp.tensordot(weights, function(Gaussian(mean, scale)), axes=1, precision="highest")
+        return jnp.tensordot(weights.T, function(Gaussian(mean, scale)), axes=1, precision="highest")
 
     if length >= rows:
         return weighted(inputs.mean, inputs.scale, weights)

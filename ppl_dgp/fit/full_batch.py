@@ -42,7 +42,7 @@ def no_latents(*args: Any, **kwargs: Any) -> None:
 def fit_lbfgs(
     key: Shaped[jax.Array, "..."],
     model: Callable[..., Any],
-    x: ArrayLike,
+    x: ArrayLike | None,
     y: ArrayLike,
     *,
     guide: Callable[..., Any] | None = None,
@@ -62,7 +62,8 @@ def fit_lbfgs(
     Args:
         key: JAX random key of the initialisation and of the draws, if there are any.
         model: NumPyro model, called as `(x, y)`. guide: likewise. objective: `Trace_ELBO()` if not given.
-        x: inputs (N, D). y: targets (N, P), or (N,) for one column.
+        x: inputs (N, D), None for none (a latent variable model). y: targets (N, P), or (N,) for one column,
+            with NaN for missing entries where the model takes them (`missing=True` of the GPLVMs).
         steps: at most so many iterations.
         tolerance: stop when no entry of the gradient, in the unconstrained parameters, exceeds `tolerance`
             times max(1, |loss|); the square root of the machine's precision if not given. It also stops when
@@ -82,7 +83,7 @@ def fit_lbfgs(
     when there is nothing to resume or it is of another fit; FitError if the loss is not finite; Interrupted on
     Ctrl-C, after saving. Warns with `JitterWarning` as `fit_svi` does.
     """
-    x, y = checked_data(x, y)
+    x, y = checked_data(x, y, model)
     if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 1:
         raise ValueError(
             f"steps is {steps!r}, expected a whole number of at least 1; change it or leave it out"

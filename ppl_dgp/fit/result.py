@@ -5,13 +5,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Num, Shaped
+from numpyro.handlers import seed, trace
 from numpyro.infer import ELBO, SVI
 
 from ppl_dgp.fit.program import build_finish, kept_program
+from ppl_dgp.gp import emission_of
 from ppl_dgp.objectives import Collapsed
 
 
@@ -92,14 +95,19 @@ def assemble(restart_params: Mapping[str, Array], losses: Float[np.ndarray, "R s
     )
 
 
-def checked_data(x: ArrayLike, y: ArrayLike) -> tuple[Float[Array, "N D"], Num[Array, "N P"]]:
-    """Inputs and targets as arrays of two dimensions.
+def checked_data(
+    x: ArrayLike | None, y: ArrayLike, model: Callable[..., Any] | None = None
+) -> tuple[Float[Array, "N D"], Num[Array, "N P"]]:
+    """Inputs and targets as arrays of two dimensions; inputs without columns where `x` is None.
 
-    Raises ValueError if they are not numbers of shapes (N, D) and (N, P) or (N,), or hold NaN or infinity.
+    Raises ValueError if they are not numbers of shapes (N, D) and (N, P) or (N,), or hold NaN or infinity. NaN
+    is allowed in y, but not everywhere in a column, where the `model` takes missing entries.
     """
-    arrays = {"x": np.asarray(x), "y": np.asarray(y)}
+    arrays = {"y": np.asarray(y)}
     if arrays["y"].ndim == 1:
         arrays["y"] = arrays["y"][:, None]
+    if x is not None:
+        arrays = {"x": np.asarray(x)} | arrays
     for name, array in arrays.items():
         if array.dtype.kind not in "fiub":
             raise ValueError(
@@ -110,12 +118,21 @@ def checked_data(x: ArrayLike, y: ArrayLike) -> tuple[Float[Array, "N D"], Num[A
             raise ValueError(
                 f"{name} has shape {array.shape}, expected two dimensions, none of them empty; {remedy}"
             )
-        if not np.isfinite(array).all():
-            row, column = np.argwhere(~np.isfinite(array))[0]
+        gaps = name == "y" and array.dtype.kind == "f" and np.isnan(array)
+        partly = np.any(gaps) and model is not None and _takes_missing(model, arrays)
+        if partly and (empty := np.isnan(array).all(0)).any():
+            column = int(np.argmax(empty))
+            raise ValueError(
+                f"y has no entry in column {column}, expected at least one; leave the column out"
+            )
+        wrong = ~np.isfinite(array) & ~(partly & np.isnan(array))
+        if wrong.any():
+            row, column = np.argwhere(wrong)[0]
             raise ValueError(
                 f"{name} is {array[row, column]} at row {row}, column {column}, expected finite numbers; "
-                "drop or impute such rows"
+                "drop or impute such rows" + (", or make a GPLVM with missing=True" if name == "y" else "")
             )
+    arrays.setdefault("x", np.zeros((len(arrays["y"]), 0)))
     if len(arrays["x"]) != len(arrays["y"]):
         raise ValueError(
             f"x has {len(arrays['x'])} rows and y has {len(arrays['y'])}, expected as many; "
@@ -126,6 +143,23 @@ def checked_data(x: ArrayLike, y: ArrayLike) -> tuple[Float[Array, "N D"], Num[A
     return jnp.asarray(arrays["x"], floats), jnp.asarray(
         arrays["y"], floats if arrays["y"].dtype.kind == "f" else None
     )
+
+
+def _takes_missing(model: Callable[..., Any], arrays: Mapping[str, np.ndarray]) -> bool:
+    """Whether NaN in y stands for a missing entry: all its observed sites say so."""
+    y = jnp.asarray(arrays["y"], float)
+    x = jnp.asarray(arrays["x"], float) if "x" in arrays else jnp.zeros((len(y), 0))
+    found: list[bool] = []
+
+    def look(y: Array) -> None:
+        sites = trace(seed(model, jax.random.PRNGKey(0))).get_trace(x, y).values()
+        emissions = [
+            emission_of(site["fn"]) for site in sites if site["type"] == "sample" and site["is_observed"]
+        ]
+        found.extend(emission is not None and emission.partly for emission in emissions)
+
+    jax.eval_shape(look, y)
+    return bool(found) and all(found)
 
 
 def fingerprint(x: Num[Array, "N D"], y: Num[Array, "N P"]) -> str:

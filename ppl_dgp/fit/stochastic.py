@@ -45,7 +45,7 @@ def fit_svi(
     model: Callable[..., Any],
     guide: Callable[..., Any],
     objective: ELBO,
-    x: ArrayLike,
+    x: ArrayLike | None,
     y: ArrayLike,
     *,
     steps: int,
@@ -76,7 +76,8 @@ def fit_svi(
         model, guide, objective: NumPyro callables and an `ELBO`. With the same three objects (or equal
             hashable ones), optimiser and shapes a second fit compiles nothing. NumPyro's AutoGuides remember
             their first initialisation: give each fit a fresh one if it is to start elsewhere.
-        x: inputs (N, D). y: targets (N, P), or (N,) for one column.
+        x: inputs (N, D), None for none (a latent variable model). y: targets (N, P), or (N,) for one column,
+            with NaN for missing entries where the model takes them (`missing=True` of the GPLVMs).
         steps: number of optimisation steps, those of a resumed checkpoint included.
         batch_size: rows in a minibatch, 1 to N.
         learning_rate: of Adam, a number or an optax schedule of the step; not used if `optimizer` is given.
@@ -111,7 +112,7 @@ def fit_svi(
     Warns with `JitterWarning` where a covariance matrix was singular to working precision at the parameters
     found.
     """
-    x, y = checked_data(x, y)
+    x, y = checked_data(x, y, model)
     untrained = isinstance(guide, Guide) and isinstance(guide.inducing, Optimal)
     if untrained and not isinstance(objective, Collapsed):
         raise ValueError(

@@ -3,7 +3,14 @@
 from ppl_dgp.guides.amortised import Amortised
 from ppl_dgp.guides.conditional import Conditional, NestedCompression
 from ppl_dgp.guides.guide import Guide
-from ppl_dgp.guides.hidden import DoublyStochastic, HiddenRule, Markov, MeanField, MomentMatched
+from ppl_dgp.guides.hidden import (
+    DoublyStochastic,
+    HiddenRule,
+    Markov,
+    MeanField,
+    MomentMatched,
+    PointEstimate,
+)
 from ppl_dgp.guides.inducing import (
     AcrossOutputs,
     Coupled,
@@ -57,4 +64,5 @@ __all__ = [
     "MomentMatched",
     "NestedCompression",
     "Optimal",
+    "PointEstimate",
 ]

@@ -30,7 +30,7 @@ from numpyro.primitives import Messenger
 from ppl_dgp.gaussian import Gaussian
 from ppl_dgp.gp import Carrying, Emission, Propagation
 from ppl_dgp.guides.conditional import CoupledConditional
-from ppl_dgp.guides.hidden import HiddenRule, Params
+from ppl_dgp.guides.hidden import HiddenRule, Latent, Params
 from ppl_dgp.tempering import Alpha
 
 
@@ -79,20 +79,38 @@ class Amortised(HiddenRule):
         object.__setattr__(self, "propagation", self.base.propagation)
 
     def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
+        rows = step.marginal.mean.shape[0]
+        return self._answered(name, rows, datum, lambda data: self.base.declare(name, rows, step, data))
+
+    def declare_initial(self, name: str, size: int, latent: Latent, datum: Array | None = None) -> Params:
+        rows = latent.prior.shape()[0]
+        return self._answered(
+            name, rows, datum, lambda data: self.base.declare_initial(name, rows, latent, data)
+        )
+
+    def initial(self, params: Params, latent: Latent) -> dist.Distribution:
+        return self.base.initial(params, latent)
+
+    def _answered(
+        self, name: str, rows: int, datum: Array | None, declare: Callable[[Array], Params]
+    ) -> Params:
+        """The parameters of as many rows as are at hand, so that each starts where the rule starts it."""
         if datum is None:
             raise ValueError(
                 f"Amortised: found no y beside x for {name!r}, and q(h) is a function of both; call the guide with "
                 "(x, y). New rows without y are predicted with the model's own conditionals: use predict()"
             )
-        rows = step.marginal.mean.shape[0]
         if datum.shape[0] != rows:
             # the model's plate draws the rows itself, out of all
             datum = numpyro.subsample(datum, event_dim=1)
+        if not self.missing and not isinstance(datum, jax.core.Tracer) and bool(jnp.isnan(datum).any()):
+            raise ValueError(
+                "Amortised: found missing entries, NaN, in the data that the network sees; take missing='mask'"
+            )
         features = _features(f"{name}_net", self.net, _filled(datum) if self.missing else datum)
         answer = _Answer(f"{name}_net", name, features)
         with answer:
-            # as many rows as are at hand, so that each starts where the rule starts it
-            params = self.base.declare(name, rows, step, datum)
+            params = declare(datum)
         if not answer.answered:
             raise ValueError(
                 f"base: found {self.base!r}, which has no parameters of each datum: nothing to amortise; use it as it "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from numpyro.primitives import Messenger
 from ppl_dgp.gaussian import Gaussian
 from ppl_dgp.gp import Emission, Propagation, bare, emission_of, mask_of
 from ppl_dgp.guides.conditional import CoupledConditional
-from ppl_dgp.guides.hidden import DoublyStochastic, HiddenRule, Params
+from ppl_dgp.guides.hidden import DoublyStochastic, HiddenRule, Latent, MeanField, Params
 from ppl_dgp.guides.inducing import Earlier, FullRank, InducingRule, Optimal
 from ppl_dgp.tempering import Alpha
 
@@ -82,7 +82,9 @@ class _Answer(Messenger):
         elif bare(msg["fn"]).has_enumerate_support:
             # the objective sums it out
             self.guide.summed.add(msg["name"])
-            msg["value"] = jnp.broadcast_to(bare(msg["fn"]).enumerate_support(False).ravel()[0], msg["fn"].shape())
+            msg["value"] = jnp.broadcast_to(
+                bare(msg["fn"]).enumerate_support(False).ravel()[0], msg["fn"].shape()
+            )
             msg["stop"] = True
         elif role == "inducing":
             self._inducing(msg)
@@ -112,26 +114,39 @@ class _Answer(Messenger):
 
     def _hidden(self, msg: dict[str, Any]) -> None:
         step = emission_of(msg["fn"])
-        if step is None:
-            raise TypeError(
-                f"guide: found {type(msg['fn']).__name__} at hidden site {msg['name']!r}, expected f(h)"
-            )
         plates = msg["cond_indep_stack"]
         if len(plates) != 1:
             raise ValueError(
                 f"guide: found {len(plates)} plates around {msg['name']!r}, expected the data plate only"
             )
+        size = self.sizes[plates[0].name]
+        if step is None:
+            self._latent(msg, size)
+            return
         rule = self.guide.hidden
         if isinstance(self.guide.inducing, Optimal) and rule.conditions_on_u:
             raise ValueError(
                 f"inducing: found Optimal() beside {rule}, where h depends on u and its formula is no optimum; take "
                 "MeanField() or Markov(), or FullRank()"
             )
-        params = rule.declare(msg["name"], self.sizes[plates[0].name], step, self.datum)
+        params = rule.declare(msg["name"], size, _started(step, msg["infer"].get("start")), self.datum)
         mask = mask_of(msg["fn"])
         conditional = HiddenConditional(rule, params, step)
         msg["fn"] = conditional if mask is True else conditional.mask(mask)
         msg["infer"] = {**msg["infer"], "propagation": rule.propagation}
+
+    def _latent(self, msg: dict[str, Any], size: int) -> None:
+        """A latent without a GP in front."""
+        name, prior, rule = msg["name"], msg["fn"], self.guide.latent_rule
+        if len(prior.batch_shape) != 1 or prior.event_dim != 1:
+            raise ValueError(
+                f"guide: found a prior of shape {prior.batch_shape} + {prior.event_shape} at hidden site {name!r}, "
+                "expected a vector for each row; write dist.Normal(0, 1).expand([Q]).to_event(1)"
+            )
+        mask = mask_of(prior)
+        latent = Latent(prior, msg["infer"].get("start"))
+        q = rule.initial(rule.declare_initial(name, size, latent, self.datum), latent)
+        msg["fn"] = q if mask is True or rule.from_model else q.mask(mask)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -151,6 +166,13 @@ class _Sizes(Messenger):
             self.found[msg["name"]] = msg["args"][0]
 
 
+def _started(step: Emission, start: Callable[[], Gaussian] | None) -> Emission:
+    """The step that rules begin at: the model's own mean, or where the model would have q begin."""
+    if start is None:
+        return step
+    return Emission(replace(step.marginal, mean=start().mean), step.likelihood, step.partly)
+
+
 @dataclass(eq=False)
 class Guide:
     """q for a model whose latents carry roles: ``inducing`` and ``hidden`` sites by rules, the rest by ``others``.
@@ -158,6 +180,8 @@ class Guide:
     :param model: a NumPyro model; it is run again at every call of the guide.
     :param hidden: rule of the hidden layers; ``Conditional()`` (coupled) by default.
     :param inducing: rule of the inducing outputs.
+    :param latent: rule of hidden sites without a GP in front, a GPLVM's x_n: by default that of ``hidden``, or
+        ``MeanField()`` where that is the model's own conditional.
     :param others: an ``AutoGuide`` class for latents without a role (``handlers.lift``-ed hyperparameters).
     :raises ValueError: at the first call, if a latent has neither a role nor a guide.
     """
@@ -166,12 +190,15 @@ class Guide:
     hidden: HiddenRule = CoupledConditional()
     inducing: InducingRule = FullRank()
     others: type[AutoGuide] | None = None
+    latent: HiddenRule | None = None
 
     def __post_init__(self) -> None:
         if not callable(self.model):
             raise TypeError(f"model: found {type(self.model).__name__}, expected a NumPyro model")
         if not isinstance(self.hidden, HiddenRule):
             raise TypeError(f"hidden: found {self.hidden!r}, expected a rule such as MeanField()")
+        if self.latent is not None and not isinstance(self.latent, HiddenRule):
+            raise TypeError(f"latent: found {self.latent!r}, expected a rule such as MeanField()")
         if not isinstance(self.inducing, InducingRule):
             raise TypeError(f"inducing: found {self.inducing!r}, expected a rule such as FullRank()")
         self.observed: set[str] = set()
@@ -190,9 +217,16 @@ class Guide:
         answer(*args, **kwargs)
         return {**others, **answer.values}
 
+    @property
+    def latent_rule(self) -> HiddenRule:
+        """The rule of hidden sites without a GP in front."""
+        if self.latent is not None:
+            return self.latent
+        return MeanField() if self.hidden.from_model else self.hidden
+
     def with_model_hidden(self) -> Guide:
         """The same q(u) and others with the model's own hidden conditionals: what new rows are predicted with."""
-        other = Guide(self.model, DoublyStochastic(), self.inducing, None)
+        other = Guide(self.model, DoublyStochastic(), self.inducing, None, DoublyStochastic())
         other.observed, other.summed, other._others = self.observed, self.summed, self._others
         return other
 

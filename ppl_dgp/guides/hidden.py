@@ -9,7 +9,7 @@ corrections of design.md section 4; Salimbeni & Deisenroth 2017 (doubly stochast
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import log, pi
 from typing import Any
 
@@ -53,6 +53,25 @@ def noise_of(step: Emission) -> Array:
     return jnp.broadcast_to(step.likelihood.variance, step.marginal.mean.shape)
 
 
+@dataclass(frozen=True)
+class Latent:
+    """A latent without a GP in front, such as a GPLVM's x_n: its prior, batch (B,), event (Q,).
+
+    :param start: where q begins, means and deviations (B, Q); the prior's own if None.
+    """
+
+    prior: dist.Distribution
+    start: Callable[[], Gaussian] | None = None
+
+    def begin(self) -> Gaussian:
+        """Where q begins."""
+        if self.start is not None:
+            return self.start()
+        shape = self.prior.shape()
+        deviation = jnp.sqrt(jnp.broadcast_to(self.prior.variance, shape))
+        return Gaussian(jnp.broadcast_to(self.prior.mean, shape).astype(deviation.dtype), deviation)
+
+
 class HiddenRule:
     """One step of q(h). A rule has no state: all of it is in the parameters that :meth:`declare` makes."""
 
@@ -64,6 +83,20 @@ class HiddenRule:
     from_model: bool = False
     #: whether q(h | what came before) is a function of u or f with parameters of its own
     conditions_on_u: bool = False
+    #: whether the covariance of a row's h is full over its dimensions
+    full: bool = False
+
+    def declare_initial(self, name: str, size: int, latent: Latent, datum: Array | None = None) -> Params:
+        """As :meth:`declare`, for a latent without a GP in front, ``size`` rows of it."""
+        begin = latent.begin
+        return {
+            "loc": per_datum(f"{name}_loc", lambda: begin().mean, size, 1),
+            "scale": _own_scale(name, size, lambda: begin().scale, self.full),
+        }
+
+    def initial(self, params: Params, latent: Latent) -> dist.Distribution:
+        """q(x_n) of a latent without a GP in front, batch (B,), event (Q,): N(M_n, S_n)."""
+        return gaussian(Gaussian(params["loc"], params["scale"]))
 
     def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
         """The rule's ``numpyro.param`` calls, for a layer of ``size`` rows; returns the rows at hand.
@@ -130,7 +163,10 @@ def gaussian(h: Gaussian) -> dist.Distribution:
 
 def per_datum_scale(name: str, size: int, step: Emission, full: bool) -> Array:
     """Per-datum scales in units of the model's noise, started at 1: deviations (B, Q), or Cholesky factors."""
-    start = lambda: jnp.ones_like(step.marginal.mean)  # noqa: E731
+    return _own_scale(name, size, lambda: jnp.ones_like(step.marginal.mean), full)
+
+
+def _own_scale(name: str, size: int, start: Callable[[], Array], full: bool) -> Array:
     if not full:
         return per_datum(f"{name}_scale", start, size, 1, constraint=constraints.positive)
     diagonal = lambda: jax.vmap(jnp.diag)(start())  # noqa: E731
@@ -166,6 +202,29 @@ class MeanField(HiddenRule):
 
     def conditional(self, params: Params, step: Emission) -> dist.Distribution:
         return gaussian(self.linear(params, step)[1])
+
+
+@dataclass(frozen=True)
+class PointEstimate(MeanField):
+    """One value for each h_n, the most probable: a latent's density q(x_n) is a point, and its entropy left out.
+
+    For latents without a GP in front (Lawrence 2005; with ``Amortised`` his and Quiñonero-Candela's back-constraints).
+    The objective is then a penalised likelihood of x, not a bound, and knows nothing of its uncertainty.
+    """
+
+    full: bool = field(default=False, init=False, repr=False)
+
+    def declare_initial(self, name: str, size: int, latent: Latent, datum: Array | None = None) -> Params:
+        return {"loc": per_datum(f"{name}_loc", lambda: latent.begin().mean, size, 1)}
+
+    def initial(self, params: Params, latent: Latent) -> dist.Distribution:
+        return dist.Delta(params["loc"], event_dim=1)
+
+    def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
+        raise ValueError(
+            f"hidden: found PointEstimate() at {name!r}, a layer behind a GP, which has no density at a point; take "
+            "hidden=DoublyStochastic() or another rule, and latent=PointEstimate()"
+        )
 
 
 @dataclass(frozen=True)
@@ -214,6 +273,12 @@ class DoublyStochastic(HiddenRule):
     """The model's own conditional, nothing learnt and weight 1 at every α (Salimbeni & Deisenroth 2017)."""
 
     from_model = True
+
+    def declare_initial(self, name: str, size: int, latent: Latent, datum: Array | None = None) -> Params:
+        return {}
+
+    def initial(self, params: Params, latent: Latent) -> dist.Distribution:
+        return latent.prior
 
     def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
         return {}

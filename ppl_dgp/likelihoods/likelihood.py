@@ -26,6 +26,8 @@ class Likelihood:
     expects: str = "finite numbers"
     #: whether y is one of several classes without order, of which quantiles mean nothing
     unordered: bool = False
+    #: a value that y can have, or one per target
+    possible: float | Array = 0.0
 
     @property
     def support(self) -> constraints.Constraint:
@@ -73,13 +75,14 @@ class Likelihood:
         raise NotImplementedError
 
     def check(self, y: Targets) -> None:
-        """Refuse targets outside the support, where they are concrete (not traced).
+        """Refuse targets outside the support, where they are concrete (not traced); NaN is a missing entry.
 
         :raises ValueError: naming the first that is wrong.
         """
         if isinstance(y, jax.core.Tracer):
             return
         values = np.asarray(y)
+        values = np.where(np.isnan(values), self.possible, values) if values.dtype.kind == "f" else values
         with jax.ensure_compile_time_eval():
             wrong = ~np.broadcast_to(np.asarray(self.support(jnp.asarray(values))), values.shape)
         if wrong.any():

@@ -103,6 +103,8 @@ class Gamma(_LogLink):
 
     expects = "positive numbers"
 
+    possible = 1.0
+
     @property
     def support(self) -> constraints.Constraint:
         return constraints.positive
@@ -136,6 +138,8 @@ class Beta(Elementwise):
     num_nodes: int = _static(64)
 
     expects = "numbers between 0 and 1, neither of them included,"
+
+    possible = 0.5
 
     @property
     def support(self) -> constraints.Constraint:

@@ -25,7 +25,7 @@ from ppl_dgp.objectives.certain import CertainFeatures
 from ppl_dgp.objectives.factors import Blocks, Factors
 from ppl_dgp.objectives.regression import Statistics
 
-Noise = Float[Array, ""] | Float[Array, "N 1"] | Float[Array, "N P"] | Float[Array, " P"] | float
+Noise = Float[Array, ""] | Float[Array, "#N 1"] | Float[Array, "#N P"] | Float[Array, " P"] | float
 Powers = float | Float[Array, ""] | Float[Array, " F"] | Float[np.ndarray, " F"]
 
 

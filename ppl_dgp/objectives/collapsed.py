@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.handlers import replay, seed, substitute, trace
 from numpyro.infer import ELBO
@@ -18,7 +19,7 @@ from numpyro.infer import ELBO
 from ppl_dgp import likelihoods
 from ppl_dgp.expectations import is_rough
 from ppl_dgp.gaussian import Gaussian
-from ppl_dgp.gp import Carrying, Emission, Propagation, SparseGP, bare, emission_of, mask_of
+from ppl_dgp.gp import Carrying, Emission, Marginal, Propagation, SparseGP, bare, emission_of, mask_of
 from ppl_dgp.guides.guide import HiddenConditional
 from ppl_dgp.guides.hidden import Markov, MeanField, entropy
 from ppl_dgp.memory import recollection_of
@@ -27,6 +28,7 @@ from ppl_dgp.objectives.certain import CertainFeatures
 from ppl_dgp.objectives.closed_form import Powers, columns_of_noise
 from ppl_dgp.objectives.factors import Blocks, Factors
 from ppl_dgp.objectives.regression import Features, Statistics, UncertainFeatures
+from ppl_dgp.objectives.weights import row_divergence
 
 
 class Collapsed(ELBO):
@@ -151,7 +153,9 @@ class Collapsed(ELBO):
                 name: "moments" for name, role in roles.items() if role == "inducing"
             }
             rows = sites[hidden[0]]["fn"].batch_shape[0]
-            propagation: dict[str, Propagation] = dict.fromkeys(hidden, "moments")
+            # a point is a draw
+            spread = [name for name in hidden if not _is_point(approximations, name)]
+            propagation: dict[str, Propagation] = dict.fromkeys(spread, "moments")
             carried = Carried(checked_moments(wishes, approximations), rows, key, propagation=propagation)
             with carried:
                 approximations = run(guide)
@@ -165,39 +169,25 @@ class Collapsed(ELBO):
         }
         for name in [*hidden, *(name for name in observed if name not in memories)]:
             site = sites[name]
-            emission = _checked(name, site)
-            marginal = emission.marginal
-            if name in hidden:
-                slope, noise = _linear(name, approximations)
-                entropies = entropies + entropy(noise).sum()
-            else:
-                slope, noise = None, Gaussian(site["value"], jnp.zeros_like(marginal.mean))
-            features: Features
-            if isinstance(marginal.inputs, Gaussian):
-                _check_kernel(marginal.function)
-                known = marginal.residual, marginal.weights
-                features = UncertainFeatures(*known, marginal.function, marginal.inputs, slope, noise)
-            else:
-                mean = noise.mean - marginal.function.mean(marginal.inputs)
-                if slope is not None:
-                    mean = mean + jnp.einsum("bqp,bp->bq", slope, marginal.inputs)
-                f = marginal.function
-                known_at = f.kernel, f.inducing, f.whiten, marginal.inputs
-                features = CertainFeatures(*known_at, mean, noise.variance)
-            variance = emission.likelihood.variance  # type: ignore[attr-defined]
-            inducing = f"{marginal.function.name}/u"
-            if inducing in layers:
-                raise ValueError(
-                    f"model: found {inducing!r} behind two sites, expected a function for each; use PowerEP"
-                )
-            rows = columns_of_noise(variance, marginal.mean.shape[0])
-            layers[inducing] = features.statistics(rows, self.factors)
-            scale = params.get(f"{inducing}_scale")
-            if scale is not None and jnp.ndim(scale) != 3:
-                raise TypeError(
-                    f"inducing: found parameters {jnp.shape(scale)} at {inducing}_scale, expected those of a full-rank "
-                    "q(u), which is what Collapsed finds; take inducing=Optimal() or FullRank()"
-                )
+            if name in hidden and emission_of(site["fn"]) is None:
+                entropies = entropies - _divergence(name, approximations, site).sum()
+                continue
+            for emission, value in _checked(name, site):
+                marginal = emission.marginal
+                inducing = f"{marginal.function.name}/u"
+                if inducing in layers:
+                    raise ValueError(
+                        f"model: found {inducing!r} behind two sites, expected a function for each; use PowerEP"
+                    )
+                _check_full_rank(inducing, params)
+                rows = columns_of_noise(emission.likelihood.variance, len(marginal.mean))  # type: ignore[attr-defined]
+                if name in hidden:
+                    slope, targets = _linear(name, approximations)
+                    entropies = entropies + entropy(targets).sum()
+                else:
+                    rows, value = self._seen(emission, rows, value)
+                    slope, targets = None, Gaussian(value, jnp.zeros_like(marginal.mean))
+                layers[inducing] = _features(marginal, slope, targets).statistics(rows, self.factors)
         for memory in memories.values():
             inducing = f"{memory.function.name}/u"
             if not isinstance(self.alpha, float) or not self.factors.corrected:
@@ -207,10 +197,57 @@ class Collapsed(ELBO):
             layers[inducing] = layers[inducing].remembering(memory.site(self.alpha))
         return layers, entropies
 
+    def _seen(
+        self, emission: Emission, noise: Float[Array, "N C"], y: Float[Array, "N P"]
+    ) -> tuple[Float[Array, "N _"], Float[Array, "N P"]]:
+        """The noise, infinite where an entry is missing so that it counts for nothing, and the entries, 0 there."""
+        if not emission.partly:
+            return noise, y
+        if self.factors.blocks is not None:
+            raise ValueError("blocks: found entries that may be missing, expected none; leave blocks out")
+        missing = jnp.isnan(y)
+        return jnp.where(missing, jnp.inf, noise), jnp.where(missing, 0.0, y)
 
-def _checked(name: str, site: dict[str, Any]) -> Emission:
-    emission = emission_of(site["fn"])
-    if emission is None or not isinstance(emission.likelihood, likelihoods.Gaussian):
+
+def _features(marginal: Marginal, slope: Array | None, targets: Gaussian) -> Features:
+    """The regression of the targets, slope h⁻ + ε with the moments of ε, on a layer's inputs."""
+    f, inputs = marginal.function, marginal.inputs
+    if isinstance(inputs, Gaussian):
+        _check_kernel(f)
+        return UncertainFeatures(marginal.residual, marginal.weights, f, inputs, slope, targets)
+    mean = targets.mean - f.mean(inputs)
+    if slope is not None:
+        mean = mean + jnp.einsum("bqp,bp->bq", slope, inputs)
+    return CertainFeatures(f.kernel, f.inducing, f.whiten, inputs, mean, targets.variance)
+
+
+def _check_full_rank(inducing: str, params: dict[str, Array]) -> None:
+    scale = params.get(f"{inducing}_scale")
+    if scale is not None and jnp.ndim(scale) != 3:
+        raise TypeError(
+            f"inducing: found parameters {jnp.shape(scale)} at {inducing}_scale, expected those of a full-rank q(u), "
+            "which is what Collapsed finds; take inducing=Optimal() or FullRank()"
+        )
+
+
+def _is_point(guide: dict[str, dict[str, Any]], name: str) -> bool:
+    return name in guide and isinstance(bare(guide[name]["fn"]), dist.Delta)
+
+
+def _divergence(name: str, guide: dict[str, dict[str, Any]], site: dict[str, Any]) -> Array:
+    """KL[q(x_n)‖p(x_n)] of a latent without a GP in front."""
+    if name not in guide:
+        raise TypeError(
+            f"guide: found no site {name!r}, a latent of the model; use Guide(model, hidden=MeanField())"
+        )
+    return row_divergence(guide[name]["fn"], site["fn"])
+
+
+def _checked(name: str, site: dict[str, Any]) -> list[tuple[Emission, Array]]:
+    """The emissions of a site, each with its columns."""
+    whole = emission_of(site["fn"])
+    parts = () if whole is None else whole.parts
+    if whole is None or not all(isinstance(part.likelihood, likelihoods.Gaussian) for part in parts):
         raise TypeError(f"model: found {type(site['fn']).__name__} at {name!r}, expected f(x).noisy(...)")
     if site["scale"] is not None and site["scale"] != 1.0:
         raise ValueError(
@@ -218,7 +255,7 @@ def _checked(name: str, site: dict[str, Any]) -> Emission:
         )
     if mask_of(site["fn"]) is not True:
         raise ValueError("model: found masked rows, expected all to count; leave them out of x and y instead")
-    return emission
+    return list(zip(parts, whole.split(site["value"]), strict=True))
 
 
 def _check_kernel(function: SparseGP) -> None:

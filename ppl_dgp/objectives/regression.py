@@ -87,11 +87,16 @@ def row_constant(
     alpha: Alpha,
     corrected: bool = True,
 ) -> Float[Array, ""]:
-    """Σ −½ (log 2π/w + w⟨r²⟩) and power EP's correction, a factor per row; ``ratio`` is D / s², α broadcasts to it."""
-    total = -0.5 * (jnp.log(2.0 * pi / weights) + weights * squares).sum()
+    """Σ −½ (log 2π/w + w⟨r²⟩) and power EP's correction, a factor per row; ``ratio`` is D / s², α broadcasts to it.
+
+    A weight of 0, where the noise is infinite, is that of an entry that was not observed.
+    """
+    seen = weights > 0.0
+    volume = jnp.where(seen, jnp.log(2.0 * pi / jnp.where(seen, weights, 1.0)), 0.0)
+    total = -0.5 * (volume + weights * squares).sum()
     if not corrected:
         return total
-    correction = 0.5 * (1.0 - alpha) * log1p_ratio(alpha, ratio)
+    correction = jnp.where(seen, 0.5 * (1.0 - alpha) * log1p_ratio(alpha, ratio), 0.0)
     return total - jnp.broadcast_to(correction, squares.shape).sum()
 
 
@@ -121,12 +126,12 @@ class UncertainFeatures(Features):
     def statistics(self, noise: Float[Array, "N C"], factors: Factors) -> Statistics:
         """The sums over rows, by kernel expectations; at α = 0 alone."""
         weights = 1.0 / noise
-        gram = jnp.stack([self._gram(weights[:, c]) for c in range(weights.shape[1])])
+        gram = self._gram(weights)
         squares = self._squares()
         products = self._products(jnp.broadcast_to(weights, squares.shape))
         return Statistics(gram, products, row_constant(weights, squares, self._residual / noise, 0.0))
 
-    def _gram(self, weights: Float[Array, " N"]) -> Float[Array, "M M"]:
+    def _gram(self, weights: Float[Array, "N C"]) -> Float[Array, "C M M"]:
         f = self._f
         total = expectations.psi2_sum(f.kernel, self._inputs, f.inducing, weights)
         return f.whiten @ total @ f.whiten.T

@@ -13,6 +13,7 @@ from numpyro.distributions.kl import kl_divergence
 
 from ppl_dgp.gp import bare, emission_of, mask_of
 from ppl_dgp.memory import recollection_of
+from ppl_dgp.objectives.cavity import renyi_and_cavity
 from ppl_dgp.objectives.structure import Structure, row_sum
 from ppl_dgp.tempering import Alpha, is_number
 
@@ -49,7 +50,10 @@ def log_weights(
             add(name, jnp.where(mask_of(site["fn"]), known[name], 0.0))
             continue
         if approximation is not None and name in moments:
-            add(name, jnp.where(mask_of(site["fn"]), _expected(bare(approximation["fn"]), alpha), 0.0))
+            add(
+                name,
+                jnp.where(mask_of(site["fn"]), _expected(name, approximation["fn"], site["fn"], alpha), 0.0),
+            )
             continue
         ours = None
         if approximation is not None and not plain:
@@ -86,14 +90,24 @@ def remembered(structure: Structure, model: Trace, alpha: Alpha) -> Array:
     return sum(terms, jnp.zeros(()))
 
 
-def _expected(conditional: Any, alpha: Alpha) -> Array:
-    weight = conditional.expected_weight()
-    if not is_number(alpha, 0.0) and not conditional.rule.from_model:
+def _expected(name: str, q: dist.Distribution, p: dist.Distribution, alpha: Alpha) -> Array:
+    """The weight of a hidden site that is carried as moments, averaged over it."""
+    conditional: Any = bare(q)
+    behind_gp = hasattr(conditional, "expected_weight")
+    if not is_number(alpha, 0.0) and not (behind_gp and conditional.rule.from_model):
+        found = conditional.rule if behind_gp else type(conditional).__name__
         raise ValueError(
-            f"propagation: found moments of {conditional.rule} at alpha={alpha}; its weights are averages over h, "
-            "which stand inside the logarithm: take alpha=0 or propagation='draws'"
+            f"propagation: found moments of {found} at {name!r} and alpha={alpha}; its weights are averages over h, "
+            "which stand inside the logarithm: take alpha=0, ApproximatePowerEP, or propagation='draws'"
         )
-    return weight
+    return conditional.expected_weight() if behind_gp else -row_divergence(q, p)
+
+
+def row_divergence(q: dist.Distribution, p: dist.Distribution) -> Array:
+    """KL[q(x_n)‖p(x_n)] of a latent without a GP in front, (B,), in closed form; of a point −log p there."""
+    if isinstance(bare(q), dist.Delta):
+        return -p.log_prob(jnp.broadcast_to(bare(q).v, p.shape()))
+    return renyi_and_cavity("", q, p, 0.0)[0]
 
 
 def global_kl(structure: Structure, model: Trace, guide: Trace) -> Array:
