@@ -74,7 +74,7 @@ def dynamical_gplvm(
     num_inducing: int = 50,
     *,
     times: int = 20,
-    prior_kernel: type[Kernel] = RBF,
+    prior_kernel: Callable[..., Kernel] = RBF,
     prior_noise: float = 1e-2,
     kernel: Callable[..., Kernel] | Composed = RBF,
     noise: float | str | None = None,

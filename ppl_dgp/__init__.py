@@ -13,7 +13,13 @@ from typing import Any
 _HOMES = {
     "ppl_dgp.data": ("DataError", "Standardiser", "Table", "load_rows", "load_table", "split"),
     "ppl_dgp.diagnostics": ("compare", "to_arviz"),
-    "ppl_dgp.estimators": ("DeepGPClassifier", "DeepGPRegressor", "SparseGPClassifier", "SparseGPRegressor"),
+    "ppl_dgp.estimators": (
+        "GPLVM",
+        "DeepGPClassifier",
+        "DeepGPRegressor",
+        "SparseGPClassifier",
+        "SparseGPRegressor",
+    ),
     "ppl_dgp.fit": ("Fit", "FitError", "Interrupted", "fit_lbfgs", "fit_power_ep", "fit_svi", "natural_adam"),
     "ppl_dgp.gp": ("data_plate", "sparse_gp"),
     "ppl_dgp.guides": (

@@ -48,9 +48,10 @@ DRAWS = 100
 
 @dataclass(frozen=True)
 class Latents:
-    """q of the hidden sites at K rows: ``sites`` by name, NumPy arrays, and the rows' own parameters.
+    """q of the hidden sites at K rows: ``sites`` by name, and the rows' own parameters.
 
-    ``mean`` (K, Q) and ``scale`` (K, Q), or lower factors (K, Q, Q), are those of the first site, a GPLVM's ``x``.
+    ``mean`` (K, Q) and ``scale`` (K, Q), or lower factors (K, Q, Q), NumPy arrays, are those of the first site, a
+    GPLVM's ``x``.
     """
 
     sites: Mapping[str, Gaussian]
@@ -67,7 +68,9 @@ class Latents:
     @property
     def variance(self) -> Float[np.ndarray, "K Q"]:
         """Of each coordinate."""
-        return np.asarray(self._first.variance)
+        # NumPy, for JAX would round to 32 bits where these are its default
+        squares = np.square(self.scale)
+        return squares if squares.ndim == 2 else squares.sum(-1)
 
     @property
     def _first(self) -> Gaussian:
@@ -134,23 +137,26 @@ def row_log_density(
         raise ValueError(f"latents: found points at {points}, which have no density; take MeanField() for the latents")
     program = _density(fit.model, fit.guide, num_samples)
     blocks = _blocks(batch_size, rows, targets, dict(known.sites))
-    return _joined([program(key, fit.params, *block) for block in blocks], len(targets))  # type: ignore[no-any-return]
+    return np.asarray(_joined([program(key, fit.params, *block) for block in blocks], len(targets)))
 
 
-def relevance(params: Mapping[str, Array], layer: str = "gp", site: str = "x") -> Float[np.ndarray, " Q"]:
-    """How much each latent dimension matters to a layer: the spread of its values in lengthscales, squared.
+def relevance(
+    params: Mapping[str, ArrayLike], layer: str = "gp", site: str = "x"
+) -> Float[np.ndarray, " Q"]:
+    """How much each latent dimension matters to a layer: the spread of its values in lengthscales.
 
-    Σ over rows of (mean² + variance) about their mean, divided by ℓ²; a dimension that is switched off has a long
-    lengthscale. Where rows have no parameters of their own (an encoder), their prior's spread, 1.
+    The standard deviation over rows of E[x_nq], divided by ℓ_q; a dimension that is switched off has a long
+    lengthscale, or values that are all alike. Where rows have no parameters of their own (an encoder), 1/ℓ_q.
 
     :raises KeyError: if the layer has no lengthscales.
     """
-    lengthscale = np.asarray(params[f"{layer}/lengthscale"])
-    spread = np.ones_like(lengthscale)
+    # of a composed kernel the first factor that has lengthscales: gp/1/lengthscale
+    names = sorted(n for n in params if n.startswith(f"{layer}/") and n.endswith("/lengthscale"))
+    if not names:
+        raise KeyError(f"layer: found no lengthscale of {layer!r} among {', '.join(sorted(params))}")
+    lengthscale = np.asarray(params[names[0]])
     loc = params.get(f"{site}_loc")
-    if loc is not None:
-        spread = np.asarray(loc).var(0)
-    return spread / np.square(lengthscale)
+    return np.asarray((1.0 if loc is None else np.asarray(loc).std(0)) / lengthscale)
 
 
 def _new_rows(x: ArrayLike | None, y: ArrayLike, fit: Fit) -> tuple[np.ndarray, np.ndarray]:
@@ -184,7 +190,7 @@ def _blocks(size: int, *arrays: Any) -> Iterator[Any]:
 
 
 def _joined(blocks: list[Any], count: int) -> Any:
-    return jax.tree.map(lambda *parts: np.concatenate([np.asarray(part) for part in parts])[:count], *blocks)
+    return jax.tree.map(lambda *parts: jnp.concatenate(parts)[:count], *blocks)
 
 
 def _candidates(key: Array, fit: Fit, num_inputs: int) -> dict[str, tuple[Array, Array]]:
@@ -194,9 +200,7 @@ def _candidates(key: Array, fit: Fit, num_inputs: int) -> dict[str, tuple[Array,
     loc = np.asarray(fit.params["x_loc"])
     rows = np.random.default_rng(0).permutation(len(loc))[:CANDIDATES]
     at = Gaussian(jnp.asarray(loc[rows]), jnp.zeros((len(rows), loc.shape[1])))
-    decoded = predict(
-        key, fit.model, fit.guide, fit.params, np.zeros((len(rows), 0)), num_samples=1, latents={"x": at}
-    )
+    decoded = predict(key, fit.model, fit.guide, fit.params, None, num_samples=1, latents={"x": at})
     return {"x": (at.mean, jnp.asarray(decoded.mean))}
 
 

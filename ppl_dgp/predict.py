@@ -51,8 +51,8 @@ def predict(
     model: Callable[..., Any],
     guide: Callable[..., Any],
     params: Parameters,
-    x: Float[Array, "N D"],
-    y: Array | None = None,
+    x: Float[Array, "N D"] | Float[np.ndarray, "N D"] | None,
+    y: Array | np.ndarray | None = None,
     *,
     num_samples: int = 100,
     levels: Sequence[float] = (),
@@ -68,7 +68,7 @@ def predict(
     :param model: a model of the zoo, or one like it with a site ``y`` made by ``noisy`` or ``observe``.
     :param guide: the fitted guide.
     :param params: constrained parameters, as ``Fit.params``.
-    :param x: inputs (N, D), in the units of training.
+    :param x: inputs (N, D), in the units of training; None where there are none and the rows are those of ``latents``.
     :param y: targets (N, P); their log density is then returned.
     :param levels: quantiles of y wanted, each in (0, 1).
     :param samples: whether to return draws of y, (S, N, P).
@@ -82,7 +82,9 @@ def predict(
     :raises ValueError: for x that is no matrix, without rows or not finite, for a level outside (0, 1), for a
         propagation that is unknown, or moments under a q(u) that links layers or outputs.
     """
-    rows = np.asarray(x)
+    if x is None and not latents:
+        raise ValueError("x: found None without latents, expected inputs (N, D), or latents of the rows")
+    rows = np.zeros((len(next(iter((latents or {}).values())).mean), 0)) if x is None else np.asarray(x)
     _check(rows, levels, num_samples, batch_size)
     check_propagation(propagation)
     if propagation != "draws" and not (levels or samples) and _nothing_to_draw(guide, params, rows[:1]):
@@ -91,6 +93,9 @@ def predict(
     targets = None if y is None else np.asarray(y).reshape(num_rows, -1)
     program = _program(model, guide, num_samples, tuple(levels), samples, row_by_row, propagation)
     known = dict(latents or {})
+    for site, moments in known.items():
+        if len(moments.mean) != num_rows:
+            raise ValueError(f"latents: found {len(moments.mean)} rows of {site!r}, expected {num_rows} as x has")
     blocks: list[dict[str, np.ndarray]] = []
     for start in range(0, num_rows, size):
         # the last block is filled up with its first row, so that one shape is compiled

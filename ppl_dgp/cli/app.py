@@ -38,23 +38,28 @@ Quiet = Annotated[bool, _option("No progress and no notes.", "--quiet")]
 #: type, meaning and default, in words, of the option for every setting
 SETTINGS: dict[str, tuple[type, str, str | None]] = {
     "model": (str, " | ".join(choices.MODELS), "deep-gp"),
-    "hidden": (str, " | ".join(choices.HIDDEN), "doubly-stochastic"),
+    "hidden": (
+        str,
+        " | ".join(choices.HIDDEN) + "; of a gplvm " + " | ".join(choices.LATENTS),
+        "doubly-stochastic, of a gplvm mean-field",
+    ),
     "inducing_rule": (str, " | ".join(choices.INDUCING), "full-rank"),
     "objective": (str, " | ".join(choices.OBJECTIVES), "power-ep"),
     "alpha": (float, "Divergence, from 0 (the ELBO) to 1", "0"),
     "widths": (str, "Widths of the hidden layers", "2,2"),
-    "inducing": (int, "Inducing points per layer", "100, or fewer rows"),
+    "latent": (int, "Latent dimensions of a gplvm", "2"),
+    "inducing": (int, "Inducing points per layer", "100 (gplvm 50), or fewer rows"),
     "kernel": (str, " | ".join(choices.KERNELS) + ", or several with + and * between", "rbf"),
     "particles": (int, "Draws per step", "1 at α = 0, else 8"),
-    "steps": (int, "Training steps", "gp 100, sparse-gp 3000, deep-gp 5000"),
+    "steps": (int, "Training steps", "gp 100, sparse-gp 3000, deep-gp 5000, gplvm 300 or 5000"),
     "batch": (int, "Rows per step", "all up to 2000 rows, else 1000"),
     "learning_rate": (float, "Learning rate of Adam", "0.01"),
     "restarts": (int, "Independent fits side by side; the best is kept", "1"),
     "seed": (int, "Seed of splits, synthetic data and training", "0"),
     "target": (
         str,
-        "Target columns with commas between, or the target array of an .npz",
-        "the last one, or y of an .npz",
+        "Target columns with commas between, or the target array of an .npz; of a gplvm the rows' labels",
+        "the last one, or y of an .npz; none",
     ),
     "drop_missing": (bool, "Leave out rows with missing or infinite values", None),
     "split": (int, "Which split", "0"),
@@ -113,6 +118,7 @@ def models(as_json: Json = False) -> None:
     groups: dict[str, dict[str, str]] = {
         "models": choices.MODELS,
         "hidden": choices.HIDDEN,
+        "hidden_of_gplvm": choices.LATENTS,
         "inducing_rules": choices.INDUCING,
         "objectives": choices.OBJECTIVES,
         "kernels": choices.KERNELS,
@@ -236,10 +242,11 @@ def show(run_dir: RunDir, as_json: Json = False) -> None:
 
 _LISTS = ("model", "hidden", "inducing_rule", "objective")
 
-_SPARSE = {"hidden", "widths"}
+_SPARSE = {"hidden", "widths", "latent"}
 _UNUSED = {
-    "deep-gp": set[str](),
+    "deep-gp": {"latent"},
     "sparse-gp": _SPARSE,
+    "gplvm": {"inducing_rule", "objective", "alpha", "particles", "restarts", "widths", "drop_missing"},
     "gp": _SPARSE
     | {"inducing", "inducing_rule", "objective", "alpha", "particles", "learning_rate", "restarts"},
 }
@@ -254,6 +261,8 @@ def _settings(given: dict[str, Any]) -> Settings:
         raise BadInput("--float32 and --float64 are both given", "leave one of them out")
     if precisions:
         (given["precision"],) = precisions
+    if given.get("model") == "gplvm":
+        given.setdefault("hidden", next(iter(choices.LATENTS)))
     settings = Settings(**given)
     settings.check()
     return settings

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import shutil
 import warnings
 from collections.abc import Callable, Collection
@@ -14,47 +13,25 @@ import jax
 import numpy as np
 
 from ppl_dgp.checkpoint import INDEX
-from ppl_dgp.cli import run_directory
+from ppl_dgp.cli import latent, run_directory
 from ppl_dgp.cli.artefacts import trust, write_figures, write_posterior
 from ppl_dgp.cli.errors import BadInput, Stopped
 from ppl_dgp.cli.programs import Program, build, elbo, predict_rows, start_at, train
 from ppl_dgp.cli.report import finite, in_units, metrics, nats_per_row, prediction_frame
 from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.settings import Settings
-from ppl_dgp.data import Standardiser, Table, load_rows, load_table, split
+from ppl_dgp.cli.task import Task
+from ppl_dgp.data import Standardiser, load_rows, load_table, split
 from ppl_dgp.fit import Fit, Interrupted, JitterWarning
 from ppl_dgp.fit.jitter import jitter_advice
 
 CONTINUE = "continue it with the same command and --resume"
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Task:
-    """A table cut into rows to train on and rows to test on, each in standardised units."""
-
-    table: Table
-    train_rows: np.ndarray
-    test_rows: np.ndarray
-    x_units: Standardiser
-    y_units: Standardiser
-
-    def rows(self, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Standardised inputs and targets of some rows."""
-        return self.x_units.transform(self.table.X[which]), self.y_units.transform(self.table.y[which])
-
-    def raw(self, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Inputs and targets of some rows in their own units."""
-        return self.table.X[which], self.table.y[which]
-
-    def fingerprint(self) -> str:
-        """SHA-256 of the table and of which rows are trained on."""
-        digest = hashlib.sha256(self.table.fingerprint().encode())
-        digest.update(np.ascontiguousarray(self.train_rows, dtype="<i8").tobytes())
-        return digest.hexdigest()
-
-
 def load_task(source: str, settings: Settings) -> Task:
     """The data of a fit; only the rows to train on decide the standardisation. Raises DataError or BadInput."""
+    if settings.model == "gplvm":
+        return latent.load_task(source, settings)
     table = load_table(source, settings.target, settings.drop_missing, settings.seed)
     train_rows, test_rows = split(table, settings.split, settings.test_fraction, settings.seed)
     y = table.y[train_rows]
@@ -200,6 +177,8 @@ def _run(
 
 def finish(folder: Path, record: Record, task: Task, program: Program, fitted: Fit) -> Record:
     """Evaluate a fit on its rows and write everything of the run directory but the parameters."""
+    if record.settings.model == "gplvm":
+        return latent.finish(folder, record, task, fitted)
     x, y = task.rows(task.train_rows)
     bound, error = elbo(program, fitted, x, y)
     tested = len(task.test_rows) > 0
@@ -255,6 +234,10 @@ def predict(
     if record.status != "done":
         say(f"note: the run in {str(folder)!r} was not finished; predictions are those of its fit so far")
     settings = record.settings
+    if settings.model == "gplvm":
+        program = build(settings, len(record.target_names))
+        rows_seed = settings.seed if seed is None else seed
+        return latent.predict_rows(record, program.model, program.guide, params, source, rows_seed)
     x, y, notes = load_rows(
         source,
         record.feature_names,

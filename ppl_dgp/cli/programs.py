@@ -18,6 +18,7 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import ELBO
 
 from ppl_dgp.cli.settings import Settings
+from ppl_dgp.estimators.latent import fit_latent, latent_program
 from ppl_dgp.fit import Fit, fit_lbfgs, fit_svi
 from ppl_dgp.guides import HIDDEN_RULES, INDUCING_RULES, Guide
 from ppl_dgp.guides.nesting import contains, nested_start
@@ -49,6 +50,10 @@ def build(settings: Settings, num_outputs: int) -> Program:
     if settings.model == "gp":
         return Program(settings, exact_gp_regression(kernel=kernel), None, None)
     assert settings.inducing is not None
+    if settings.model == "gplvm":
+        rules = settings.kernel, settings.hidden, "shared", "pca"
+        latents, rule = latent_program(num_outputs, settings.latent, settings.inducing, *rules)
+        return Program(settings, latents, rule, None)
     objective = OBJECTIVES[settings.objective](settings.alpha, settings.particles)
     if settings.model == "sparse-gp":
         model = sparse_gp_regression(settings.inducing, num_outputs=num_outputs, kernel=kernel)
@@ -73,6 +78,11 @@ def train(
     settings = program.settings
     assert settings.steps is not None
     key = jax.random.key(settings.seed)
+    if settings.model == "gplvm":
+        assert isinstance(program.guide, Guide)
+        how: dict[str, Any] = dict(steps=settings.steps, batch_size=settings.batch)
+        how |= {"learning_rate": settings.learning_rate, "progress": progress}
+        return fit_latent(key, program.model, program.guide, y, checkpoint=checkpoint, resume=resume, **how)
     if program.guide is None or program.objective is None:
         return fit_lbfgs(
             key,

@@ -19,6 +19,14 @@ MODELS = {
     "gp": "exact GP regression: closed form, O(N³), for up to a few thousand rows",
     "sparse-gp": "sparse GP regression: inducing points, minibatches",
     "deep-gp": "deep GP: layers of sparse GPs, for steps and changing lengthscales",
+    "gplvm": "latents of a table's rows, all its columns alike; missing entries filled in",
+}
+#: what a gplvm offers for --hidden, the first unless told
+LATENTS = {
+    "mean-field": "one Gaussian per row",
+    "mean-field-full": "the same with correlated dimensions, for tables with many holes",
+    "amortised": "one Gaussian per row, from a network of the row's entries",
+    "point-estimate": "one value per row",
 }
 HIDDEN = {
     "mean-field": "one Gaussian per datum and layer",
@@ -58,9 +66,11 @@ KERNELS = {
     "constant": "an offset",
 }
 DEFAULT_INDUCING = 100
+LATENT_INDUCING = 50
 FULL_BATCH_ROWS = 2000  # up to so many rows every step sees them all
 DEFAULT_BATCH = 1000
-DEFAULT_STEPS = {"gp": 100, "sparse-gp": 3000, "deep-gp": 5000}
+DEFAULT_STEPS = {"gp": 100, "sparse-gp": 3000, "deep-gp": 5000, "gplvm": 300}
+LATENT_STEPS = 5000  # on minibatches
 
 
 @dataclass(frozen=True)
@@ -73,6 +83,7 @@ class Settings:
     objective: str = "power-ep"
     alpha: float = 0.0
     widths: tuple[int, ...] = (2, 2)
+    latent: int = 2
     inducing: int | None = None
     kernel: str = "rbf"
     particles: int | None = None
@@ -91,7 +102,7 @@ class Settings:
         """Raise BadInput for the first setting that no data could make right."""
         for option, value, allowed in (
             ("--model", self.model, MODELS),
-            ("--hidden", self.hidden, HIDDEN),
+            ("--hidden", self.hidden, LATENTS if self.model == "gplvm" else HIDDEN),
             ("--inducing-rule", self.inducing_rule, INDUCING),
             ("--objective", self.objective, OBJECTIVES),
             *(("--kernel", name.strip(), KERNELS) for name in re.split(r"[+*]", self.kernel)),
@@ -110,6 +121,7 @@ class Settings:
                     f"--widths has a layer of width {width}", "every hidden layer needs at least 1 output"
                 )
         for option, number in (
+            ("--latent", self.latent),
             ("--inducing", self.inducing),
             ("--particles", self.particles),
             ("--steps", self.steps),
@@ -126,6 +138,14 @@ class Settings:
             )
         if self.model == "deep-gp" and self.hidden in CARRIES_MOMENTS:
             self._check_moments()
+        if self.model == "gplvm":
+            if self.alpha > 0.0 or self.objective != "power-ep":
+                raise BadInput(
+                    f"--objective is {self.objective} and --alpha {self.alpha:g}, but a gplvm is trained by its bound",
+                    "leave both out",
+                )
+            if self.restarts > 1:
+                raise BadInput(f"--restarts is {self.restarts}, but a gplvm is fitted once", "vary --seed")
 
     def _check_moments(self) -> None:
         """Raise BadInput for what a rule that carries layers as moments cannot be combined with."""
@@ -155,12 +175,15 @@ class Settings:
             raise BadInput(
                 f"--batch is {self.batch}, more than the {rows}", f"lower it to at most {num_rows}"
             )
-        batch = DEFAULT_BATCH if num_rows > FULL_BATCH_ROWS else None
+        usual = DEFAULT_BATCH if num_rows > FULL_BATCH_ROWS else None
+        batch = self.batch or (None if self.model == "gp" else usual)
+        latent = self.model == "gplvm"
+        steps = LATENT_STEPS if latent and batch is not None else DEFAULT_STEPS[self.model]
         return dataclasses.replace(
             self,
-            inducing=self.inducing or min(DEFAULT_INDUCING, num_rows),
-            batch=self.batch or (None if self.model == "gp" else batch),
-            steps=self.steps or DEFAULT_STEPS[self.model],
+            inducing=self.inducing or min(LATENT_INDUCING if latent else DEFAULT_INDUCING, num_rows),
+            batch=batch,
+            steps=self.steps or steps,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -170,6 +193,7 @@ class Settings:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Settings:
         """The inverse of `to_json`. Raises KeyError, TypeError or ValueError if `values` is not of it."""
+        values = {"latent": cls.latent, **values}  # which earlier runs lack
         settings = cls(
             **{field.name: values[field.name] for field in dataclasses.fields(cls)}
             | {"widths": tuple(int(width) for width in values["widths"])}

@@ -5,6 +5,7 @@
 Whatever is wrong with the input is a `DataError` of one line that names the cause and the remedy.
 """
 
+from ppl_dgp.data.columns import load_columns, load_entries
 from ppl_dgp.data.load import BUILT_INS, load_rows, load_table
 from ppl_dgp.data.synthetic import periodic, sinusoids, step
 from ppl_dgp.data.table import DataError, Standardiser, Table, split
@@ -14,6 +15,8 @@ __all__ = [
     "DataError",
     "Standardiser",
     "Table",
+    "load_columns",
+    "load_entries",
     "load_rows",
     "load_table",
     "periodic",

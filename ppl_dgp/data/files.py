@@ -6,7 +6,7 @@ import re
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -76,7 +76,7 @@ def read_npz(path: Path, target: str | None, need_target: bool = True) -> Raw:
     wanted = "y" if target is None else target
     if wanted in ("X", "train", "test"):
         raise DataError(f"array {wanted!r} of {path.name} cannot be the target: name another (default 'y')")
-    arrays, held = _read(path, lambda file: _read_arrays(file, wanted))
+    arrays, held = _read(path, lambda file: _read_arrays(file, ("X", wanted)))
     missing = [name for name in ("X", wanted) if name not in arrays and (name == "X" or need_target)]
     if missing:
         raise DataError(
@@ -100,6 +100,26 @@ def read_npz(path: Path, target: str | None, need_target: bool = True) -> Raw:
         names = _names(None, "x", features.shape[1])
     features.columns = pd.Index(names)
     return Raw(features, targets, arrays.get("train"), arrays.get("test"))
+
+
+def read_table_npz(path: Path, label: str | None) -> tuple[pd.DataFrame, np.ndarray | None]:
+    """Array `Y`, or `X`, as columns, and the array `label`, one for each row."""
+    wanted = ("Y", "X") if label is None else ("Y", "X", label)
+    arrays, held = _read(path, lambda file: _read_arrays(file, wanted))
+    name = next((each for each in ("Y", "X") if each in arrays), None)
+    if name is None:
+        raise DataError(f"{path.name} has no array 'Y' or 'X'; it holds {listing(held)}: store the table as 'Y' [N P]")
+    frame = _columns(path, name, arrays[name])
+    frame.columns = pd.Index(_names(arrays.get("feature_names"), "y", frame.shape[1]))
+    if label is None:
+        return frame, None
+    if label not in arrays:
+        raise DataError(f"{path.name} has no array {label!r} to be the label; it holds {listing(held)}")
+    if arrays[label].shape != (len(frame),):
+        raise DataError(
+            f"array {label!r} of {path.name} has shape {arrays[label].shape}, expected ({len(frame)},): one label a row"
+        )
+    return frame, arrays[label]
 
 
 def listing(names: list[str], most: int = 20) -> str:
@@ -157,14 +177,14 @@ def _read_parquet(path: Path) -> pd.DataFrame:
     return pd.read_parquet(path, engine="pyarrow")
 
 
-def _read_arrays(path: Path, wanted: str) -> tuple[dict[str, np.ndarray], list[str]]:
+def _read_arrays(path: Path, wanted: Sequence[str]) -> tuple[dict[str, np.ndarray], list[str]]:
     """The arrays this program knows, and the names of all."""
     arrays = {}
     if not zipfile.is_zipfile(path):
         raise ValueError("no archive of arrays, which numpy.savez writes")
     with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
         held = list(archive.files)
-        for name in dict.fromkeys(("X", wanted, "train", "test")):
+        for name in dict.fromkeys((*wanted, "train", "test")):
             if name in held:
                 arrays[name] = archive[name]
                 if not isinstance(arrays[name], np.ndarray):  # another format than .npy comes as bytes

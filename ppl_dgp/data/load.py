@@ -40,10 +40,10 @@ def load_table(source: str, target: str | None = None, drop_missing: bool = Fals
     Raises:
         DataError: for any input that cannot be used.
     """
-    raw = _read_source(source, target, seed, need_target=True)
+    raw = read_source(source, target, seed, need_target=True)
     name = source if source in BUILT_INS else Path(source).name
     assert raw.targets is not None
-    X, y = _numbers(raw.features, name), _numbers(raw.targets, name)
+    X, y = numbers(raw.features, name), numbers(raw.targets, name)
     feature_names, target_names = tuple(raw.features.columns), tuple(raw.targets.columns)
     notes = list(raw.notes)
     if X.shape[1] == 0:
@@ -109,7 +109,7 @@ def load_rows(
     Raises:
         DataError: for a source that cannot be read, a feature it lacks, or values that cannot be used.
     """
-    raw = _read_source(source, target, seed, need_target=False)
+    raw = read_source(source, target, seed, need_target=False)
     name = source if source in BUILT_INS else Path(source).name
     held = raw.features if raw.targets is None else pd.concat([raw.features, raw.targets], axis=1)
     held = held.loc[:, ~held.columns.duplicated()]
@@ -119,11 +119,11 @@ def load_rows(
                 f"{name} has no column {column!r}, which the model was fitted on; "
                 f"it holds {listing([str(c) for c in held.columns])}: give a table with those features"
             )
-    values = _numbers(held[list(feature_names)], name)
+    values = numbers(held[list(feature_names)], name)
     columns = tuple(feature_names)
     known = bool(target_names) and all(c in held and not held[c].isna().all() for c in target_names)
     if known:
-        values = np.hstack([values, _numbers(held[list(target_names)], name)])
+        values = np.hstack([values, numbers(held[list(target_names)], name)])
         columns += tuple(target_names)
     keep = _complete(values, columns, name, drop_missing)
     if not keep.any():
@@ -133,9 +133,8 @@ def load_rows(
     return values[:, : len(feature_names)], y, raw.notes + (() if keep.all() else (_dropped_rows(keep),))
 
 
-def _read_source(source: str, target: str | None, seed: int, need_target: bool) -> Raw:
-    if source in BUILT_INS:
-        return _built_in(source, target, seed)
+def checked_suffix(source: str) -> str:
+    """The lower-case extension of a file that can be read. Raises DataError for others."""
     path = Path(source)
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
@@ -143,7 +142,15 @@ def _read_source(source: str, target: str | None, seed: int, need_target: bool) 
         raise DataError(
             f"unknown {what}: give one of {', '.join(SUFFIXES)} or a built-in ({', '.join(BUILT_INS)})"
         )
-    if suffix == ".npz":
+    return suffix
+
+
+def read_source(source: str, target: str | None, seed: int, need_target: bool) -> Raw:
+    """The columns behind a source, before any cleaning."""
+    if source in BUILT_INS:
+        return _built_in(source, target, seed)
+    path = Path(source)
+    if checked_suffix(source) == ".npz":
         return read_npz(path, target, need_target)
     frame, notes = read_frame(path)
     if not need_target:
@@ -169,7 +176,7 @@ def _built_in(name: str, target: str | None, seed: int) -> Raw:
     )
 
 
-def _numbers(frame: pd.DataFrame, name: str) -> Float[np.ndarray, "N D"]:
+def numbers(frame: pd.DataFrame, name: str) -> Float[np.ndarray, "N D"]:
     """Columns as float64, missing entries NaN; a DataError names the first column that is no number."""
     columns = []
     for column in frame.columns:

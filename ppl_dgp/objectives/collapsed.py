@@ -214,7 +214,7 @@ def _features(marginal: Marginal, slope: Array | None, targets: Gaussian) -> Fea
     f, inputs = marginal.function, marginal.inputs
     if isinstance(inputs, Gaussian):
         _check_kernel(f)
-        return UncertainFeatures(marginal.residual, marginal.weights, f, inputs, slope, targets)
+        return UncertainFeatures(marginal.weights, f, inputs, slope, targets)
     mean = targets.mean - f.mean(inputs)
     if slope is not None:
         mean = mean + jnp.einsum("bqp,bp->bq", slope, inputs)

@@ -105,7 +105,6 @@ class UncertainFeatures(Features):
 
     def __init__(
         self,
-        residual: Float[Array, "N 1"],
         phi: Float[Array, "N M"],
         f: Function,
         inputs: Gaussian,
@@ -117,7 +116,7 @@ class UncertainFeatures(Features):
         if slope is not None:
             rest = slope if rest is None else slope + rest
         rows = inputs.mean.shape[0]
-        self._f, self._inputs, self._phi, self._residual = f, inputs, phi, residual
+        self._f, self._inputs, self._phi = f, inputs, phi
         #: r = rest·h⁻ + offset + (ε − E ε)
         self._rest = None if rest is None else jnp.broadcast_to(rest, (rows, *rest.shape[-2:]))
         self._offset = noise.mean - bias
@@ -129,7 +128,11 @@ class UncertainFeatures(Features):
         gram = self._gram(weights)
         squares = self._squares()
         products = self._products(jnp.broadcast_to(weights, squares.shape))
-        return Statistics(gram, products, row_constant(weights, squares, self._residual / noise, 0.0))
+        constant = row_constant(weights, squares, weights, 0.0, corrected=False)
+        # Σ w⟨D⟩ = Σ w ψ0 − tr A: row by row it would lose digits to Kzz⁻¹, and cost as much again as A
+        residual = weights.T @ expectations.psi0(self._f.kernel, self._inputs)
+        residual = residual - jnp.trace(gram, axis1=1, axis2=2)
+        return Statistics(gram, products, constant - 0.5 * residual.sum() * (len(products) // len(gram)))
 
     def _gram(self, weights: Float[Array, "N C"]) -> Float[Array, "C M M"]:
         f = self._f

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpyro.distributions as dist
 from jaxtyping import Array
 
 from ppl_dgp.gaussian import moments_of
@@ -109,7 +110,8 @@ def find_structure(model: Trace, guide: Trace, powered: bool) -> Structure:
         elif inside:
             found.factors.append(name)
             found.local_sites.append(name)
-            if site["infer"].get("role") == "hidden":
+            # a point needs no moments
+            if site["infer"].get("role") == "hidden" and not isinstance(bare(guide[name]["fn"]), dist.Delta):
                 found.propagation[name] = guide[name]["infer"].get("propagation", "draws")
         else:
             found.global_sites.append(name)

@@ -1,0 +1,183 @@
+"""What `fit` and `predict` do for a latent variable model: its table, its results, its figures."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from jaxtyping import Shaped
+
+from ppl_dgp.cli import run_directory
+from ppl_dgp.cli.artefacts import number_of_draws
+from ppl_dgp.cli.report import finite, in_units
+from ppl_dgp.cli.run_directory import Record
+from ppl_dgp.cli.settings import Settings
+from ppl_dgp.cli.task import Task
+from ppl_dgp.data import Standardiser, load_columns, load_entries, split
+from ppl_dgp.estimators.latent import embedding, standardise
+from ppl_dgp.fit import Fit
+from ppl_dgp.latents import Latents, infer_latents, relevance, row_log_density
+from ppl_dgp.predict import Prediction, predict
+
+DRAWS = 100
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LatentTask(Task):
+    """A table whose columns are all targets, and labels of its rows, where it has any."""
+
+    labels: Shaped[np.ndarray, " N"] | None = None
+
+
+def load_task(source: str, settings: Settings) -> LatentTask:
+    """The data of a fit. Raises DataError."""
+    table, labels = load_columns(source, settings.target, settings.seed)
+    train_rows, test_rows = split(table, settings.split, settings.test_fraction, settings.seed)
+    units = Standardiser(np.empty(0), np.empty(0)), standardise(table.y[train_rows])
+    return LatentTask(table, train_rows, test_rows, *units, labels)
+
+
+def finish(folder: Path, record: Record, task: Task, fitted: Fit) -> Record:
+    """Evaluate a fit and write everything of the run directory but the parameters: latents, filled entries, figures."""
+    assert isinstance(task, LatentTask)
+    _, y = task.rows(task.train_rows)
+    found = embedding(fitted, y)
+    counts = relevance(fitted.params)
+    names = record.target_names
+    labels = None if task.labels is None else task.labels[task.train_rows]
+    frame = latent_frame(found, task.train_rows, labels)
+    run_directory.place(folder / "latents.csv", lambda path: frame.to_csv(path, index=False))
+    raw = task.table.y[task.train_rows]
+    if np.isnan(raw).any():
+        filled = filled_frame(_decoded(fitted, found, record), raw, names, task.train_rows)
+        run_directory.place(folder / "filled.csv", lambda path: filled.to_csv(path, index=False))
+    density = None
+    if len(task.test_rows) and record.settings.hidden != "point-estimate":
+        tested = task.table.y[task.test_rows]
+        density = finite(_log_density(fitted, tested, record).mean())
+    running = max(fitted.seconds - fitted.compile_seconds, 1e-9)
+    seen = ~np.isnan(raw)
+    result = {
+        # log p of the data = log p of the standardised data − Σ log s over its entries
+        "elbo": finite(-fitted.losses[fitted.best, -1] - (seen @ np.log(task.y_units.scale)).sum()),
+        "test_log_density": density,
+        "missing": int((~seen).sum()),
+        "relevance": [finite(each) for each in counts],
+        "noise": finite(np.mean(fitted.params["likelihood/noise"])),
+        "seconds": finite(fitted.seconds),
+        "steps": fitted.steps,
+        "steps_per_second": finite(fitted.steps / running),
+        "rejected_steps": fitted.rejected_steps,
+        "jitter": max(fitted.jitter.values(), default=None),
+        "parameters": int(sum(np.size(value) for value in fitted.params.values())),
+    }
+    _write_posterior(folder, record, fitted, y)
+    _write_figures(folder, fitted, found, counts, labels)
+    done = dataclasses.replace(record, status="done", result=result)
+    run_directory.write(folder, done)
+    return done
+
+
+def predict_rows(
+    record: Record, model: Any, guide: Any, params: dict[str, Any], source: str, seed: int
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Latents and filled entries of the rows of `source`, and their log density."""
+    raw = load_entries(source, record.target_names, seed)
+    with jax.enable_x64(record.settings.precision == "float64"):
+        fitted = _as_fit(model, guide, {name: jnp.asarray(value) for name, value in params.items()})
+        found = _latents(fitted, raw, record)
+        rows = np.arange(len(raw))
+        frame = latent_frame(found, rows, None)
+        filled = filled_frame(_decoded(fitted, found, record), raw, record.target_names, rows)
+        density = None
+        if record.settings.hidden != "point-estimate":
+            frame["log_density"] = _log_density(fitted, raw, record, found)
+            density = finite(frame["log_density"].mean())
+    whole = pd.concat([frame, filled.drop(columns="row")], axis=1)
+    return whole, {"rows": len(raw), "missing": int(np.isnan(raw).sum()), "log_density": density}
+
+
+def latent_frame(found: Latents, rows: np.ndarray, labels: np.ndarray | None) -> pd.DataFrame:
+    """One line per row: its number, its label, mean and sd of each latent dimension."""
+    columns: dict[str, np.ndarray] = {"row": np.asarray(rows)}
+    if labels is not None:
+        columns["label"] = labels
+    deviation = np.sqrt(found.variance)
+    for q in range(found.mean.shape[1]):
+        columns[f"latent{q + 1}_mean"], columns[f"latent{q + 1}_sd"] = found.mean[:, q], deviation[:, q]
+    return pd.DataFrame(columns)
+
+
+def filled_frame(
+    prediction: Prediction, raw: np.ndarray, names: tuple[str, ...], rows: np.ndarray
+) -> pd.DataFrame:
+    """One line per row: its entries, those that were missing by their predictive means, and the sds of these."""
+    gaps = np.isnan(raw)
+    filled = np.where(gaps, prediction.mean, raw)
+    deviation = np.where(gaps, np.sqrt(prediction.variance), np.nan)
+    columns = {"row": np.asarray(rows)}
+    for p, name in enumerate(names):
+        columns[name] = filled[:, p]
+        if gaps[:, p].any():
+            columns[f"{name}_sd"] = deviation[:, p]
+    return pd.DataFrame(columns)
+
+
+def _as_fit(model: Any, guide: Any, params: dict[str, Any]) -> Fit:
+    """Loaded parameters as those of a fit by its closed-form bound."""
+    from ppl_dgp.objectives import Collapsed
+
+    stacked = {name: value[None] for name, value in params.items()}
+    about: dict[str, Any] = dict(seconds=0.0, steps=0, rejected_steps=0, best=0, fingerprint="")
+    return Fit(model, guide, Collapsed(), params, np.zeros((1, 0)), restart_params=stacked, **about)
+
+
+def _latents(fitted: Fit, raw: np.ndarray, record: Record) -> Latents:
+    return infer_latents(jax.random.key(record.settings.seed + 1), fitted, record.y_units.transform(raw))
+
+
+def _log_density(fitted: Fit, raw: np.ndarray, record: Record, found: Latents | None = None) -> np.ndarray:
+    """Of the entries that are there, in the table's units."""
+    found = _latents(fitted, raw, record) if found is None else found
+    key = jax.random.key(record.settings.seed + 2)
+    density = row_log_density(key, fitted, record.y_units.transform(raw), latents=found)
+    return np.asarray(density - (~np.isnan(raw)) @ np.log(record.y_units.scale))
+
+
+def _decoded(fitted: Fit, found: Latents, record: Record) -> Prediction:
+    key = jax.random.key(record.settings.seed + 3)
+    settings: dict[str, Any] = dict(num_samples=DRAWS, latents=found.sites)
+    return in_units(predict(key, fitted.model, fitted.guide, fitted.params, None, **settings), record.y_units)
+
+
+def _write_posterior(folder: Path, record: Record, fitted: Fit, y: np.ndarray) -> None:
+    from ppl_dgp.diagnostics.arviz_api import save
+    from ppl_dgp.diagnostics.arviz_export import to_arviz
+
+    key = jax.random.key(record.settings.seed + 4)
+    data = to_arviz(fitted, key, None, y, num_draws=number_of_draws(y.size))
+    run_directory.place(folder / "posterior.nc", partial(save, data))
+
+
+def _write_figures(
+    folder: Path, fitted: Fit, found: Latents, counts: np.ndarray, labels: np.ndarray | None
+) -> None:
+    from ppl_dgp.diagnostics import plots
+    from ppl_dgp.diagnostics.latent_plots import plot_latents, plot_relevance
+
+    # numbers that hardly repeat are no classes
+    classes = labels if labels is not None and len(np.unique(labels)) <= 20 else None
+    scale = np.sqrt(found.variance)
+    figures = {
+        "losses": plots.plot_losses(fitted.losses),
+        "relevance": plot_relevance(counts / counts.max()),
+        "latents": plot_latents(found.mean, scale if scale.any() else None, classes, relevance=counts),
+    }
+    for name, figure in figures.items():
+        run_directory.place(folder / "figures" / f"{name}.png", partial(figure.savefig, dpi=120))

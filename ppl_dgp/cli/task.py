@@ -1,0 +1,35 @@
+"""A table cut into rows to train on and rows to test on."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+
+import numpy as np
+
+from ppl_dgp.data import Standardiser, Table
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Task:
+    """A table cut into rows to train on and rows to test on, each in standardised units."""
+
+    table: Table
+    train_rows: np.ndarray
+    test_rows: np.ndarray
+    x_units: Standardiser
+    y_units: Standardiser
+
+    def rows(self, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Standardised inputs and targets of some rows."""
+        return self.x_units.transform(self.table.X[which]), self.y_units.transform(self.table.y[which])
+
+    def raw(self, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs and targets of some rows in their own units."""
+        return self.table.X[which], self.table.y[which]
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the table and of which rows are trained on."""
+        digest = hashlib.sha256(self.table.fingerprint().encode())
+        digest.update(np.ascontiguousarray(self.train_rows, dtype="<i8").tobytes())
+        return digest.hexdigest()

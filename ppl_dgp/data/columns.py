@@ -1,0 +1,100 @@
+"""A source to the table of a latent variable model: all its columns alike, missing entries kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Shaped
+
+from ppl_dgp.data.files import listing, read_frame, read_table_npz
+from ppl_dgp.data.load import BUILT_INS, checked_suffix, numbers, read_source
+from ppl_dgp.data.table import MIN_ROWS, DataError, Table
+
+
+def load_columns(
+    source: str, label: str | None = None, seed: int = 0
+) -> tuple[Table, Shaped[np.ndarray, " N"] | None]:
+    """The table behind `source` with all its columns as targets, NaN where an entry is missing, and labels of its rows.
+
+    Args:
+        source: as in `load_table`; of an `.npz` the array `Y`, or `X`.
+        label: a column (of an `.npz` an array) that is left out of the table and names the rows' classes.
+        seed: of the synthetic built-ins.
+
+    Returns:
+        The table, its X without columns, and the labels or None. Constant columns and rows without any entry are left
+        out, each with a note, and a note says how many entries are missing.
+
+    Raises:
+        DataError: for any input that cannot be used; infinite values are errors.
+    """
+    frame, labels, found = _read(source, label, seed)
+    name = source if source in BUILT_INS else Path(source).name
+    values, notes = numbers(frame, name), list(found)
+    if values.shape[1] == 0:
+        raise DataError(f"{name} has no column left besides the label: give a table with at least one more")
+    if np.isinf(values).any():
+        row, column = np.argwhere(np.isinf(values))[0]
+        raise DataError(
+            f"row {row} (counted from 0), column {frame.columns[column]!r} of {name} is infinite: fill in the value, "
+            "or leave the entry empty if it is missing"
+        )
+    kept = ~np.isnan(values).all(axis=1)
+    if not kept.all():
+        notes.append(f"dropped {(~kept).sum()} rows without any entry")
+        values = values[kept]
+        labels = None if labels is None else labels[kept]
+    if len(values) < MIN_ROWS:
+        raise DataError(f"{name} has {len(values)} rows with entries, expected at least {MIN_ROWS}: give more")
+    varies = np.array([len(np.unique(column[~np.isnan(column)])) > 1 for column in values.T])
+    if not varies.any():
+        raise DataError(f"every column of {name} is constant: give at least one that varies")
+    notes += [f"dropped constant column {c!r}" for c, v in zip(frame.columns, varies, strict=True) if not v]
+    values = values[:, varies]
+    if gaps := int(np.isnan(values).sum()):
+        notes.append(f"{gaps} of {values.size} entries are missing ({100 * gaps / values.size:.1f} %)")
+    names = tuple(str(c) for c, v in zip(frame.columns, varies, strict=True) if v)
+    table = Table(np.empty((len(values), 0)), values, (), names, notes=tuple(notes), name=name)
+    return table, labels
+
+
+def load_entries(source: str, names: Sequence[str], seed: int = 0) -> Float[np.ndarray, "N P"]:
+    """Rows of the named columns of `source`, NaN where an entry, or a whole column, is missing.
+
+    Raises:
+        DataError: for a source that cannot be read, has none of the columns, or holds infinite values.
+    """
+    frame, _, _ = _read(source, None, seed)
+    name = source if source in BUILT_INS else Path(source).name
+    held = [column for column in names if column in frame]
+    if not held:
+        raise DataError(
+            f"{name} has none of the columns that the model was fitted on; it holds "
+            f"{listing([str(c) for c in frame.columns])}: give a table with some of those"
+        )
+    values = pd.DataFrame(numbers(frame[held], name), columns=held).reindex(columns=list(names)).to_numpy()
+    if np.isinf(values).any() or len(values) == 0:
+        raise DataError(f"{name} has infinite values or no rows: fill them in, or leave missing entries empty")
+    return values
+
+
+def _read(
+    source: str, label: str | None, seed: int
+) -> tuple[pd.DataFrame, Shaped[np.ndarray, " N"] | None, tuple[str, ...]]:
+    if source in BUILT_INS:
+        raw = read_source(source, None, seed, need_target=True)
+        frame, notes = pd.concat([raw.features, raw.targets], axis=1), raw.notes
+    elif checked_suffix(source) == ".npz":
+        frame, labels = read_table_npz(Path(source), label)
+        return frame, labels, ()
+    else:
+        frame, notes = read_frame(Path(source))
+    if label is None:
+        return frame, None, notes
+    if label not in frame:
+        columns = listing([str(c) for c in frame.columns])
+        raise DataError(f"{source} has no column {label!r} to be the label: choose from {columns}")
+    return frame.drop(columns=label), frame[label].to_numpy(), notes

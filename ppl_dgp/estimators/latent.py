@@ -1,0 +1,284 @@
+"""The Bayesian GPLVM as a scikit-learn transformer: tables with holes to latents, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from ppl_dgp.data import Standardiser
+from ppl_dgp.fit import Fit, fit_lbfgs, fit_svi
+from ppl_dgp.gaussian import Gaussian
+from ppl_dgp.guides import Amortised, Guide, HiddenRule, MeanField, PointEstimate
+from ppl_dgp.latents import Latents, infer_latents, relevance, row_log_density
+from ppl_dgp.models import gplvm
+from ppl_dgp.models.parts import named_kernel
+from ppl_dgp.objectives import Collapsed, PowerEP
+from ppl_dgp.predict import Prediction, predict
+
+_Own = TypeVar("_Own", bound="GPLVM")
+#: rules of the latents by name; the encoder sees which entries are there
+LATENT_RULES: dict[str, HiddenRule] = {
+    "mean-field": MeanField(),
+    "mean-field-full": MeanField(full=True),
+    "amortised": Amortised((64, 64), MeanField(), missing="mask"),
+    "point-estimate": PointEstimate(),
+}
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class GPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Bayesian Gaussian process latent variable model (Titsias and Lawrence 2010); NaN is a missing entry.
+
+    Columns are standardised inside, all else is in the units that went in. It works in 64 bits.
+
+    Args:
+        latent: dimensions Q of the latent space; those that are not needed are switched off (`relevance_`).
+        num_inducing: inducing points M; fewer where there are fewer rows.
+        kernel: as in `SparseGPRegressor`; other than rbf, linear, constant and their sums only for two latents.
+        hidden: mean-field; mean-field-full, whose dimensions may be correlated, best where many entries are missing;
+            amortised, an encoder, so that new rows cost nothing; or point-estimate, the GPLVM of 2005.
+        noise: shared or per-column.
+        start: pca or random.
+        batch_size: rows per step of Adam; None trains on all rows by L-BFGS, with q(u) in closed form.
+        steps: of either. learning_rate: of Adam.
+        num_samples: draws that an imputation averages over.
+        random_state: seed.
+
+    Attributes:
+        embedding_, embedding_std_: latents of the training rows, mean and standard deviation, (N, Q).
+        relevance_: (Q,), the spread of each dimension in its lengthscales.
+        losses_, params_, n_iter_: as in `SparseGPRegressor`.
+
+    >>> from sklearn.datasets import load_iris
+    >>> X, _ = load_iris(return_X_y=True)
+    >>> GPLVM(num_inducing=5, steps=2).fit(X[:20]).embedding_.shape
+    (20, 2)
+    """
+
+    latent: int = 2
+    num_inducing: int = 50
+    kernel: str = "rbf"
+    hidden: str = "mean-field"
+    noise: str = "shared"
+    start: str = "pca"
+    batch_size: int | None = None
+    steps: int = 500
+    learning_rate: float = 0.01
+    num_samples: int = 100
+    random_state: Any = None
+
+    def fit(self: _Own, X: Any, y: Any = None) -> _Own:
+        """Train on N rows.
+
+        Args:
+            X: the table (N, P), NaN where an entry is missing; not all of a column. y: not used.
+
+        Returns the estimator. Raises ValueError for data or settings that cannot be used, naming them; FitError if
+        training fails.
+        """
+        rows = self._rows(X, reset=True)
+        self.units_ = standardise(rows)
+        self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        self._program = latent_program(
+            rows.shape[1],
+            self.latent,
+            min(self.num_inducing, len(rows)),
+            self.kernel,
+            self.hidden,
+            self.noise,
+            self.start,
+        )
+        with jax.enable_x64(True):
+            fitted = fit_latent(
+                jax.random.key(self._seed),
+                *self._program,
+                self.units_.transform(rows),
+                steps=self.steps,
+                batch_size=None if self.batch_size is None else min(self.batch_size, len(rows)),
+                learning_rate=self.learning_rate,
+            )
+            self.fit_: Fit = fitted
+            self.params_ = {name: np.asarray(value) for name, value in fitted.params.items()}
+            found = embedding(fitted, self.units_.transform(rows))
+        self.embedding_, self.embedding_std_ = found.mean, np.sqrt(found.variance)
+        self.losses_, self.n_iter_ = fitted.losses[fitted.best], fitted.steps
+        self.relevance_ = relevance(self.params_)
+        self._n_features_out = self.latent
+        return self
+
+    def transform(self, X: Any, return_std: bool = False) -> Any:
+        """Latents of K rows, (K, Q), each found by itself: by the encoder, or by optimisation under the fitted map.
+
+        Args:
+            X: the table (K, P), NaN where an entry is missing. return_std: also give standard deviations (K, Q).
+
+        Raises NotFittedError before `fit`; ValueError for rows that cannot be used.
+        """
+        found = self._latents(X)
+        return (found.mean, np.sqrt(found.variance)) if return_std else found.mean
+
+    def impute(self, X: Any, return_std: bool = False) -> Any:
+        """The table with its missing entries filled in by their predictive means, (K, P).
+
+        Args:
+            X: as in `transform`. return_std: also give the predictive standard deviations of the entries that were
+                missing, 0 for those that were not.
+
+        Raises as `transform` does.
+        """
+        rows = self._rows(X)
+        gaps = np.isnan(rows)
+        found = self._decoded(dict(self._latents(rows).sites))
+        filled = np.where(gaps, self.units_.inverse(found.mean), rows)
+        deviation = np.where(gaps, np.sqrt(found.variance) * self.units_.scale, 0.0)
+        return (filled, deviation) if return_std else filled
+
+    def inverse_transform(self, Z: Any, return_std: bool = False) -> Any:
+        """What latents (K, Q) decode to: predictive means (K, P), and with `return_std` standard deviations.
+
+        Raises NotFittedError before `fit`; ValueError for latents of another number of dimensions.
+        """
+        check_is_fitted(self, "params_")
+        at = np.asarray(Z, np.float64)
+        if at.ndim != 2 or at.shape[1] != self.latent:
+            raise ValueError(f"Z has shape {at.shape}, expected (K, {self.latent}): the latent dimensions")
+        with jax.enable_x64(True):
+            points = Gaussian(jnp.asarray(at), jnp.zeros(at.shape))
+        found = self._decoded({"x": points})
+        mean = self.units_.inverse(found.mean)
+        return (mean, np.sqrt(found.variance) * self.units_.scale) if return_std else mean
+
+    def sample(self, n_samples: int = 1) -> np.ndarray:
+        """New rows, (n_samples, P): a latent from its prior, then what it decodes to, noise included."""
+        check_is_fitted(self, "params_")
+        with jax.enable_x64(True):
+            key = jax.random.key(self._seed + 2)
+            x = jnp.zeros((n_samples, 0))
+            found = predict(key, *self._program, self.fit_.params, x, num_samples=1, samples=True)
+        assert found.samples is not None
+        return self.units_.inverse(found.samples[0])
+
+    def score_samples(self, X: Any) -> np.ndarray:
+        """Log density of each of K rows in nats, (K,), of the entries that are there, in the table's units.
+
+        Raises as `transform` does, and for point estimates, which have none.
+        """
+        rows = self._rows(X)
+        found = self._latents(rows)
+        with jax.enable_x64(True):
+            targets = self.units_.transform(rows)
+            density = row_log_density(jax.random.key(self._seed + 3), self.fit_, targets, latents=found)
+        return density - np.where(np.isnan(rows), 0.0, np.log(self.units_.scale)).sum(1)
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """The mean of `score_samples`."""
+        return float(self.score_samples(X).mean())
+
+    def _rows(self, X: Any, reset: bool = False) -> np.ndarray:
+        if not reset:
+            check_is_fitted(self, "params_")
+        return np.asarray(
+            validate_data(
+                self,
+                X,
+                reset=reset,
+                dtype=np.float64,
+                ensure_all_finite="allow-nan",
+                ensure_min_samples=2 if reset else 1,
+            )
+        )
+
+    def _latents(self, X: Any) -> Latents:
+        rows = self._rows(X)
+        with jax.enable_x64(True):
+            return infer_latents(jax.random.key(self._seed + 1), self.fit_, self.units_.transform(rows))
+
+    def _decoded(self, latents: dict[str, Gaussian]) -> Prediction:
+        with jax.enable_x64(True):
+            settings: dict[str, Any] = dict(num_samples=self.num_samples, latents=latents, row_by_row=True)
+            key = jax.random.key(self._seed + 1)
+            return predict(key, *self._program, self.fit_.params, None, **settings)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+
+def standardise(rows: np.ndarray) -> Standardiser:
+    """Mean and scale of each column, of the entries that are there.
+
+    Raises ValueError for a column without any.
+    """
+    empty = np.isnan(rows).all(0)
+    if empty.any():
+        raise ValueError(f"column {int(empty.argmax())} has no entry, expected at least one; leave it out")
+    each = [Standardiser.fit(column[~np.isnan(column)][:, None]) for column in rows.T]
+    return Standardiser(np.array([one.mean[0] for one in each]), np.array([one.scale[0] for one in each]))
+
+
+@lru_cache(maxsize=16)
+def latent_program(
+    num_outputs: int, latent: int, num_inducing: int, kernel: str, hidden: str, noise: str, start: str
+) -> tuple[Callable[..., Any], Guide]:
+    """Model and guide: the same for the same settings, so that a second fit compiles nothing.
+
+    Raises ValueError for a name that is unknown.
+    """
+    if hidden not in LATENT_RULES:
+        raise ValueError(f"hidden is {hidden!r}, expected one of {', '.join(LATENT_RULES)}; change it")
+    if noise not in ("shared", "per-column"):
+        raise ValueError(f"noise is {noise!r}, expected shared or per-column; change it")
+    model = gplvm(
+        num_outputs,
+        latent,
+        num_inducing,
+        kernel=named_kernel(kernel),
+        noise=None if noise == "shared" else noise,
+        start=start,
+        missing=True,
+    )
+    return model, Guide(model, hidden=LATENT_RULES[hidden])
+
+
+_COLLAPSED, _BOUND = Collapsed(), PowerEP(0.0, propagation="moments")
+
+
+def fit_latent(
+    key: jax.Array,
+    model: Callable[..., Any],
+    guide: Guide,
+    y: np.ndarray,
+    *,
+    steps: int,
+    batch_size: int | None = None,
+    learning_rate: float = 0.01,
+    **settings: Any,
+) -> Fit:
+    """Train on a standardised table: q(u) in closed form by L-BFGS, or by Adam on minibatches.
+
+    `settings` are those that both fits have: `progress`, `checkpoint`, `resume`.
+    """
+    if batch_size is None:
+        return fit_lbfgs(key, model, None, y, guide=guide, objective=_COLLAPSED, steps=steps, **settings)
+    settings |= {"batch_size": batch_size, "learning_rate": learning_rate}
+    return fit_svi(key, model, guide, _BOUND, None, y, steps=steps, **settings)
+
+
+def embedding(fitted: Fit, y: np.ndarray) -> Latents:
+    """The latents of the rows that it was trained on, as trained."""
+    params = fitted.params
+    if "x_loc" not in params:  # an encoder
+        return infer_latents(jax.random.key(0), fitted, y)
+    loc = params["x_loc"]
+    scale = params.get("x_scale", jnp.zeros_like(loc))
+    return Latents({"x": Gaussian(loc, scale)}, {name: params[name] for name in params if name.startswith("x_")})

@@ -1,0 +1,168 @@
+"""Latents of new rows, their densities, what they decode to; the GPLVM as a transformer."""
+
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.utils.estimator_checks import check_estimator
+
+from ppl_dgp.estimators import GPLVM
+from ppl_dgp.fit import fit_lbfgs, fit_svi
+from ppl_dgp.gaussian import Gaussian
+from ppl_dgp.guides import Amortised, Guide, MeanField, PointEstimate
+from ppl_dgp.latents import infer_latents, relevance, row_log_density
+from ppl_dgp.models import dynamical_gplvm, gplvm
+from ppl_dgp.objectives import Collapsed, PowerEP
+from ppl_dgp.predict import model_sites, predict
+from ppl_dgp.propagation import matched
+
+KEY = jax.random.PRNGKey(1)
+RANDOM = np.random.default_rng(1)
+T = np.linspace(-1.5, 1.5, 14)
+Y = np.column_stack([T, np.sin(2 * T), T**2 - 0.7]) + 0.05 * RANDOM.normal(size=(14, 3))
+GAPS = Y.copy()
+GAPS[[1, 4, 9], [0, 2, 1]] = np.nan
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    model = gplvm(3, 1, 6, missing=True)
+    guide = Guide(model, hidden=MeanField())
+    return fit_lbfgs(KEY, model, None, GAPS, guide=guide, objective=Collapsed(), steps=400)
+
+
+@pytest.fixture(scope="module")
+def again(fitted):
+    return infer_latents(KEY, fitted, GAPS)
+
+
+def test_rows_of_training_are_found_again(fitted, again):
+    """At the optimum q(x_n) is stationary, so that folding the same rows in gives it again."""
+    assert np.abs(again.mean - fitted.params["x_loc"]).max() < 0.02
+    assert np.allclose(again.scale, fitted.params["x_scale"], rtol=0.05)
+    assert again.params["x_loc"].shape == (14, 1)
+
+
+def test_rows_do_not_depend_on_each_other(fitted, again):
+    few = infer_latents(KEY, fitted, GAPS[[9, 4]])
+    assert np.allclose(few.mean, again.mean[[9, 4]], atol=1e-6)
+
+
+def test_density_of_rows_is_the_integral_over_x(fitted, again):
+    """One latent: by quadrature; entries that are missing have no part."""
+    x = np.linspace(-6.0, 6.0, 4001)[:, None]
+    sites = model_sites(KEY, fitted.model, fitted.guide, fitted.params | {"x": jnp.asarray(x)}, jnp.zeros((4001, 0)))
+    emission = sites["y"]["fn"]
+    mean, deviation = np.asarray(emission.mean), np.sqrt(np.asarray(emission.variance))
+    each = np.nansum(stats.norm.logpdf(GAPS[:, None], mean, deviation), -1) + stats.norm.logpdf(x[:, 0])
+    exact = np.log(np.trapezoid(np.exp(each), x[:, 0], axis=1))
+    found = row_log_density(KEY, fitted, GAPS, latents=again, num_samples=1000)
+    # the standard error of a log mean of 1000 weights of unit spread is 0.03
+    assert np.abs(found - exact).max() < 0.15
+    assert abs(found.mean() - exact.mean()) < 0.05
+
+
+def test_latents_decode_by_the_fitted_function(fitted, again):
+    at = jnp.linspace(-1.0, 1.0, 14)[:, None]
+    sites = model_sites(KEY, fitted.model, fitted.guide, fitted.params | {"x": at}, jnp.zeros((14, 0)))
+    settings = dict(num_samples=1, latents={"x": Gaussian(at, jnp.zeros_like(at))})
+    points = predict(KEY, fitted.model, fitted.guide, fitted.params, None, **settings)
+    assert np.allclose(points.mean, sites["y"]["fn"].mean, atol=1e-10)
+    assert np.allclose(points.variance, sites["y"]["fn"].variance, atol=1e-10)
+    # and of q(x) the moments, by kernel expectations; 4 standard errors of 2000 draws
+    settings = dict(num_samples=2000, latents=again.sites)
+    drawn = predict(KEY, fitted.model, fitted.guide, fitted.params, None, **settings)
+    moments = matched(sites["y"]["fn"].marginal.function, jax.tree.map(jnp.asarray, again.sites["x"]))
+    spread = np.sqrt(np.asarray(moments.beyond) / 2000)
+    assert np.all(np.abs(drawn.f_mean - moments.mean) < 4.0 * spread + 1e-9)
+
+
+def test_entries_left_out_are_known_better_than_by_their_mean(fitted, again):
+    found = predict(KEY, fitted.model, fitted.guide, fitted.params, None, latents=again.sites)
+    gone = np.isnan(GAPS)
+    assert np.abs(found.mean - Y)[gone].max() < 0.5 < np.abs(Y)[gone].max()
+
+
+def test_an_encoder_answers_at_once():
+    model = gplvm(3, 1, 6, missing=True)
+    guide = Guide(model, hidden=Amortised((4,), MeanField(), missing="mask"))
+    objective = PowerEP(0.0, propagation="moments")
+    fit = fit_svi(KEY, model, guide, objective, None, GAPS, steps=20, batch_size=7)
+    found = infer_latents(KEY, fit, GAPS)
+    assert not found.params and found.mean.shape == (14, 1)
+    few = infer_latents(KEY, fit, GAPS[:3])
+    assert np.allclose(few.mean, found.mean[:3])
+
+
+def test_relevance_is_spread_in_lengthscales():
+    params = {"gp/lengthscale": np.array([0.5, 4.0]), "x_loc": np.array([[1.0, 2.0], [-1.0, -2.0]])}
+    assert np.allclose(relevance(params), [2.0, 0.5])
+    assert np.allclose(relevance({"view1/lengthscale": np.array([2.0])}, "view1"), [0.5])
+    with pytest.raises(KeyError, match="no lengthscale of 'gp'"):
+        relevance({"x_loc": np.zeros((2, 1))})
+
+
+def test_bad_rows_are_refused(fitted):
+    with pytest.raises(ValueError, match="y: found shape"):
+        infer_latents(KEY, fitted, Y[0])
+    with pytest.raises(ValueError, match="y is inf"):
+        infer_latents(KEY, fitted, np.full((2, 3), np.inf))
+    points = Guide(fitted.model, hidden=PointEstimate())
+    fit = fit_svi(KEY, fitted.model, points, PowerEP(0.0), None, GAPS, steps=2)
+    with pytest.raises(ValueError, match="no density"):
+        row_log_density(KEY, fit, Y)
+
+
+@pytest.mark.slow
+def test_new_times_of_a_sequence():
+    """Rows between those of training: their latents by the prior over time and what is observed."""
+    x = T[:, None]
+    model = dynamical_gplvm(3, 1, 6, times=6, missing=True)
+    guide = Guide(model, hidden=MeanField())
+    fit = fit_lbfgs(KEY, model, x[::2], Y[::2], guide=guide, objective=Collapsed(), steps=200)
+    gaps = Y[1::2].copy()
+    gaps[:, 1:] = np.nan
+    found = infer_latents(KEY, fit, gaps, x[1::2])
+    filled = predict(KEY, model, guide, fit.params, x[1::2], latents=found.sites)
+    assert np.sqrt(np.square(filled.mean - Y[1::2])[:, 1:].mean()) < 0.5 * Y[:, 1:].std()
+
+
+@pytest.fixture(scope="module")
+def transformer():
+    return GPLVM(latent=1, num_inducing=6, steps=150, random_state=0).fit(100.0 + 10.0 * GAPS)
+
+
+def test_transformer_in_the_units_of_the_table(transformer):
+    table = 100.0 + 10.0 * GAPS
+    assert np.abs(transformer.transform(table) - transformer.embedding_).max() < 0.1
+    filled, deviation = transformer.impute(table, return_std=True)
+    gone = np.isnan(GAPS)
+    assert np.array_equal(filled[~gone], table[~gone]) and np.all(deviation[~gone] == 0.0)
+    assert np.abs(filled[gone] - (100.0 + 10.0 * Y)[gone]).max() < 5.0
+    assert np.all(deviation[gone] > 0.0)
+    back = transformer.inverse_transform(transformer.embedding_)
+    assert np.sqrt(np.mean((back - (100.0 + 10.0 * Y)) ** 2)) < 2.0
+    assert transformer.sample(5).shape == (5, 3)
+    assert list(transformer.get_feature_names_out()) == ["gplvm0"]
+    # the density is of the table's units: ten times as wide, so that each entry loses log 10
+    narrow = GPLVM(latent=1, num_inducing=6, steps=150, random_state=0).fit(GAPS)
+    entries = (~gone).sum(1)
+    assert np.allclose(transformer.score_samples(table), narrow.score_samples(GAPS) - entries * np.log(10.0), atol=0.05)
+
+
+def test_transformer_refuses_what_it_does_not_know(transformer):
+    with pytest.raises(ValueError, match="hidden is 'markov'"):
+        GPLVM(hidden="markov").fit(Y)
+    with pytest.raises(ValueError, match="column 1 has no entry"):
+        GPLVM().fit(np.column_stack([T, T * np.nan]))
+    with pytest.raises(ValueError, match="Z has shape"):
+        transformer.inverse_transform(np.zeros((2, 2)))
+
+
+@pytest.mark.slow
+def test_transformer_keeps_scikit_learns_contract(monkeypatch):
+    # it hands -1 and the like to __init__, which is to keep them: only fit may complain
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    check_estimator(GPLVM(latent=1, num_inducing=5, steps=20))
