@@ -19,6 +19,7 @@ import jax
 import numpy as np
 import numpyro
 import rows
+from gplvm_page import page
 from sklearn.experimental import enable_iterative_imputer  # noqa: F401
 from sklearn.impute import IterativeImputer, KNNImputer
 from sklearn.neighbors import NearestNeighbors
@@ -390,6 +391,7 @@ def main() -> None:
             each.add_argument("--rows", type=int, default=10_000)
         elif name == "motion":
             each.add_argument("--latent", type=int, default=8)
+    commands.add_parser("page", help=page.__doc__).set_defaults(run=page)
     options = parser.parse_args()
     options.run(options)
 

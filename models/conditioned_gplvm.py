@@ -6,7 +6,9 @@ r"""GPLVMs whose latents depend on something known of each row: time, labels, co
 Cards. :func:`dynamical_gplvm` (Damianou, Titsias & Lawrence 2011): c_n is the time of a row, and which sequence it is
 of; sequences share the maps and nothing else. For motion, video, sensors: latents that move smoothly, gaps filled in
 from either side. The GP over time is carried by inducing times, so that cost is linear in rows, and dependence in time
-is in q(u): of the rules, ``MeanField()`` (with ``Collapsed()`` or moments) and ``Conditional()``, which follows g.
+is in q(u): of the rules, ``MeanField()`` (with ``Collapsed()`` or moments) and ``Conditional()``, which follows g. A
+chain over time would gain nothing on ``MeanField()``: given u rows are independent, so that beside any q(u) the best
+q(x) factorises over rows.
 :func:`conditioned_gplvm`: c_n are labels or covariates, and s_x² says how much of a row they leave open. Sites:
 ``prior/u``, ``x``, ``gp/u``, ``y``; parameters ``prior/lengthscale``, ``prior/noise`` and those of ``gplvm``.
 """

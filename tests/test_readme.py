@@ -18,6 +18,20 @@ def test_the_example_runs_and_fits_the_step() -> None:
     assert np.mean(scope["new"].log_density) > 0.5  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("needed", ["GPLVM(", "gplvm("])
+def test_the_latent_examples_run(needed: str) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+    (block,) = [each for each in blocks if needed in each]
+    scope: dict[str, object] = {}
+    exec(compile(block, str(README), "exec"), scope)
+    if needed == "GPLVM(":
+        # sepals of that flower are 3.1 wide; their mean is 3.06, their standard deviation 0.43
+        assert scope["filled"][3, 1] == pytest.approx(3.1, abs=0.5)  # type: ignore[index]
+    else:
+        assert scope["latents"].mean.shape == (10, 2)  # type: ignore[attr-defined]
+
+
 def test_the_example_is_short() -> None:
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
     assert len([line for line in blocks[0].splitlines() if line.strip()]) <= 15
