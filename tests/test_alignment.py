@@ -108,6 +108,7 @@ def data(fit, table):
     return to_arviz(fit, KEY, None, table, num_draws=10, num_locals=2)
 
 
+@pytest.mark.slow
 def test_latents_are_exported_in_one_frame(fit, table, data, tmp_path):
     save_arviz(data, tmp_path / "gplvm.nc")
     data = load_arviz(tmp_path / "gplvm.nc")
@@ -130,6 +131,7 @@ def test_latents_are_exported_in_one_frame(fit, table, data, tmp_path):
     assert all(np.array_equal(own[name], posterior[name]) for name in others)
 
 
+@pytest.mark.slow
 def test_missing_entries_stay_missing(table, data):
     np.testing.assert_array_equal(group(data, "observed_data")["y"], table)
     assert np.isfinite(group(data, "log_likelihood")["y"]).all()
@@ -139,6 +141,7 @@ def test_missing_entries_stay_missing(table, data):
     assert len(az.summary(data, var_names=["x"])) == 2 * ROWS
 
 
+@pytest.mark.slow
 def test_log_likelihood_is_of_the_entries_that_are_there_x_averaged_out(fit, table):
     # under q(x) = p(x) and wide noise the average has little Monte Carlo error
     prior = {"x_loc": jnp.zeros((ROWS, 2)), "x_scale": jnp.ones((ROWS, 2)), "likelihood/noise": jnp.asarray(1.0)}

@@ -84,6 +84,7 @@ def test_any_other_inducing_posterior_is_below(golden):
     assert -loss(objective, worse, model, guide, NONE, Y) < BOUND - 1e-4
 
 
+@pytest.mark.slow
 def test_full_covariance_of_a_diagonal_is_the_same():
     model, guide = made(rule=MeanField(full=True))
     values = complete(model, guide, VALUES | {"x_scale": SCALE[:, :, None]}, Y)
@@ -127,6 +128,7 @@ def test_missing_entries_count_for_nothing():
     assert all(np.isfinite(each).all() for each in slope.values())
 
 
+@pytest.mark.slow
 def test_points_with_missing_entries():
     """Certain inputs too: a column without its missing rows, each by the energy of a sparse GP."""
     y = jnp.column_stack([Y, -Y]).at[1, 0].set(jnp.nan)
@@ -153,6 +155,7 @@ def test_minibatches_are_unbiased(golden):
     assert -np.mean(parts) == pytest.approx(BOUND, abs=1e-8)
 
 
+@pytest.mark.slow
 def test_noise_of_each_column():
     y = jnp.column_stack([Y, 3.0 * Y])
     model, guide = made(2, noise="per-column")
@@ -166,6 +169,7 @@ def test_noise_of_each_column():
     assert found == pytest.approx(sum(each) - DIVERGENCE, abs=1e-8)
 
 
+@pytest.mark.slow
 def test_two_views_of_one_latent():
     """Each view as if alone, with kernel and noise of its own; the divergence of x once."""
     y = jnp.column_stack([Y, -Y, Y**2])
@@ -331,6 +335,7 @@ def test_importance_weights_tighten_the_bound():
     assert draws.mean() > -26.802041005177 + 4.0 * draws.std() / np.sqrt(len(draws))
 
 
+@pytest.mark.slow
 def test_energies_of_alpha_approach_the_bound(golden):
     """Bui 2017, T9: at α = 1e-5 within 1e-3 nats, of the tied factors' energy with the cavities of u and x."""
     model, guide, values = golden
@@ -338,6 +343,7 @@ def test_energies_of_alpha_approach_the_bound(golden):
     assert -loss(objective, values, model, guide, NONE, Y) == pytest.approx(BOUND, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_beside_any_inducing_posterior_the_best_latents_of_a_sequence_factorise():
     """Given u the rows of a dynamical GPLVM are independent, so that its gradient couples no two of them."""
     y = jnp.column_stack([Y, -Y])

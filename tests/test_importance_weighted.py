@@ -6,6 +6,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from compiled import initial
 
 from ppl_dgp.gaussian import InducingGaussian
 from ppl_dgp.gp import data_plate, sparse_gp
@@ -109,8 +110,7 @@ def test_one_sample_of_a_deep_gp_is_its_elbo(rule):
     program = deep_gp((2,), 3, inner_noise=0.2)
     approximation = Guide(program, hidden=rule)
     x, y = jnp.asarray(np.linspace(-1.0, 1.0, 4)[:, None]), jnp.asarray([[0.1], [0.5], [-0.2], [0.3]])
-    svi = numpyro.infer.SVI(program, approximation, numpyro.optim.Adam(0.01), PowerEP(0.0))
-    params = jax.jit(lambda: svi.get_params(svi.init(KEY, x, y)))()
+    params = initial(KEY, program, approximation, x, y)
     params["layer1/u_scale"] = 30.0 * params["layer1/u_scale"]
     about = params, program, approximation, x, y
     elbo, error = mean_and_error(PowerEP(0.0), *about)

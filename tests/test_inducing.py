@@ -5,12 +5,12 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
 import numpyro.distributions as dist
 import pytest
+from compiled import initial
 from numpyro import handlers
 from numpyro.distributions.kl import kl_divergence
-from numpyro.infer import SVI, Trace_ELBO
+from numpyro.infer import Trace_ELBO
 from scipy import stats
 
 from ppl_dgp.guides import (
@@ -52,8 +52,7 @@ SITES = ("layer1/u", "layer2/u", "layer3/u")
 def started(rule, hidden=OWN):
     """A guide and parameters that are nowhere special."""
     guide = Guide(MODEL, hidden=hidden, inducing=rule)
-    svi = SVI(MODEL, guide, numpyro.optim.Adam(0.1), Trace_ELBO())
-    params = jax.jit(lambda: svi.get_params(svi.init(KEY, X, Y)))()
+    params = initial(KEY, MODEL, guide, X, Y)
     moved = {}
     for position, (name, value) in enumerate(sorted(params.items())):
         step = 0.3 * jax.random.normal(jax.random.fold_in(KEY, position), jnp.shape(value), value.dtype)

@@ -10,9 +10,9 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from compiled import initial
 from numpyro.distributions import constraints
 from numpyro.handlers import seed
-from numpyro.infer import SVI
 
 from ppl_dgp.gp import Marginal, sparse_gp
 from ppl_dgp.guides import Guide, MeanField
@@ -84,6 +84,7 @@ def test_tempered_is_that_of_each_column_by_itself(alpha, columns):
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.0, 0.5])
 def test_tempered_outside_is_that_of_each_column_by_itself(alpha):
     found, expected = both(partial(tempered_outside, alpha=alpha), SHORT, MEAN, INSIDE, OUTSIDE)
@@ -255,6 +256,7 @@ def rough() -> Laplace:
     return Laplace(numpyro.param("rough/scale", jnp.asarray(0.5), constraint=constraints.positive))
 
 
+@pytest.mark.slow
 def test_a_gplvm_of_mixed_columns_with_holes():
     likelihood = ["gaussian", "bernoulli", "gaussian", "laplace", "poisson", Softmax(3, 16), rough, rough]
     model = gplvm(8, 2, 4, likelihood=likelihood, missing=True)
@@ -266,8 +268,7 @@ def test_a_gplvm_of_mixed_columns_with_holes():
     x, y = jnp.zeros((10, 0)), np.column_stack(columns)
     y[RNG.uniform(size=y.shape) < 0.2] = np.nan
     y = jnp.asarray(y)
-    svi = SVI(model, guide, numpyro.optim.Adam(0.1), objective)
-    params = dict(svi.get_params(svi.init(KEY, x, y)))
+    params = initial(KEY, model, guide, x, y)
     values = {name: value for name, value in params.items() if name.startswith(("likelihood/", "rough/"))}
     assert {name: value.shape for name, value in values.items()} == {
         "likelihood/gaussian/noise": (),

@@ -6,11 +6,10 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
 import optax
 import pytest
+from compiled import initial
 from numpyro import handlers
-from numpyro.infer import SVI, Trace_ELBO
 
 from ppl_dgp.data import synthetic
 from ppl_dgp.fit import fit_svi
@@ -51,8 +50,7 @@ RULES = {
 def moved(name, inducing=FullRank()):  # noqa: B008
     """A guide and its parameters, moved away from where they start."""
     guide = Guide(MODEL, hidden=RULES[name], inducing=inducing)
-    svi = SVI(MODEL, guide, numpyro.optim.Adam(0.1), Trace_ELBO())
-    params = jax.jit(lambda: svi.get_params(svi.init(KEY, X, Y)))()
+    params = initial(KEY, MODEL, guide, X, Y)
     found = {}
     for position, (site, value) in enumerate(sorted(params.items())):
         step = 0.1 * jax.random.normal(jax.random.fold_in(KEY, position), jnp.shape(value), value.dtype)

@@ -6,10 +6,9 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
 import optax
 import pytest
-from numpyro.infer import SVI
+from compiled import initial
 
 from ppl_dgp.fit import fit_svi
 from ppl_dgp.guides import Conditional, Guide
@@ -34,8 +33,7 @@ def test_the_objective_of_a_step_is_that_of_its_alpha(kind):
     """One layer has a closed form, so that at α = 0 too the traced branch must agree to all digits."""
     model = sparse_gp_regression(4)
     guide = Guide(model)
-    svi = SVI(model, guide, numpyro.optim.Adam(0.01), PowerEP(0.0))
-    params = jax.jit(lambda: svi.get_params(svi.init(KEY, jnp.asarray(X), jnp.asarray(Y))))()
+    params = initial(KEY, model, guide, jnp.asarray(X), jnp.asarray(Y))
     about = params, model, guide, jnp.asarray(X), jnp.asarray(Y)
     annealed = kind(ANNEALED, 2)
     static_loss = lambda objective, p: objective.loss(KEY, p, *about[1:])  # noqa: E731

@@ -32,6 +32,8 @@ REACH = 9.0
 FAR = 4.0
 MODE_STEPS = 20
 NEWTON_STEPS = 6
+#: widths from its middle within which a step is; 10⁻⁹ of it lies outside
+STEP = 6.0
 
 
 def deviation(variance: Rows) -> Rows:
@@ -149,6 +151,10 @@ def peaked_nodes(peak: Rows, width: Rows, number: int) -> Nodes:
     return stop_gradient(sign * z), stop_gradient(log_weights + log_normal(z))
 
 
+#: a step whose middle is d away is within d of it: twice the STEP widths by which steps begin early
+GRADE = 2.0 * STEP
+
+
 def graded_nodes(begin: Rows, width: Rows, number: int) -> Nodes:
     """Nodes for an integrand that is nothing below z = ``begin`` and has the coarser structure the further from it.
 
@@ -159,16 +165,16 @@ def graded_nodes(begin: Rows, width: Rows, number: int) -> Nodes:
         10⁻⁸ at spacings of 1, 10⁻⁵ at 1.3.
     """
     width, begin = jnp.minimum(width, 1.0), jnp.clip(begin, -REACH, REACH)
-    reach, a = REACH - begin, 12.0 * width
-    end = 12.0 * jnp.log1p(reach / a) + reach
+    reach, a = REACH - begin, GRADE * width
+    end = GRADE * jnp.log1p(reach / a) + reach
     t = end * _midpoints(number).reshape((number,) + (1,) * begin.ndim).astype(begin.dtype)
     # Newton's method for u = log(1 + d/a) from above, where t is convex: it falls to the root and never passes it
-    u = jnp.minimum(t / 12.0, jnp.log1p(t / a))
+    u = jnp.minimum(t / GRADE, jnp.log1p(t / a))
     for _ in range(NEWTON_STEPS):
         grown = a * jnp.exp(u)
-        u = u - (12.0 * u + grown - a - t) / (12.0 + grown)
+        u = u - (GRADE * u + grown - a - t) / (GRADE + grown)
     distance = a * jnp.expm1(u)
-    log_weights = jnp.log(end / number) - jnp.log(12.0 / (a + distance) + 1.0)
+    log_weights = jnp.log(end / number) - jnp.log(GRADE / (a + distance) + 1.0)
     z = begin + distance
     return stop_gradient(z), stop_gradient(log_weights + log_normal(z))
 

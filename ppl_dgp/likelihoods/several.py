@@ -16,13 +16,11 @@ from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
 from ppl_dgp.likelihoods.likelihood import Likelihood, Rows, Targets
-from ppl_dgp.likelihoods.quadrature import REACH, deviation, graded_nodes, sobol_normals
+from ppl_dgp.likelihoods.quadrature import REACH, STEP, deviation, graded_nodes, sobol_normals
 from ppl_dgp.tempering import Alpha, is_number, log_power_mean
 
 #: quasi-Monte-Carlo nodes of the means that stay outside the logarithm
 OUTSIDE = 64
-#: widths from its middle within which a step is; 10⁻⁹ of it lies outside
-STEP = 6.0
 
 
 class Multiclass(Likelihood):
