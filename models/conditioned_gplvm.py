@@ -89,8 +89,8 @@ def dynamical_gplvm(
     Its x is (N, 1), times, or (N, 2), times and the whole number of the sequence.
 
     :param times: inducing times of each sequence, evenly spread and held there.
-    :param prior_kernel: a stationary kernel over time, of unit variance; its lengthscale starts at twice the distance
-        of inducing times.
+    :param prior_kernel: ``RBF`` or a Matérn kernel over time, of unit variance, which tell sequences apart; its
+        lengthscale starts at twice the distance of inducing times.
     :param prior_noise: where the variance s_x² starts.
     :raises ValueError: also if x has more than two columns, or a sequence has no whole number.
     """
@@ -104,7 +104,7 @@ def dynamical_gplvm(
             )
         held = jax.lax.stop_gradient(numpyro.param("prior/inducing", lambda _key: _inducing_times(c, times)))
         lengthscale = numpyro.param(
-            "prior/lengthscale", lambda _key: 2.0 * (held[1, 0] - held[0, 0]), constraint=constraints.softplus_positive
+            "prior/lengthscale", lambda _key: _lengthscale(held), constraint=constraints.softplus_positive
         )
         scales = jnp.stack([lengthscale, *([jnp.asarray(APART)] * (c.shape[1] - 1))])
         return sparse_gp("prior", prior_kernel(1.0, scales), held, latent, jitter=jitter)
@@ -127,6 +127,13 @@ def _inducing_times(c: Covariates, number: int) -> Float[Array, "M D"]:
         spread = np.linspace(inside.min(), inside.max(), number)
         each.append(np.column_stack([spread, np.full(number, sequence)]))
     return jnp.asarray(np.concatenate(each))
+
+
+def _lengthscale(inducing: Float[Array, "M D"]) -> Float[Array, ""]:
+    """Twice the usual distance of inducing times; 1 where no sequence lasts."""
+    distances = np.diff(np.asarray(inducing)[:, 0])
+    distances = distances[distances > 0.0]
+    return jnp.asarray(2.0 * np.median(distances) if distances.size else 1.0)
 
 
 @dataclass(frozen=True)

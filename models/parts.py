@@ -157,9 +157,11 @@ def initial_inducing(
     if rows.shape[0] > max_rows:
         rows = rows[np.asarray(jax.random.choice(key_rows, rows.shape[0], (max_rows,), replace=False))]
     seed = int(jax.random.randint(key_means, (), 0, 2**31 - 1))
-    distinct = np.unique(rows, axis=0).shape[0]
-    if distinct <= num_inducing:
-        return jax.random.permutation(key_rows, jnp.asarray(rows))[:num_inducing]
+    distinct = np.unique(rows, axis=0)
+    if len(distinct) <= num_inducing:
+        # every one of them, rare ones too
+        others = jax.random.permutation(key_rows, jnp.asarray(rows))[: num_inducing - len(distinct)]
+        return jnp.concatenate([jnp.asarray(distinct), others])
     centres = KMeans(num_inducing, n_init=1, random_state=seed).fit(rows).cluster_centers_
     return jnp.asarray(centres, x.dtype)
 

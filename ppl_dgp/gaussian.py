@@ -55,9 +55,10 @@ class Gaussian:
             root = jnp.concatenate([root, jnp.matmul(weights, self.factor)], -1)
         return root @ jnp.swapaxes(root, -1, -2)
 
-    def draw(self, key: Array) -> Float[Array, "B Q"]:
-        """One draw of h, the rows independent."""
-        noise = jax.random.normal(key, self.mean.shape, self.mean.dtype)
+    def draw(self, key: Array, alike: bool = False) -> Float[Array, "B Q"]:
+        """One draw of h, the rows independent; ``alike`` each with the same noise, whatever rows are beside it."""
+        shape = self.mean.shape[-1:] if alike else self.mean.shape
+        noise = jnp.broadcast_to(jax.random.normal(key, shape, self.mean.dtype), self.mean.shape)
         spread = self.scale * noise if self.diagonal else jnp.einsum("bij,bj->bi", self.scale, noise)
         return self.mean + spread
 

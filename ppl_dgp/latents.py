@@ -30,7 +30,7 @@ from ppl_dgp.fit.result import checked_data
 from ppl_dgp.fit.session import one_blas_thread
 from ppl_dgp.gaussian import Gaussian, moments_of
 from ppl_dgp.gp import Carrying, bare
-from ppl_dgp.guides import Guide
+from ppl_dgp.guides import Amortised, Guide
 from ppl_dgp.guides.guide import HiddenConditional
 from ppl_dgp.guides.hidden import gaussian
 from ppl_dgp.objectives import Collapsed, PowerEP
@@ -46,12 +46,17 @@ CANDIDATES = 2000
 DRAWS = 100
 
 
+def _above(site: str) -> tuple[bool, str]:
+    """Sorts a row's own latents before the layers above them."""
+    return "/" in site, site
+
+
 @dataclass(frozen=True)
 class Latents:
     """q of the hidden sites at K rows: ``sites`` by name, and the rows' own parameters.
 
-    ``mean`` (K, Q) and ``scale`` (K, Q), or lower factors (K, Q, Q), NumPy arrays, are those of the first site, a
-    GPLVM's ``x``.
+    ``mean`` (K, Q) and ``scale`` (K, Q), or lower factors (K, Q, Q), NumPy arrays, are those of the row's own latent,
+    ``x`` or ``z``; layers above it have paths for names, ``layer1/h``.
     """
 
     sites: Mapping[str, Gaussian]
@@ -74,7 +79,7 @@ class Latents:
 
     @property
     def _first(self) -> Gaussian:
-        return next(iter(self.sites.values()))
+        return self.sites[min(self.sites, key=_above)]
 
 
 def infer_latents(
@@ -103,7 +108,13 @@ def infer_latents(
     """
     if not isinstance(fit.guide, Guide):
         raise TypeError(f"fit: found the guide {type(fit.guide).__name__}, expected a Guide, whose rules know new rows")
+    for name, value in (("steps", steps), ("batch_size", batch_size)):
+        if value < 1:
+            raise ValueError(f"{name}: found {value}, expected at least 1")
     rows, targets = _new_rows(x, y, fit)
+    rule = fit.guide.latent_rule
+    if isinstance(rule, Amortised) and not rule.missing and np.isnan(targets.astype(float)).any():
+        raise ValueError("y: found missing entries, NaN, but the encoder was made without missing='mask'; fill them in")
     program = _fold_in(fit.model, fit.guide, _objective(fit.objective), steps, learning_rate)
     candidates = _candidates(key, fit, rows.shape[1])
     with one_blas_thread():
@@ -126,47 +137,54 @@ def row_log_density(
     """log p(y_n) of each row, missing entries left out, in nats: the log of the mean of p(y|x) p(x)/q(x) over draws.
 
     A lower bound in expectation, tight where q(x_n) is the posterior; u is integrated out for each draw by itself.
+    Layers above the latents are drawn from the model's own conditionals.
 
     :param latents: of these rows; found by :func:`infer_latents` if not given.
     :raises ValueError: as :func:`infer_latents` does.
     """
     rows, targets = _new_rows(x, y, fit)
     known = infer_latents(key, fit, y, x) if latents is None else latents
-    points = [name for name, site in known.sites.items() if not np.asarray(site.scale).any()]
+    points = [name for name, site in known.sites.items() if "/" not in name and not np.asarray(site.scale).any()]
     if points:
         raise ValueError(f"latents: found points at {points}, which have no density; take MeanField() for the latents")
     program = _density(fit.model, fit.guide, num_samples)
-    blocks = _blocks(batch_size, rows, targets, dict(known.sites))
+    own = {name: site for name, site in known.sites.items() if "/" not in name} or dict(known.sites)
+    blocks = _blocks(batch_size, rows, targets, own)
     return np.asarray(_joined([program(key, fit.params, *block) for block in blocks], len(targets)))
 
 
 def relevance(
-    params: Mapping[str, ArrayLike], layer: str = "gp", site: str = "x"
+    params: Mapping[str, ArrayLike],
+    layer: str = "gp",
+    site: str = "x",
+    means: Float[np.ndarray, "N Q"] | None = None,
 ) -> Float[np.ndarray, " Q"]:
     """How much each latent dimension matters to a layer: the spread of its values in lengthscales.
 
     The standard deviation over rows of E[x_nq], divided by ℓ_q; a dimension that is switched off has a long
-    lengthscale, or values that are all alike. Where rows have no parameters of their own (an encoder), 1/ℓ_q.
+    lengthscale, or values that are all alike. Of a composed kernel ℓ is that of the first factor that has any.
 
+    :param means: E[x_n] where rows have no parameters of their own (an encoder); 1/ℓ_q if there are neither.
     :raises KeyError: if the layer has no lengthscales.
     """
-    # of a composed kernel the first factor that has lengthscales: gp/1/lengthscale
     names = sorted(n for n in params if n.startswith(f"{layer}/") and n.endswith("/lengthscale"))
     if not names:
         raise KeyError(f"layer: found no lengthscale of {layer!r} among {', '.join(sorted(params))}")
     lengthscale = np.asarray(params[names[0]])
-    loc = params.get(f"{site}_loc")
-    return np.asarray((1.0 if loc is None else np.asarray(loc).std(0)) / lengthscale)
+    loc = params.get(f"{site}_loc") if means is None else means
+    if loc is None:
+        return np.asarray(1.0 / lengthscale)
+    spread = np.asarray(loc).std(0)
+    # inputs that are known stand in front of latents
+    return np.asarray(spread / lengthscale[-len(spread) :])
 
 
 def _new_rows(x: ArrayLike | None, y: ArrayLike, fit: Fit) -> tuple[np.ndarray, np.ndarray]:
     targets = np.asarray(y)
     if targets.ndim != 2 or len(targets) == 0:
         raise ValueError(f"y: found shape {targets.shape}, expected (K, P) with at least one row")
-    # a row of new ones may lack what any of them lacks: only whether the model takes gaps is checked
-    filled = np.where(np.isnan(targets).all(0), 0.0, targets) if targets.dtype.kind == "f" else targets
     # with its parameters, which few rows could not start
-    rows, _ = checked_data(x, filled, substitute(fit.model, fit.params))
+    rows, _ = checked_data(x, targets, substitute(fit.model, fit.params), empty_columns=True)
     return np.asarray(rows), targets
 
 
@@ -220,6 +238,8 @@ def _fold_in(
             for site, (at, decoded) in candidates.items():
                 if f"{site}_loc" in own:
                     start = own[f"{site}_loc"]
+                    if decoded.shape[1] != y.shape[1]:  # probabilities of classes
+                        continue
                     mine = model_sites(key, model, guide, known | {site: start}, x)["y"]["fn"].mean
                     own[f"{site}_loc"] = _better(y, start, mine, at, decoded)
             free = {name: bijections[name].inv(value) for name, value in own.items()}
@@ -277,7 +297,7 @@ def _own_parameters(
 
 def _hidden_sites(key: Array, guide: Guide, params: Parameters, x: Array, y: Array) -> dict[str, Gaussian]:
     """Mean and scale of each hidden site under q, in closed form or by draws under moments of u."""
-    key_run, key_carry, key_draws = jax.random.split(key, 3)
+    key_run, key_draws = jax.random.split(key)
 
     def run(key: Array) -> dict[str, Any]:
         return trace(substitute(seed(guide, key), params)).get_trace(x, y)  # type: ignore[no-any-return]
@@ -294,14 +314,14 @@ def _hidden_sites(key: Array, guide: Guide, params: Parameters, x: Array, y: Arr
     found = {name: _moments(site["fn"]) for name, site in hidden.items()}
     if any(value is None for value in found.values()):
         wishes: dict[str, Carrying] = {
-            name: "joint_draw" if site["infer"].get("reused") else "moments"
-            for name, site in of_role("inducing").items()
+            name: site["infer"].get("carry", "moments") for name, site in of_role("inducing").items()
         }
         carrying = possible_carrying(wishes, sites)
 
         def draw(key: Array) -> Parameters:
+            key_run, key_carry = jax.random.split(key)
             with Carried(carrying, x.shape[0], key_carry):
-                drawn_sites = run(key)
+                drawn_sites = run(key_run)
             return {name: drawn_sites[name]["value"] for name in hidden}
 
         draws = jax.lax.map(draw, jax.random.split(key_draws, DRAWS))
@@ -331,7 +351,8 @@ def _density(model: Program, guide: Program, num_samples: int) -> Callable[..., 
     def program(key: Array, params: Parameters, x: Array, y: Array, latents: dict[str, Gaussian]) -> Array:
         def one(key: Array) -> Array:
             key_run, key_latents = jax.random.split(key)
-            values = drawn(key_latents, latents)
+            # a row's density must not depend on the rows beside it
+            values = drawn(key_latents, latents, alike=True)
             sites = model_sites(key_run, model, guide, params | values, x)
             total = sites["y"]["fn"].log_prob(y)
             for name, value in values.items():

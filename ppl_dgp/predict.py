@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -93,6 +94,8 @@ def predict(
     targets = None if y is None else np.asarray(y).reshape(num_rows, -1)
     program = _program(model, guide, num_samples, tuple(levels), samples, row_by_row, propagation)
     known = dict(latents or {})
+    if known and propagation != "draws":
+        raise ValueError(f"propagation: found {propagation!r} beside latents, which are drawn; leave it out")
     for site, moments in known.items():
         if len(moments.mean) != num_rows:
             raise ValueError(f"latents: found {len(moments.mean)} rows of {site!r}, expected {num_rows} as x has")
@@ -116,11 +119,11 @@ def predict(
     return Prediction(levels=tuple(levels), **joined)
 
 
-def drawn(key: Array, latents: Mapping[str, Gaussian]) -> dict[str, Array]:
-    """A draw of each latent, rows independent."""
+def drawn(key: Array, latents: Mapping[str, Gaussian], alike: bool = False) -> dict[str, Array]:
+    """A draw of each latent, rows independent, or ``alike`` in their noise."""
     keys = jax.random.split(key, max(1, len(latents)))
     return {
-        site: known.draw(k) for k, (site, known) in zip(keys, sorted(latents.items()), strict=False)
+        site: known.draw(k, alike) for k, (site, known) in zip(keys, sorted(latents.items()), strict=False)
     }
 
 
@@ -164,8 +167,7 @@ def sample_functions(
 
     def one(sample_key: Array) -> Array:
         key_run, key_last = jax.random.split(sample_key)
-        emission = _emission(key_run, model, guide, params, x, joint_rows=True)
-        return _joint_draw(key_last, emission)
+        return _joint_draw(key_last, _single(_emission(key_run, model, guide, params, x, joint_rows=True)))
 
     return jax.lax.map(one, jax.random.split(key, num_samples))
 
@@ -181,13 +183,22 @@ def joint_prediction(
     """Mean (N, P) and covariance (P, N, N) of f over the rows of x: a mixture over joint draws of the hidden layers."""
 
     def one(sample_key: Array) -> tuple[Array, Array]:
-        marginal = _emission(sample_key, model, guide, params, x, joint_rows=True).marginal
+        marginal = _single(_emission(sample_key, model, guide, params, x, joint_rows=True)).marginal
         return marginal.function.joint(marginal.rows)
 
     means, covariances = jax.lax.map(one, jax.random.split(key, num_samples))
     centre = means.mean(0)
     spread = means - centre
     return centre, covariances.mean(0) + jnp.einsum("snp,smp->pnm", spread, spread) / num_samples
+
+
+def _single(emission: Emission) -> Emission:
+    if len(emission.parts) > 1:
+        raise TypeError(
+            f"model: found {len(emission.parts)} functions side by side at 'y', expected one; use predict(), which "
+            "gives the marginals of them all"
+        )
+    return emission
 
 
 def _check(x: np.ndarray, levels: Sequence[float], num_samples: int, batch_size: int) -> None:
@@ -281,10 +292,22 @@ def _emission(
     joint_draw: bool = False,
     joint_rows: bool = False,
     propagation: Propagation = "draws",
+    given: Mapping[str, Gaussian] = MappingProxyType({}),
 ) -> Emission:
     """The distribution of y at new rows given one draw of the globals' rest and of the hidden layers."""
     settings: dict[str, Any] = dict(joint_draw=joint_draw, joint_rows=joint_rows, propagation=propagation)
     found = model_sites(key, model, guide, params, x, **settings)
+    hidden = {
+        name: site["value"].shape
+        for name, site in found.items()
+        if site["type"] == "sample" and site["infer"].get("role") == "hidden"
+    }
+    for name, moments in given.items():
+        if hidden.get(name) != moments.mean.shape:
+            raise ValueError(
+                f"latents: found {name!r} of shape {moments.mean.shape}, expected one of the model's hidden sites "
+                f"{hidden}"
+            )
     summed = [
         name
         for name, site in found.items()
@@ -358,7 +381,8 @@ def _program(
         def one(sample_key: Array) -> dict[str, Array]:
             key_run, key_y, key_latents = jax.random.split(sample_key, 3)
             values = params | drawn(key_latents, latents)
-            emission = _emission(key_run, model, guide, values, x, propagation=propagation)
+            settings: dict[str, Any] = {"propagation": propagation, "given": latents}
+            emission = _emission(key_run, model, guide, values, x, **settings)
             if unordered := [each for each in emission.parts if each.likelihood.unordered] if levels else []:
                 raise ValueError(
                     f"levels: found {levels} for {type(unordered[0].likelihood).__name__}, whose classes have no order "

@@ -1,9 +1,13 @@
 """Latents of new rows, their densities, what they decode to; the GPLVM as a transformer."""
 
+import dataclasses
+import pickle
+
 import jax
 import jax.numpy as jnp
 import jaxtyping
 import numpy as np
+import numpyro
 import pytest
 from scipy import stats
 from sklearn.utils.estimator_checks import check_estimator
@@ -11,9 +15,9 @@ from sklearn.utils.estimator_checks import check_estimator
 from ppl_dgp.estimators import GPLVM
 from ppl_dgp.fit import fit_lbfgs, fit_svi
 from ppl_dgp.gaussian import Gaussian
-from ppl_dgp.guides import Amortised, Guide, MeanField, PointEstimate
+from ppl_dgp.guides import Amortised, Conditional, Guide, MeanField, PointEstimate
 from ppl_dgp.latents import infer_latents, relevance, row_log_density
-from ppl_dgp.models import dynamical_gplvm, gplvm
+from ppl_dgp.models import deep_gplvm, dynamical_gplvm, gplvm
 from ppl_dgp.objectives import Collapsed, PowerEP
 from ppl_dgp.predict import model_sites, predict
 from ppl_dgp.propagation import matched
@@ -107,12 +111,41 @@ def test_relevance_is_spread_in_lengthscales():
 def test_bad_rows_are_refused(fitted):
     with pytest.raises(ValueError, match="y: found shape"):
         infer_latents(KEY, fitted, Y[0])
+    with pytest.raises(ValueError, match="batch_size: found 0"):
+        infer_latents(KEY, fitted, Y, batch_size=0)
+    settings = dict(latents={"z": Gaussian(jnp.zeros((3, 1)), jnp.zeros((3, 1)))})
+    with pytest.raises(ValueError, match="latents: found 'z'"):
+        predict(KEY, fitted.model, fitted.guide, fitted.params, None, **settings)
+    settings = dict(latents={"x": Gaussian(jnp.zeros((3, 1)), jnp.zeros((3, 1)))}, propagation="moments")
+    with pytest.raises(ValueError, match="propagation: found 'moments' beside latents"):
+        predict(KEY, fitted.model, fitted.guide, fitted.params, None, **settings)
+    whole = gplvm(3, 1, 6)
+    complete = dataclasses.replace(fitted, model=whole, guide=Guide(whole, hidden=MeanField()))
+    with pytest.raises(ValueError, match="row 0, column 1.*missing=True"):
+        infer_latents(KEY, complete, np.array([[0.1, np.nan, 0.2]]))
     with pytest.raises(ValueError, match="y is inf"):
         infer_latents(KEY, fitted, np.full((2, 3), np.inf))
     points = Guide(fitted.model, hidden=PointEstimate())
     fit = fit_svi(KEY, fitted.model, points, PowerEP(0.0), None, GAPS, steps=2)
     with pytest.raises(ValueError, match="no density"):
         row_log_density(KEY, fit, Y)
+
+
+@pytest.mark.slow
+def test_latents_of_a_deep_model_are_those_below_its_layers():
+    """And of rules that draw u, the spread is that of runs of the guide."""
+    model = deep_gplvm(3, 2, (1,), 6, missing=True)
+    guide = Guide(model, hidden=Conditional(tied=True), latent=MeanField())
+    fit = fit_svi(KEY, model, guide, PowerEP(0.0), None, GAPS, steps=30)
+    found = infer_latents(KEY, fit, GAPS, steps=1)
+    assert found.mean.shape == (14, 2) and found.sites["layer1/h"].mean.shape == (14, 1)
+    values = fit.params | dict(found.params)
+    run = numpyro.handlers.substitute(guide, values)
+    x, y = jnp.zeros((14, 0)), jnp.asarray(GAPS)
+    one = jax.jit(lambda key: numpyro.handlers.seed(run, key)(x, y)["layer1/h"])
+    spread = np.std([one(key) for key in jax.random.split(KEY, 400)], axis=0)
+    # the standard deviation of 100 draws has a relative standard error of 0.07
+    assert np.all(np.abs(np.log(found.sites["layer1/h"].scale / spread)) < 0.35)
 
 
 @pytest.mark.slow
@@ -142,6 +175,7 @@ def test_transformer_in_the_units_of_the_table(transformer):
     assert np.array_equal(filled[~gone], table[~gone]) and np.all(deviation[~gone] == 0.0)
     assert np.abs(filled[gone] - (100.0 + 10.0 * Y)[gone]).max() < 5.0
     assert np.all(deviation[gone] > 0.0)
+    assert np.array_equal(pickle.loads(pickle.dumps(transformer)).transform(table), transformer.transform(table))
     back = transformer.inverse_transform(transformer.embedding_)
     assert np.sqrt(np.mean((back - (100.0 + 10.0 * Y)) ** 2)) < 2.0
     assert transformer.sample(5).shape == (5, 3)

@@ -49,7 +49,9 @@ def precision(settings: Settings) -> Settings:
     """The settings with their precision decided: 64 bits on a CPU, else 32, unless asked otherwise."""
     if settings.precision is not None:
         return settings
-    return dataclasses.replace(settings, precision="float64" if jax.default_backend() == "cpu" else "float32")
+    # expectations of kernels, which a gplvm lives by, need 64 bits anywhere
+    double = settings.model == "gplvm" or jax.default_backend() == "cpu"
+    return dataclasses.replace(settings, precision="float64" if double else "float32")
 
 
 def fit(

@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 from jaxtyping import Shaped
 
 from ppl_dgp.cli import run_directory
 from ppl_dgp.cli.artefacts import number_of_draws
+from ppl_dgp.cli.errors import BadInput
 from ppl_dgp.cli.report import finite, in_units
 from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.settings import Settings
 from ppl_dgp.cli.task import Task
 from ppl_dgp.data import Standardiser, load_columns, load_entries, split
-from ppl_dgp.estimators.latent import embedding, standardise
+from ppl_dgp.estimators.latent import as_fit, bound, embedding, standardise
 from ppl_dgp.fit import Fit
 from ppl_dgp.latents import Latents, infer_latents, relevance, row_log_density
 from ppl_dgp.predict import Prediction, predict
@@ -39,7 +39,12 @@ def load_task(source: str, settings: Settings) -> LatentTask:
     """The data of a fit. Raises DataError."""
     table, labels = load_columns(source, settings.target, settings.seed)
     train_rows, test_rows = split(table, settings.split, settings.test_fraction, settings.seed)
-    units = Standardiser(np.empty(0), np.empty(0)), standardise(table.y[train_rows])
+    if reserved := sorted({"row", "label", "log_density"} & set(table.target_names)):
+        raise BadInput(f"{source} has a column named {reserved[0]!r}, as the tables that are written do", "rename it")
+    try:
+        units = Standardiser(np.empty(0), np.empty(0)), standardise(table.y[train_rows])
+    except ValueError as error:
+        raise BadInput(f"{source}: {error}", "choose another --split or --seed, or a smaller --test-fraction") from None
     return LatentTask(table, train_rows, test_rows, *units, labels)
 
 
@@ -48,7 +53,7 @@ def finish(folder: Path, record: Record, task: Task, fitted: Fit) -> Record:
     assert isinstance(task, LatentTask)
     _, y = task.rows(task.train_rows)
     found = embedding(fitted, y)
-    counts = relevance(fitted.params)
+    counts = relevance(fitted.params, means=found.mean)
     names = record.target_names
     labels = None if task.labels is None else task.labels[task.train_rows]
     frame = latent_frame(found, task.train_rows, labels)
@@ -62,10 +67,10 @@ def finish(folder: Path, record: Record, task: Task, fitted: Fit) -> Record:
         tested = task.table.y[task.test_rows]
         density = finite(_log_density(fitted, tested, record).mean())
     running = max(fitted.seconds - fitted.compile_seconds, 1e-9)
-    seen = ~np.isnan(raw)
+    seen, value = ~np.isnan(raw), bound(fitted, y)
     result = {
         # log p of the data = log p of the standardised data − Σ log s over its entries
-        "elbo": finite(-fitted.losses[fitted.best, -1] - (seen @ np.log(task.y_units.scale)).sum()),
+        "elbo": None if value is None else finite(value - (seen @ np.log(task.y_units.scale)).sum()),
         "test_log_density": density,
         "missing": int((~seen).sum()),
         "relevance": [finite(each) for each in counts],
@@ -90,7 +95,7 @@ def predict_rows(
     """Latents and filled entries of the rows of `source`, and their log density."""
     raw = load_entries(source, record.target_names, seed)
     with jax.enable_x64(record.settings.precision == "float64"):
-        fitted = _as_fit(model, guide, {name: jnp.asarray(value) for name, value in params.items()})
+        fitted = as_fit(model, guide, params)
         found = _latents(fitted, raw, record)
         rows = np.arange(len(raw))
         frame = latent_frame(found, rows, None)
@@ -127,15 +132,6 @@ def filled_frame(
         if gaps[:, p].any():
             columns[f"{name}_sd"] = deviation[:, p]
     return pd.DataFrame(columns)
-
-
-def _as_fit(model: Any, guide: Any, params: dict[str, Any]) -> Fit:
-    """Loaded parameters as those of a fit by its closed-form bound."""
-    from ppl_dgp.objectives import Collapsed
-
-    stacked = {name: value[None] for name, value in params.items()}
-    about: dict[str, Any] = dict(seconds=0.0, steps=0, rejected_steps=0, best=0, fingerprint="")
-    return Fit(model, guide, Collapsed(), params, np.zeros((1, 0)), restart_params=stacked, **about)
 
 
 def _latents(fitted: Fit, raw: np.ndarray, record: Record) -> Latents:

@@ -144,6 +144,8 @@ class Settings:
                     f"--objective is {self.objective} and --alpha {self.alpha:g}, but a gplvm is trained by its bound",
                     "leave both out",
                 )
+            if self.precision == "float32":
+                raise BadInput("--float32 is given, but a gplvm needs 64 bits", "leave it out")
             if self.restarts > 1:
                 raise BadInput(f"--restarts is {self.restarts}, but a gplvm is fitted once", "vary --seed")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -88,30 +88,22 @@ class GPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         rows = self._rows(X, reset=True)
         self.units_ = standardise(rows)
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self._program = latent_program(
-            rows.shape[1],
-            self.latent,
-            min(self.num_inducing, len(rows)),
-            self.kernel,
-            self.hidden,
-            self.noise,
-            self.start,
-        )
+        # at most one inducing point per row: small tables are no error here
+        self.num_inducing_ = min(self.num_inducing, len(rows))
         with jax.enable_x64(True):
             fitted = fit_latent(
                 jax.random.key(self._seed),
-                *self._program,
+                *self._program(),
                 self.units_.transform(rows),
                 steps=self.steps,
                 batch_size=None if self.batch_size is None else min(self.batch_size, len(rows)),
                 learning_rate=self.learning_rate,
             )
-            self.fit_: Fit = fitted
             self.params_ = {name: np.asarray(value) for name, value in fitted.params.items()}
             found = embedding(fitted, self.units_.transform(rows))
         self.embedding_, self.embedding_std_ = found.mean, np.sqrt(found.variance)
         self.losses_, self.n_iter_ = fitted.losses[fitted.best], fitted.steps
-        self.relevance_ = relevance(self.params_)
+        self.relevance_ = relevance(self.params_, means=self.embedding_)
         self._n_features_out = self.latent
         return self
 
@@ -163,7 +155,8 @@ class GPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         with jax.enable_x64(True):
             key = jax.random.key(self._seed + 2)
             x = jnp.zeros((n_samples, 0))
-            found = predict(key, *self._program, self.fit_.params, x, num_samples=1, samples=True)
+            fitted = self._fitted()
+            found = predict(key, fitted.model, fitted.guide, fitted.params, x, num_samples=1, samples=True)
         assert found.samples is not None
         return self.units_.inverse(found.samples[0])
 
@@ -176,7 +169,7 @@ class GPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         found = self._latents(rows)
         with jax.enable_x64(True):
             targets = self.units_.transform(rows)
-            density = row_log_density(jax.random.key(self._seed + 3), self.fit_, targets, latents=found)
+            density = row_log_density(jax.random.key(self._seed + 3), self._fitted(), targets, latents=found)
         return density - np.where(np.isnan(rows), 0.0, np.log(self.units_.scale)).sum(1)
 
     def score(self, X: Any, y: Any = None) -> float:
@@ -200,13 +193,22 @@ class GPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def _latents(self, X: Any) -> Latents:
         rows = self._rows(X)
         with jax.enable_x64(True):
-            return infer_latents(jax.random.key(self._seed + 1), self.fit_, self.units_.transform(rows))
+            return infer_latents(jax.random.key(self._seed + 1), self._fitted(), self.units_.transform(rows))
 
     def _decoded(self, latents: dict[str, Gaussian]) -> Prediction:
         with jax.enable_x64(True):
             settings: dict[str, Any] = dict(num_samples=self.num_samples, latents=latents, row_by_row=True)
             key = jax.random.key(self._seed + 1)
-            return predict(key, *self._program, self.fit_.params, None, **settings)
+            fitted = self._fitted()
+            return predict(key, fitted.model, fitted.guide, fitted.params, None, **settings)
+
+    def _program(self) -> tuple[Callable[..., Any], Guide]:
+        names = self.kernel, self.hidden, self.noise, self.start
+        return latent_program(self.n_features_in_, self.latent, self.num_inducing_, *names)
+
+    def _fitted(self) -> Fit:
+        """Made of what is pickled; to be called in 64 bits."""
+        return as_fit(*self._program(), self.params_)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -272,6 +274,23 @@ def fit_latent(
         return fit_lbfgs(key, model, None, y, guide=guide, objective=_COLLAPSED, steps=steps, **settings)
     settings |= {"batch_size": batch_size, "learning_rate": learning_rate}
     return fit_svi(key, model, guide, _BOUND, None, y, steps=steps, **settings)
+
+
+def as_fit(model: Callable[..., Any], guide: Guide, params: Mapping[str, Any]) -> Fit:
+    """Parameters that were kept, as those of a fit by the closed-form bound."""
+    values = {name: jnp.asarray(value) for name, value in params.items()}
+    about: dict[str, Any] = dict(seconds=0.0, steps=0, rejected_steps=0, best=0, fingerprint="")
+    stacked = {name: value[None] for name, value in values.items()}
+    return Fit(model, guide, _COLLAPSED, values, np.zeros((1, 0)), restart_params=stacked, **about)
+
+
+def bound(fitted: Fit, y: np.ndarray) -> float | None:
+    """The bound of all rows in nats; None for points, whose objective is none."""
+    if isinstance(fitted.guide.hidden, PointEstimate):  # type: ignore[attr-defined]
+        return None
+    x, targets = jnp.zeros((len(y), 0)), jnp.asarray(y)
+    value = jax.jit(lambda p: _BOUND.loss(jax.random.key(0), p, fitted.model, fitted.guide, x, targets))
+    return -float(value(fitted.params))
 
 
 def embedding(fitted: Fit, y: np.ndarray) -> Latents:

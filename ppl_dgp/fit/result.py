@@ -96,12 +96,15 @@ def assemble(restart_params: Mapping[str, Array], losses: Float[np.ndarray, "R s
 
 
 def checked_data(
-    x: ArrayLike | None, y: ArrayLike, model: Callable[..., Any] | None = None
+    x: ArrayLike | None,
+    y: ArrayLike,
+    model: Callable[..., Any] | None = None,
+    empty_columns: bool = False,
 ) -> tuple[Float[Array, "N D"], Num[Array, "N P"]]:
     """Inputs and targets as arrays of two dimensions; inputs without columns where `x` is None.
 
     Raises ValueError if they are not numbers of shapes (N, D) and (N, P) or (N,), or hold NaN or infinity. NaN
-    is allowed in y, but not everywhere in a column, where the `model` takes missing entries.
+    is allowed in y where the `model` takes missing entries, everywhere in a column only with `empty_columns`.
     """
     arrays = {"y": np.asarray(y)}
     if arrays["y"].ndim == 1:
@@ -120,7 +123,7 @@ def checked_data(
             )
         gaps = name == "y" and array.dtype.kind == "f" and np.isnan(array)
         partly = np.any(gaps) and model is not None and _takes_missing(model, arrays)
-        if partly and (empty := np.isnan(array).all(0)).any():
+        if partly and not empty_columns and (empty := np.isnan(array).all(0)).any():
             column = int(np.argmax(empty))
             raise ValueError(
                 f"y has no entry in column {column}, expected at least one; leave the column out"
