@@ -40,7 +40,7 @@ from ppl_dgp.trajectory import Trajectory, layout
 
 MEANS = ("identity", "zero", "linear")
 EMISSIONS = ("identity", "linear", "gp")
-#: scale at which q(u) of the transition starts
+#: scale at which q(u) of the transition starts, around the regression on the states at the start
 TRANSITION_SCALE = 0.1
 
 
@@ -111,6 +111,8 @@ def gpssm(
         k = kernel_parameters("transition", kernel, inputs.shape[1])
         m = _transition_mean(mean, width, controls.shape[1])
         settings: dict[str, Any] = {"reused": True, "initial_scale": TRANSITION_SCALE, "jitter": jitter}
+        if y is not None:
+            settings["begin_at"] = inputs, begin.states, process_noise
         f = sparse_gp("transition", k, inducing, width, mean=m, **settings)
         positive = constraints.softplus_positive
         q = numpyro.param("transition/noise", jnp.full(width, process_noise), constraint=positive)

@@ -243,7 +243,7 @@ def test_steps_are_tempered_one_by_one():
 def test_small_alpha_is_the_elbo(name):
     model, guide, params = prepared(RULES[name], CONTROLS)
     params = moved(params)
-    elbo = loss(PowerEP(0.0), params, model, guide, CONTROLS, Y)
+    elbo = loss(PowerEP(0.0), params, model, guide, CONTROLS, Y, key=KEY)
     small = lambda p: PowerEP(1e-6, 1).loss(KEY, p, model, guide, CONTROLS, Y)  # noqa: E731
     value, slope = jax.jit(jax.value_and_grad(small))(params)
     assert float(value) == pytest.approx(elbo, abs=1e-3)

@@ -111,7 +111,8 @@ class _Answer(Messenger):
         infer = msg["infer"]
         scale = infer.get("initial_scale", 1.0)
         rule = self.guide.inducing
-        msg["fn"] = rule.distribution(msg["name"], msg["fn"].event_shape, scale, dict(self.earlier))
+        with _StartAt(f"{msg['name']}_loc", infer.get("start")):
+            msg["fn"] = rule.distribution(msg["name"], msg["fn"].event_shape, scale, dict(self.earlier))
         # steps that share a function need one draw of it where q of a step depends on it, and only there: where p and q
         # have nothing to cancel, E log p(x | u) is the same term by term
         drawn = infer.get("reused") and along_function(self.guide.hidden)
@@ -180,6 +181,18 @@ class _Answer(Messenger):
     def sizes(self) -> dict[str, int]:
         """Full sizes of the plates, by name."""
         return self.guide._sizes
+
+
+class _StartAt(Messenger):
+    """Has a parameter start where the model would have it."""
+
+    def __init__(self, name: str, start: Callable[[], Array] | None) -> None:
+        super().__init__()
+        self.name, self.start = name, start
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "param" and msg["name"] == self.name and self.start is not None:
+            msg["args"] = (self.start(),)
 
 
 class _Sizes(Messenger):
