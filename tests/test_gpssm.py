@@ -1,5 +1,6 @@
 """State space models: linear-Gaussian limits with Kalman's evidence, nested families, drawn and in closed form."""
 
+from dataclasses import replace
 from functools import cache
 
 import jax
@@ -23,7 +24,9 @@ from ppl_dgp.guides import (
     PointEstimate,
 )
 from ppl_dgp.guides.chain import LinearGaussianChain
+from ppl_dgp.guides.following import following_start
 from ppl_dgp.guides.kalman import LinearEmission, posterior
+from ppl_dgp.guides.nesting import nested_start
 from ppl_dgp.guides.trajectory import TrajectoryConditional
 from ppl_dgp.kernels import RBF
 from ppl_dgp.likelihoods import Poisson
@@ -140,6 +143,20 @@ def coupled_walk():
     return values, evidence
 
 
+def test_transition_begins_at_its_regression_on_the_start():
+    """f at the start's states: K (s² Kzz + KᵀK)⁻¹ Kᵀ (x_t − x_{t−1}) beside the identity, in NumPy."""
+    model, guide, params = prepared(MeanField(), CONTROLS)
+    q = trace(substitute(seeded(guide, KEY), params)).get_trace(CONTROLS, Y)["x"]["fn"]
+    function = replace(q.trajectory.function, u=params["transition/u_loc"])
+    before = np.concatenate([Y[:1], Y[:-1]])
+    inputs, z = np.concatenate([before, CONTROLS], 1), np.asarray(function.inducing)
+    gram = lambda a, b: np.exp(-0.5 * np.square(a[:, None] - b).sum(-1))  # noqa: E731
+    cross, kzz = gram(inputs, z), gram(z, z) + float(function.nugget) * np.eye(len(z))
+    expected = before + cross @ np.linalg.solve(PROCESS * kzz + cross.T @ cross, cross.T @ (Y - before))
+    np.testing.assert_allclose(function(jnp.asarray(inputs)).mean, expected, atol=1e-8)
+    assert abs(expected - before).max() > 0.1
+
+
 @pytest.mark.parametrize("objective", [PowerEP(0.0), PowerEP(0.5, 2)], ids=repr)
 def test_coupled_reaches_kalmans_evidence_of_a_random_walk(objective):
     values, evidence = coupled_walk()
@@ -206,6 +223,34 @@ def test_coupled_without_f_is_mean_field(alpha):
     coupled = TrajectoryConditional(trajectory, Conditional(), params, MeanField(), start)
     assert float(coupled.log_prob(path)) == pytest.approx(float(q.log_prob(path)), abs=1e-9)
     assert float(coupled.log_weight(path, alpha)) == pytest.approx(float(q.log_weight(path, alpha)), abs=1e-9)
+
+
+def test_coupled_begins_where_a_chain_ended():
+    """From the smoother of a random walk it is the smoother; of a fitted chain it keeps the means."""
+    chain, evidence = random_walk()
+    model, guide, params = prepared(Markov(), emission="identity", kernel=nearly_nothing)
+    values = {"x_slope": chain.slopes, "x_loc": chain.offsets, "x_scale": chain.scale_trils[:, 0] / PROCESS**0.5}
+    params = without_function(params, **values, **begun(chain))
+    coupled = Guide(model, hidden=Conditional())
+    start = following_start(guide, coupled, params, NONE, Y)
+    assert -loss(PowerEP(0.0), start, model, coupled, NONE, Y) == pytest.approx(evidence, abs=1e-5)
+    with pytest.raises(ValueError, match="expected Markov"):
+        following_start(coupled, guide, start, NONE, Y)
+
+
+def test_nested_start_holds_along_a_trajectory():
+    """Mean field in Markov, draw by draw; the model's own steps in the coupled rule."""
+    model, guide, params = prepared(MeanField(), CONTROLS)
+    params = moved(params)
+    markov = Guide(model, hidden=Markov())
+    richer = nested_start(guide, markov, params, CONTROLS, Y)
+    poor = loss(PowerEP(0.0), params, model, guide, CONTROLS, Y)
+    assert loss(PowerEP(0.0), richer, model, markov, CONTROLS, Y) == pytest.approx(poor, abs=1e-8)
+    own, coupled = Guide(model, hidden=DoublyStochastic()), Guide(model, hidden=Conditional())
+    params = {name: value for name, value in params.items() if name not in ("x_loc", "x_scale")}
+    richer = nested_start(own, coupled, params, CONTROLS, Y)
+    poor = loss(PowerEP(0.0), params, model, own, CONTROLS, Y)
+    assert loss(PowerEP(0.0), richer, model, coupled, CONTROLS, Y) == pytest.approx(poor, abs=1e-8)
 
 
 @pytest.mark.parametrize("objective", [PowerEP(0.0, 2), PowerEP(0.5, 2)], ids=repr)
