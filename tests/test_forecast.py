@@ -19,9 +19,10 @@ from test_gpssm import (
     without_function,
 )
 
-from ppl_dgp.forecast import Memory, forecast, onward, simulate, smooth
+from ppl_dgp.forecast import forecast, simulate, smooth
 from ppl_dgp.guides import Conditional, Guide, Markov
 from ppl_dgp.models import deep_gp
+from ppl_dgp.onward import Memory, onward
 
 DRAWS = 20_000
 
