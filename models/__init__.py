@@ -6,6 +6,7 @@ from ppl_dgp.models.deep_gp import deep_gp
 from ppl_dgp.models.deep_gplvm import deep_gplvm, latent_input_gp
 from ppl_dgp.models.gp_regression import exact_gp_regression, sparse_gp_regression
 from ppl_dgp.models.gplvm import gplvm
+from ppl_dgp.models.gpssm import gpssm
 from ppl_dgp.models.heteroscedastic import deep_heteroscedastic_gp, sparse_heteroscedastic_gp
 from ppl_dgp.models.mixture import mixture_of_functions
 from ppl_dgp.models.shared_gplvm import shared_gplvm
@@ -19,6 +20,7 @@ __all__ = [
     "dynamical_gplvm",
     "exact_gp_regression",
     "gplvm",
+    "gpssm",
     "latent_input_gp",
     "mixture_of_functions",
     "shared_gplvm",

@@ -77,10 +77,15 @@ class Amortised(HiddenRule):
             raise TypeError(_not_a_network(self.net))
         object.__setattr__(self, "inducing", self.base.inducing)
         object.__setattr__(self, "propagation", self.base.propagation)
+        object.__setattr__(self, "conditions_on_u", self.base.conditions_on_u)
 
     def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
         rows = step.marginal.mean.shape[0]
         return self._answered(name, rows, datum, lambda data: self.base.declare(name, rows, step, data))
+
+    def declare_along(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
+        rows = step.marginal.mean.shape[0]
+        return self._answered(name, rows, datum, lambda data: self.base.declare_along(name, rows, step, data))
 
     def declare_initial(self, name: str, size: int, latent: Latent, datum: Array | None = None) -> Params:
         rows = latent.prior.shape()[0]

@@ -29,6 +29,9 @@ from ppl_dgp.guides.hidden import (
 from ppl_dgp.linalg import cholesky
 from ppl_dgp.tempering import Alpha, log1p_ratio
 
+#: how much of f a step of a trajectory keeps at the start
+ALONG = 0.5
+
 
 def _normal(mean: Array, variance: Array) -> dist.Distribution:
     return dist.Normal(mean, jnp.sqrt(variance)).to_event(1)
@@ -37,6 +40,18 @@ def _normal(mean: Array, variance: Array) -> dist.Distribution:
 def _gain(params: Params, step: Emission) -> Float[Array, "B Q"]:
     """c_n: how much of f the mean of q(h_n | f) keeps."""
     return 1.0 - params["pull"] * jnp.sqrt(noise_of(step))
+
+
+def _coupled(name: str, size: int, step: Emission, gain: float) -> Params:
+    """Where f counts as much as ``gain``, and what holds against it the rest: c = S/s², as the product of Gaussians."""
+    ones = lambda: jnp.ones_like(step.marginal.mean)  # noqa: E731
+    pull = lambda: (1.0 - gain) * ones() / jnp.sqrt(noise_of(step))  # noqa: E731
+    scale = lambda: gain**0.5 * ones()  # noqa: E731
+    return {
+        "pull": per_datum(f"{name}_pull", pull, size, 1),
+        "loc": per_datum(f"{name}_loc", lambda: step.marginal.mean, size, 1),
+        "scale": per_datum(f"{name}_scale", scale, size, 1, constraint=constraints.positive),
+    }
 
 
 def _log_normal(value: Array, mean: Array, variance: Array) -> Array:
@@ -55,11 +70,10 @@ class CoupledConditional(HiddenRule):
     conditions_on_u = True
 
     def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
-        return {
-            "pull": per_datum(f"{name}_pull", lambda: jnp.zeros_like(step.marginal.mean), size, 1),
-            "loc": per_datum(f"{name}_loc", lambda: step.marginal.mean, size, 1),
-            "scale": per_datum_scale(name, size, step, full=False),
-        }
+        return _coupled(name, size, step, 1.0)
+
+    def declare_along(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
+        return _coupled(name, size, step, ALONG)
 
     def conditional(self, params: Params, step: Emission) -> dist.Distribution:
         # f integrated out: N(c m + b, V), V = S + c² v
@@ -92,8 +106,14 @@ class TiedConditional(HiddenRule):
     conditions_on_u = True
 
     def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
+        return self._declared(name, size, step, 1.0)
+
+    def declare_along(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
+        return self._declared(name, size, step, ALONG)
+
+    def _declared(self, name: str, size: int, step: Emission, gain: float) -> Params:
         ones = lambda: jnp.ones_like(step.marginal.mean)  # noqa: E731
-        coupled = CoupledConditional().declare(name, size, step)
+        coupled = _coupled(name, size, step, gain)
         residual = per_datum(f"{name}_residual", ones, size, 1, constraint=constraints.positive)
         return {**coupled, "residual": residual}
 

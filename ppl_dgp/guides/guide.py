@@ -8,6 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpyro.distributions as dist
+from jax import tree
 from jaxtyping import Array
 from numpyro.handlers import block
 from numpyro.infer.autoguide import AutoGuide
@@ -18,7 +19,9 @@ from ppl_dgp.gp import Emission, Propagation, bare, emission_of, mask_of
 from ppl_dgp.guides.conditional import CoupledConditional
 from ppl_dgp.guides.hidden import DoublyStochastic, HiddenRule, Latent, MeanField, Params
 from ppl_dgp.guides.inducing import Earlier, FullRank, InducingRule, Optimal
+from ppl_dgp.guides.trajectory import TrajectoryConditional, along_function
 from ppl_dgp.tempering import Alpha
+from ppl_dgp.trajectory import Trajectory, trajectory_of, without_mean
 
 Model = Callable[..., Any]
 
@@ -108,11 +111,19 @@ class _Answer(Messenger):
         infer = msg["infer"]
         scale = infer.get("initial_scale", 1.0)
         rule = self.guide.inducing
-        msg["fn"] = rule.distribution(msg["name"], msg["fn"].event_shape, scale, dict(self.earlier))
-        carrying = "joint_draw" if infer.get("reused") else self.guide.hidden.inducing
+        with _StartAt(f"{msg['name']}_loc", infer.get("start")):
+            msg["fn"] = rule.distribution(msg["name"], msg["fn"].event_shape, scale, dict(self.earlier))
+        # steps that share a function need one draw of it where q of a step depends on it, and only there: where p and q
+        # have nothing to cancel, E log p(x | u) is the same term by term
+        drawn = infer.get("reused") and along_function(self.guide.hidden)
+        carrying = "joint_draw" if drawn else self.guide.hidden.inducing
         msg["infer"] = {**infer, "carry": carrying}
 
     def _hidden(self, msg: dict[str, Any]) -> None:
+        trajectory = trajectory_of(msg["fn"])
+        if trajectory is not None:
+            self._trajectory(msg, trajectory)
+            return
         step = emission_of(msg["fn"])
         plates = msg["cond_indep_stack"]
         if len(plates) != 1:
@@ -123,16 +134,34 @@ class _Answer(Messenger):
         if step is None:
             self._latent(msg, size)
             return
+        rule = self._hidden_rule()
+        params = rule.declare(msg["name"], size, _started(step, msg["infer"].get("start")), self.datum)
+        mask = mask_of(msg["fn"])
+        conditional = HiddenConditional(rule, params, step)
+        msg["fn"] = conditional if mask is True else conditional.mask(mask)
+        msg["infer"] = {**msg["infer"], "propagation": rule.propagation}
+
+    def _hidden_rule(self) -> HiddenRule:
         rule = self.guide.hidden
         if isinstance(self.guide.inducing, Optimal) and rule.conditions_on_u:
             raise ValueError(
                 f"inducing: found Optimal() beside {rule}, where h depends on u and its formula is no optimum; take "
                 "MeanField() or Markov(), or FullRank()"
             )
-        params = rule.declare(msg["name"], size, _started(step, msg["infer"].get("start")), self.datum)
-        mask = mask_of(msg["fn"])
-        conditional = HiddenConditional(rule, params, step)
-        msg["fn"] = conditional if mask is True else conditional.mask(mask)
+        return rule
+
+    def _trajectory(self, msg: dict[str, Any], trajectory: Trajectory) -> None:
+        """A rule along a trajectory, and x_0, a latent without a GP in front."""
+        name, where, rule, initial_rule = msg["name"], trajectory.layout, self._hidden_rule(), self.guide.latent_rule
+        start = msg["infer"].get("start")
+        begin = Gaussian(trajectory.mean, jnp.ones(trajectory.event_shape)) if start is None else start()
+        step = without_mean(_started(trajectory.steps(begin.mean), lambda: trajectory.states(begin)))
+        params = rule.declare_along(name, where.first.shape[0], step, self.datum)
+        latent = Latent(trajectory.prior, lambda: tree.map(lambda leaf: leaf[where.initial], begin))
+        # what is known of x_0 is what is known of the first row
+        datum = None if self.datum is None else self.datum[where.beginning]
+        initial = initial_rule.declare_initial(f"{name}_0", where.num_sequences, latent, datum)
+        msg["fn"] = TrajectoryConditional(trajectory, rule, params, initial_rule, initial)
         msg["infer"] = {**msg["infer"], "propagation": rule.propagation}
 
     def _latent(self, msg: dict[str, Any], size: int) -> None:
@@ -152,6 +181,18 @@ class _Answer(Messenger):
     def sizes(self) -> dict[str, int]:
         """Full sizes of the plates, by name."""
         return self.guide._sizes
+
+
+class _StartAt(Messenger):
+    """Has a parameter start where the model would have it."""
+
+    def __init__(self, name: str, start: Callable[[], Array] | None) -> None:
+        super().__init__()
+        self.name, self.start = name, start
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "param" and msg["name"] == self.name and self.start is not None:
+            msg["args"] = (self.start(),)
 
 
 class _Sizes(Messenger):

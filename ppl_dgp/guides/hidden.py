@@ -105,6 +105,13 @@ class HiddenRule:
         """
         raise NotImplementedError
 
+    def declare_along(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
+        """As :meth:`declare`, for the steps of a trajectory: begins around the step's mean whatever came before.
+
+        The model's own conditional would begin as a walk over all steps that the data do not hold.
+        """
+        return self.declare(name, size, step, datum)
+
     def conditional(self, params: Params, step: Emission) -> dist.Distribution:
         """q(h_n | what came before), batch (B,), event (Q,)."""
         raise NotImplementedError

@@ -33,6 +33,7 @@ from ppl_dgp.guides.inducing import (
     Optimal,
     link_name,
 )
+from ppl_dgp.trajectory import trajectory_of
 
 #: (poorer, richer): which of the richer rule's parameters must take the values of ``_WHERE_POORER``, or vanish, for it
 #: to be the poorer; the others that it adds stay at their starts: for a coupled rule the model's own conditional, for
@@ -107,16 +108,27 @@ def nested_start(poorer: Guide, richer: Guide, params: Params, *args: Any, **kwa
             found[name] = _widened(name, found.get(name, site["value"]), site["value"])
         elif site["type"] == "sample" and site["infer"].get("role") == "hidden":
             for parameter in hidden:
-                start, step = found[f"{name}_{parameter}"], emission_of(own[name]["fn"])
-                assert step is not None
+                start, step = found[f"{name}_{parameter}"], _steps(own[name])
                 value = _WHERE_POORER.get(parameter, lambda start, step: jnp.zeros_like(start))
                 found[f"{name}_{parameter}"] = value(start, step)
+            if isinstance(poorer.hidden, DoublyStochastic) and trajectory_of(own[name]["fn"]):
+                # along a trajectory a coupled rule does not start at the model's own conditional
+                found[f"{name}_pull"] = jnp.zeros_like(found[f"{name}_pull"])
+                found[f"{name}_scale"] = jnp.ones_like(found[f"{name}_scale"])
         elif site["type"] == "sample" and site["infer"].get("role") == "inducing":
             for parameter in inducing:
                 factor = found[f"{name}_{parameter}"]
                 scale = _SLIGHT * found[f"{name}_scale"][..., None]
                 found[f"{name}_{parameter}"] = scale * factor / jnp.abs(factor).max()
     return found
+
+
+def _steps(site: dict[str, Any]) -> Emission:
+    """The steps of a hidden site of the model: its rows, or those along a trajectory."""
+    trajectory = trajectory_of(site["fn"])
+    step = emission_of(site["fn"]) if trajectory is None else trajectory.steps(site["value"])
+    assert step is not None
+    return step
 
 
 def contains(richer: Guide, poorer: Guide) -> bool:

@@ -22,6 +22,7 @@ from ppl_dgp.objectives.enumeration import power_mean_over_draws, with_every_val
 from ppl_dgp.objectives.structure import Structure, find_structure
 from ppl_dgp.objectives.weights import Trace, global_kl, log_weights, remembered
 from ppl_dgp.tempering import Alpha, is_number
+from ppl_dgp.trajectory import trajectory_of
 
 Program = Callable[..., Any]
 Own = TypeVar("Own", bound="AlphaDivergence")
@@ -68,6 +69,8 @@ class AlphaDivergence(ELBO):
 
     #: whether θ stays outside the logarithm (a bound) or is drawn anew inside it (an energy)
     theta_outside: bool
+    #: whether a trajectory may be among θ at α > 0, its steps tempered one by one
+    along_trajectories: bool = False
     #: discrete latents of the data plate are summed out
     can_infer_discrete = True
 
@@ -151,7 +154,11 @@ class AlphaDivergence(ELBO):
         parents = lambda: prior_parents(known_model, args, kwargs)  # noqa: E731
         globals_ = self._globals(guide, structure, probe_model, probe_guide, parents)
         shared: dict[str, Any] = {}
-        if self.theta_outside and not is_number(self.alpha, 0.0):
+        powered = not is_number(self.alpha, 0.0)
+        self._check_trajectories(probe_model, powered)
+        # without locals there is nothing inside the logarithm to average: the particles are draws of θ
+        only_outside = self.along_trajectories and not (structure.local_sites or structure.guided_discrete)
+        if self.theta_outside and powered and not only_outside:
             # θ, and each datum's draw of u, are shared by the particles
             fixed.update({name: probe_guide[name]["value"] for name in structure.global_sites})
             carried = Carried(carrying, structure.num_rows, carry_key)
@@ -180,16 +187,24 @@ class AlphaDivergence(ELBO):
             weights, log_q, (model_trace, guide_trace) = self._weigh(structure, probe_model, particle)
             kl = globals_.divergence
             if kl is None:
-                kl = global_kl(structure, model_trace, guide_trace)
+                kl = global_kl(structure, model_trace, guide_trace, self.alpha, frozenset(propagation))
             return weights, log_q, kl - remembered(structure, model_trace, self._power_of_memory)
 
         keys = jax.random.split(particle_key, self.num_particles)
         weights, log_q, kl = self._over_particles(draw, keys)
         objective = -kl.mean()
         for group, log_w in weights.items():
-            rows = self._power_mean(log_w, log_q.get(group))
+            rows = log_w.mean(0) if only_outside else self._power_mean(log_w, log_q.get(group))
             objective = objective + structure.scales[group] * rows.sum()
         return -objective
+
+    def _check_trajectories(self, model: Trace, powered: bool) -> None:
+        found = [name for name, site in model.items() if site["type"] == "sample" and trajectory_of(site["fn"])]
+        if found and powered and not self.along_trajectories:
+            raise ValueError(
+                f"{type(self).__name__}: found the trajectory {found[0]!r} at alpha={self.alpha}, whose paths in one "
+                "logarithm have hopeless weights; take PowerEP, which tempers its steps one by one, or alpha=0"
+            )
 
     @property
     def _power_of_memory(self) -> Alpha:

@@ -18,9 +18,11 @@ class PowerEP(AlphaDivergence):
 
     For one layer of Gaussian noise its maximum over q(u) is the closed-form power-EP energy, exact at Z = X. At α = 1
     the inner expectation no longer depends on q(h), so that with many particles the hidden guide is free to wander.
+    A trajectory is part of θ: each of its steps is tempered over f, and averaged over the states outside the logarithm.
     """
 
     theta_outside = True
+    along_trajectories = True
 
 
 class BlackBoxAlpha(AlphaDivergence):

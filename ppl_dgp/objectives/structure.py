@@ -107,14 +107,15 @@ def find_structure(model: Trace, guide: Trace, powered: bool) -> Structure:
             raise ValueError(
                 f"guide: found no site {name!r}, a latent of the model; give it a role or a guide"
             )
-        elif inside:
-            found.factors.append(name)
-            found.local_sites.append(name)
+        else:
             # a point needs no moments
             if site["infer"].get("role") == "hidden" and not isinstance(bare(guide[name]["fn"]), dist.Delta):
                 found.propagation[name] = guide[name]["infer"].get("propagation", "draws")
-        else:
-            found.global_sites.append(name)
+            if inside:
+                found.factors.append(name)
+                found.local_sites.append(name)
+            else:
+                found.global_sites.append(name)
     for name, site in guide.items():
         if not is_sample(site) or name in model or site["is_observed"]:
             continue

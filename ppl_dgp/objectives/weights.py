@@ -110,8 +110,15 @@ def row_divergence(q: dist.Distribution, p: dist.Distribution) -> Array:
     return renyi_and_cavity("", q, p, 0.0)[0]
 
 
-def global_kl(structure: Structure, model: Trace, guide: Trace) -> Array:
-    """KL[q(θ)‖p(θ)]: analytic where NumPyro knows it, else log q − log p at the draw."""
+def global_kl(
+    structure: Structure, model: Trace, guide: Trace, alpha: Alpha = 0.0, moments: frozenset[str] = frozenset()
+) -> Array:
+    """KL[q(θ)‖p(θ)]: analytic where NumPyro knows it, else log q − log p at the draw.
+
+    Of a trajectory minus the weight that its rule knows, its steps tempered each on its own.
+
+    :param moments: the hidden sites that are carried as moments, whose weights are averages.
+    """
     kl = jnp.zeros(())
     for name in structure.global_sites:
         q, p = guide[name], model.get(name)
@@ -119,6 +126,11 @@ def global_kl(structure: Structure, model: Trace, guide: Trace) -> Array:
             kl = kl + q["fn"].log_prob(q["value"]).sum()
             continue
         scale = 1.0 if p["scale"] is None else p["scale"]
+        known: Any = bare(q["fn"])
+        if hasattr(known, "log_weight"):
+            weight = known.expected_weight() if name in moments else known.log_weight(q["value"], alpha)
+            kl = kl - scale * weight
+            continue
         try:
             if isinstance(bare(q["fn"]), dist.Delta):
                 raise NotImplementedError

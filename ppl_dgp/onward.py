@@ -1,0 +1,97 @@
+"""A trajectory goes on from a state: f is one function along the path, drawn place by place, or anew at each step.
+
+Shapes: H steps, D = Q + C inputs of f, P = Q outputs, M inducing points.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float
+from numpyro.handlers import block
+
+from ppl_dgp.gp import SparseGP
+from ppl_dgp.trajectory import Trajectory
+
+#: of f's variance where a path returns to where it was, relative to the prior's
+SMALLEST_VARIANCE = 1e-8
+
+
+def onward(
+    key: Array, trajectory: Trajectory, state: Float[Array, " Q"], controls: Float[Array, "H C"], *, held: bool
+) -> Float[Array, "H Q"]:
+    """States of H steps from one state, u the draw that the function carries.
+
+    :param held: whether f is one function along the path, or drawn at each step independently given u.
+    """
+    steps, width = controls.shape[0], state.shape[0]
+    key_f, key_noise = jax.random.split(key)
+    z = jax.random.normal(key_f, (steps, width), state.dtype)
+    noise = jnp.sqrt(trajectory.noise) * jax.random.normal(key_noise, (steps, width), state.dtype)
+    memory = Memory.empty(trajectory.function, steps, z)
+
+    def step(carried: tuple[Array, Memory], turn: Any) -> tuple[tuple[Array, Memory], Array]:
+        state, memory = carried
+        control, shock = turn
+        inputs = jnp.concatenate([state, control])[None]
+        if held:
+            value, memory = memory.meet(trajectory.function, inputs)
+        else:
+            with block():
+                marginal = trajectory.function(inputs)
+            value, memory = memory.apart(marginal.mean[0], marginal.variance[0])
+        state = value + shock
+        return (state, memory), state
+
+    return jax.lax.scan(step, (state, memory), (controls, noise))[1]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Memory:
+    """Where a function was met, n of H places: inputs, weights φ, the Cholesky factor of f | u there, and its noise z.
+
+    The factor has the rows of the identity where nothing was met yet.
+    """
+
+    inputs: Float[Array, "H D"]
+    weights: Float[Array, "H M"]
+    lower: Float[Array, "H H"]
+    z: Float[Array, "H P"]
+    count: Array
+
+    @staticmethod
+    def empty(function: SparseGP, steps: int, z: Float[Array, "H P"]) -> Memory:
+        """Of a function that was met nowhere, with its noise z of the places to come."""
+        size, dims = function.inducing.shape
+        zeros = jnp.zeros((steps, dims), z.dtype), jnp.zeros((steps, size), z.dtype)
+        return Memory(*zeros, jnp.eye(steps, dtype=z.dtype), z, jnp.asarray(0))
+
+    def meet(self, function: SparseGP, at: Float[Array, "1 D"]) -> tuple[Float[Array, " P"], Memory]:
+        """f at one more place, given u and f at the places before."""
+        with block():
+            marginal = function(at)
+        weights = marginal.weights[0]
+        before = jnp.arange(self.inputs.shape[0]) < self.count
+        # k(h, h') − φ φ', the covariance of f | u
+        covariance = jnp.where(before, function.kernel(self.inputs, at)[:, 0] - self.weights @ weights, 0.0)
+        row = solve_triangular(self.lower, covariance, lower=True)
+        smallest = SMALLEST_VARIANCE * function.kernel.diag(at)[0]
+        left = jnp.sqrt(jnp.maximum(marginal.residual[0, 0] - jnp.square(row).sum(), smallest))
+        value = marginal.mean[0] + row @ self.z + left * self.z[self.count]
+        return value, Memory(
+            self.inputs.at[self.count].set(at[0]),
+            self.weights.at[self.count].set(weights),
+            self.lower.at[self.count].set(row.at[self.count].set(left)),
+            self.z,
+            self.count + 1,
+        )
+
+    def apart(self, mean: Float[Array, " P"], variance: Float[Array, " P"]) -> tuple[Float[Array, " P"], Memory]:
+        """f at one more place, of which those before say nothing."""
+        value = mean + jnp.sqrt(variance) * self.z[self.count]
+        return value, Memory(self.inputs, self.weights, self.lower, self.z, self.count + 1)
