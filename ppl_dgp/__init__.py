@@ -53,6 +53,7 @@ _HOMES = {
         "dynamical_gplvm",
         "exact_gp_regression",
         "gplvm",
+        "gpssm",
         "latent_input_gp",
         "mixture_of_functions",
         "shared_gplvm",

@@ -190,6 +190,7 @@ def test_the_log_determinant_over_alpha_is_accurate_at_every_alpha():
         assert found == pytest.approx(exact, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_fit_with_blocks_ends_at_its_posterior_and_predicts():
     model = sparse_gp_regression(M)
     guide = Guide(model, inducing=FullRank())

@@ -66,6 +66,7 @@ def test_it_is_the_bound_at_the_optimal_q_of_u_and_above_it_elsewhere(name):
         np.testing.assert_allclose(jnp.tril(gradient[f"layer{layer}/u_scale"]), 0.0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_one_layer_ends_at_its_optimal_q_of_u():
     model = sparse_gp_regression(4)
     guide = Guide(model, inducing=Optimal())

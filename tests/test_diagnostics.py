@@ -305,6 +305,7 @@ def test_scores_are_those_of_a_normal_in_the_units_asked_for():
         scores(dataclasses.replace(found, log_density=None), y)
 
 
+@pytest.mark.slow
 def test_comparison_starts_a_richer_guide_at_the_optimum_of_a_poorer_one(table):
     guides = {
         "diagonal": lambda model: Guide(model, inducing=Diagonal()),

@@ -125,6 +125,7 @@ def test_every_statistic_is_the_mean_of_draws(dims: int, full: bool) -> None:
         assert np.all(np.abs(np.asarray(ours) - draws.mean(0)) < 4.5 * error), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("full", [False, True])
 def test_steins_lemma_ties_the_statistics_together(full: bool) -> None:
     """⟨h g(h)⟩ = m ⟨g⟩ + V ∂⟨g⟩/∂m, in three dimensions to rounding."""
@@ -396,6 +397,7 @@ def test_white_noise_counts_in_psi0_only(base: Kernel) -> None:
         assert not np.any(ours(White(0.3) * Matern52(1.2, 0.9) * Linear(1.0) * Linear(1.0), inputs, z))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rbf", "nested", "matern52"])
 def test_32_bits_agree_with_64_far_from_the_origin(name: str) -> None:
     kernel = {**kernels(2), "matern52": Matern52(1.1, 0.9)}[name]

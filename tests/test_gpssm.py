@@ -143,6 +143,7 @@ def coupled_walk():
     return values, evidence
 
 
+@pytest.mark.slow
 def test_transition_begins_at_its_regression_on_the_start():
     """f at the start's states: K (s² Kzz + KᵀK)⁻¹ Kᵀ (x_t − x_{t−1}) beside the identity, in NumPy."""
     model, guide, params = prepared(MeanField(), CONTROLS)
@@ -225,6 +226,7 @@ def test_coupled_without_f_is_mean_field(alpha):
     assert float(coupled.log_weight(path, alpha)) == pytest.approx(float(q.log_weight(path, alpha)), abs=1e-9)
 
 
+@pytest.mark.slow
 def test_coupled_begins_where_a_chain_ended():
     """From the smoother of a random walk it is the smoother; of a fitted chain it keeps the means."""
     chain, evidence = random_walk()
@@ -238,6 +240,7 @@ def test_coupled_begins_where_a_chain_ended():
         following_start(coupled, guide, start, NONE, Y)
 
 
+@pytest.mark.slow
 def test_nested_start_holds_along_a_trajectory():
     """Mean field in Markov, draw by draw; the model's own steps in the coupled rule."""
     model, guide, params = prepared(MeanField(), CONTROLS)
@@ -285,6 +288,7 @@ def test_steps_are_tempered_one_by_one():
 @pytest.mark.parametrize(
     "name", [name if name in ("markov", "coupled") else pytest.param(name, marks=pytest.mark.slow) for name in RULES]
 )
+@pytest.mark.slow
 def test_small_alpha_is_the_elbo(name):
     model, guide, params = prepared(RULES[name], CONTROLS)
     params = moved(params)
@@ -295,6 +299,7 @@ def test_small_alpha_is_the_elbo(name):
     assert all(np.isfinite(each).all() for each in slope.values())
 
 
+@pytest.mark.slow
 def test_moments_of_u_are_many_draws_where_q_does_not_follow_f():
     """E_{q(u)} of the weight of one path, at α = 0 and above, u outside the logarithm."""
     trajectory, q, path = parts(MeanField())
@@ -315,6 +320,7 @@ def test_moments_of_u_are_many_draws_where_q_does_not_follow_f():
         assert abs(float(weight(moments, alpha)) - values.mean()) < 4 * error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mean-field", "markov", "coupled", "tied", "doubly-stochastic"])
 def test_drawn_along_is_unrolled(name):
     """Steps taken one by one, x_0 anew at the start of each sequence, have the density of the whole."""
@@ -363,6 +369,7 @@ def test_transition_density_is_that_of_dense_algebra():
     assert float(trajectory.log_prob(path)) == pytest.approx(expected, abs=1e-8)
 
 
+@pytest.mark.slow
 def test_sequences_add_up():
     """The bound of two sequences is the sum of theirs, with the divergence of u once."""
     x = jnp.column_stack([CONTROLS, jnp.array([3, 3, 3, 3, 7, 7])])
@@ -398,6 +405,7 @@ def test_missing_observations_are_marginalised():
     assert all(np.isfinite(each).all() for each in slope.values())
 
 
+@pytest.mark.slow
 def test_starts_are_finite_with_gaps_and_for_any_likelihood():
     y = jnp.column_stack([Y, 0.5 * Y]).at[jnp.array([0, 2, 2, 5]), jnp.array([1, 0, 1, 0])].set(jnp.nan)
     _, _, params = prepared(MeanField(), NONE, y, latent=3, missing=True)

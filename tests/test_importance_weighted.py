@@ -105,6 +105,7 @@ def test_the_bound_rises_with_the_number_of_samples_from_the_elbo():
         Conditional(),
     ],
 )
+@pytest.mark.slow
 def test_one_sample_of_a_deep_gp_is_its_elbo(rule):
     """The function outside the logarithm: t_0 in expectation, hidden layers too, and so no bound of the FITC model."""
     program = deep_gp((2,), 3, inner_noise=0.2)
@@ -120,6 +121,7 @@ def test_one_sample_of_a_deep_gp_is_its_elbo(rule):
     assert four > one - 3.0 * np.hypot(one_error, four_error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [pytest.param(0.5, marks=pytest.mark.slow), 1.0])
 def test_doubly_reparameterised_gradient_is_the_same_in_expectation_and_quieter(alpha):
     about = model, guide, jnp.asarray(X), jnp.asarray(Y)

@@ -101,6 +101,7 @@ def test_moment_matching_is_exact_for_two_layers(propagation):
     assert abs(mean - exact) < 3.5 * error
 
 
+@pytest.mark.slow
 def test_moment_matching_of_three_layers_is_near_the_bound_and_linearisation_further():
     guide, params = started(DoublyStochastic())
     mean, error = draws(PowerEP(0.0), guide, params)
@@ -121,6 +122,7 @@ def test_a_rule_that_prefers_moments_is_heard():
     assert np.isfinite(loss(Trace_ELBO(), params, DEEP, preferring, X, Y))
 
 
+@pytest.mark.slow
 def test_nested_compression_is_the_free_family_at_averaged_weights():
     """Its closed form against draws of u and h with T = ⟨A⟩ held: Hensman & Lawrence 2014, corrected."""
     compressed, params = started(NestedCompression())
