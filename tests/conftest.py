@@ -18,7 +18,8 @@ MOST_MAPPINGS = 30_000
 #: the files that take longest come first, so that no process is left alone with one of them at the end
 LONGEST = [
     "test_diagnostics", "test_inducing", "test_cli", "test_nested", "test_propagation", "test_gp", "test_collapsed",
-    "test_models", "test_objectives", "test_natural", "test_amortised", "test_chain", "test_guides",
+    "test_models", "test_gpssm", "test_latents", "test_objectives", "test_natural", "test_amortised", "test_chain",
+    "test_guides",
 ]  # fmt: skip
 
 

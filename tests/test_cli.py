@@ -21,6 +21,7 @@ from ppl_dgp.checkpoint import read_meta
 from ppl_dgp.cli import commands, main, run_directory, settings
 from ppl_dgp.cli.comparison import combinations
 from ppl_dgp.diagnostics.arviz_api import group, load
+from ppl_dgp.estimators.latent import LATENT_RULES
 from ppl_dgp.fit import Interrupted
 from ppl_dgp.guides import HIDDEN_RULES, INDUCING_RULES
 from ppl_dgp.kernels import KERNELS
@@ -149,7 +150,7 @@ def test_predict_at_rows_without_targets(
 def test_models_lists_every_choice(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert {"gp", "sparse-gp", "deep-gp"} == set(found["models"])
+    assert {"gp", "sparse-gp", "deep-gp", "gplvm"} == set(found["models"])
     assert {"diabetes", "linnerud", "step", "sinusoids", "periodic"} <= set(found["sources"])
     assert main(["models"]) == 0
     assert "doubly-stochastic" in capsys.readouterr().out
@@ -157,6 +158,7 @@ def test_models_lists_every_choice(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_names_in_the_help_are_those_of_the_rules() -> None:
     assert settings.HIDDEN.keys() == HIDDEN_RULES.keys()
+    assert settings.LATENTS.keys() == LATENT_RULES.keys()
     assert settings.INDUCING.keys() == INDUCING_RULES.keys()
     assert settings.OBJECTIVES.keys() <= OBJECTIVES.keys()
     assert settings.KERNELS.keys() == KERNELS.keys()
@@ -165,7 +167,8 @@ def test_the_names_in_the_help_are_those_of_the_rules() -> None:
 def test_help_tells_every_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    for told in ("(default deep-gp)", "deep-gp 5000)", "--drop-missing", "(default runs/NAME-NUMBER)"):
+    steps = "deep-gp 5000, gplvm 300 or 5000)"
+    for told in ("(default deep-gp)", steps, "--drop-missing", "(default runs/NAME-NUMBER)"):
         assert told in shown
 
 
