@@ -131,9 +131,9 @@ def _inducing_times(c: Covariates, number: int) -> Float[Array, "M D"]:
 
 def _lengthscale(inducing: Float[Array, "M D"]) -> Float[Array, ""]:
     """Twice the usual distance of inducing times; 1 where no sequence lasts."""
-    distances = np.diff(np.asarray(inducing)[:, 0])
-    distances = distances[distances > 0.0]
-    return jnp.asarray(2.0 * np.median(distances) if distances.size else 1.0)
+    distances = jnp.diff(inducing[:, 0])
+    usual = jnp.nanmedian(jnp.where(distances > 0.0, distances, jnp.nan))
+    return jnp.where(jnp.isnan(usual), 1.0, 2.0 * usual)
 
 
 @dataclass(frozen=True)
