@@ -1,0 +1,218 @@
+r"""The linear-Gaussian state space model, fitted by EM in closed form (Shumway & Stoffer 1982).
+
+.. math::
+    x_0 \sim N(m_0, s_0^2 I), \quad x_t = A x_{t-1} + B c_t + b + N(0, Q), \quad y_t = C x_t + d + N(0, R)
+
+Q and R are diagonal; x_0 is not observed, and its prior is held. Shapes: T steps of S sequences, laid out as in
+:mod:`ppl_dgp.layout`, T + S slots of states; P outputs, C controls, Q state dimensions. The E step is Kalman's
+smoother, the M step two regressions on its moments.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Num
+
+from ppl_dgp.guides.chain import LinearGaussianChain
+from ppl_dgp.guides.kalman import LinearEmission, posterior
+from ppl_dgp.layout import Layout
+
+#: the states at the start are taken to be known up to this share of their variance
+START_SHARE = 0.03
+#: noise variances at least, relative to the variance of what they belong to
+FLOOR = 1e-6
+
+
+class LinearSystem(NamedTuple):
+    """The values of the model: a pytree."""
+
+    #: A beside B
+    transition: Float[Array, "Q QC"]
+    #: b
+    bias: Float[Array, " Q"]
+    #: the diagonal of Q
+    noise: Float[Array, " Q"]
+    #: C
+    weights: Float[Array, "P Q"]
+    #: d
+    offset: Float[Array, " P"]
+    #: the diagonal of R
+    observation_noise: Float[Array, " P"]
+
+    def chain(
+        self, controls: Float[Array, "T C"], layout: Layout, initial: tuple[float, float] = (0.0, 1.0)
+    ) -> LinearGaussianChain:
+        """p(x), the states of all slots as one chain, each sequence starting from nothing.
+
+        :param initial: m_0 and s_0² of every dimension.
+        """
+        width, steps = self.bias.shape[0], controls.shape[0]
+        unit, shape = jnp.eye(width, dtype=self.bias.dtype), (layout.num_sequences, width)
+        every = jnp.broadcast_to
+        slopes = every(self.transition[:, :width], (steps, width, width))
+        offsets = controls @ self.transition[:, width:].T + self.bias
+        scales = every(jnp.diag(jnp.sqrt(self.noise)), slopes.shape)
+        slopes = layout.path(jnp.zeros((*shape, width), slopes.dtype), slopes)
+        offsets = layout.path(jnp.full(shape, initial[0], offsets.dtype), offsets)
+        scales = layout.path(every(initial[1] ** 0.5 * unit, (*shape, width)), scales)
+        return LinearGaussianChain(offsets[0], scales[0], slopes[1:], offsets[1:], scales[1:])
+
+    @property
+    def emission(self) -> LinearEmission:
+        """p(y_t | x_t)."""
+        return LinearEmission(self.weights, self.offset, jnp.diag(jnp.sqrt(self.observation_noise)))
+
+
+class LinearDynamics(NamedTuple):
+    """A fitted system, the moments of its states given y, and log p(y) after each iteration: a pytree."""
+
+    system: LinearSystem
+    means: Float[Array, "slots Q"]
+    variances: Float[Array, "slots Q"]
+    log_likelihood: Float[Array, " iterations"]
+
+
+class _Moments(NamedTuple):
+    """Of the states in all slots: means, covariances, Cov(x_t, x_{t−1})."""
+
+    means: Float[Array, "slots Q"]
+    covariances: Float[Array, "slots Q Q"]
+    cross: Float[Array, "T Q Q"]
+
+
+class _Steps(NamedTuple):
+    """Of the states of T steps, and of those before them."""
+
+    means: Float[Array, "T Q"]
+    covariances: Float[Array, "T Q Q"]
+    before: Float[Array, "T Q"]
+    covariances_before: Float[Array, "T Q Q"]
+    cross: Float[Array, "T Q Q"]
+
+
+def linear_dynamics(
+    y: Num[Array, "T P"],
+    controls: Float[Array, "_ C"],
+    states: Float[Array, "_ Q"],
+    layout: Layout,
+    *,
+    iterations: int = 50,
+    initial: tuple[float, float] = (0.0, 1.0),
+    fixed_emission: bool = False,
+) -> LinearDynamics:
+    """EM from given states; no iteration decreases log p(y). Works inside jit.
+
+    :param y: NaN where an entry is missing.
+    :param controls: C = 0 for none.
+    :param states: guesses of x_1 … x_T, on which the regressions begin: principal components of y, or its lags.
+    :param layout: which steps begin a sequence.
+    :param iterations: how many.
+    :param initial: m_0 and s_0² of every dimension of x_0, held.
+    :param fixed_emission: whether C = [I 0] and d = 0 are held, the first P dimensions being what is observed.
+    :raises ValueError: if rows do not agree, for fewer states than a fixed emission needs, or without iterations.
+    """
+    for name, value in (("controls", controls), ("states", states)):
+        if value.shape[0] != y.shape[0]:
+            raise ValueError(f"{name}: found {value.shape[0]} rows, expected {y.shape[0]} as y has; give one per step")
+    if fixed_emission and states.shape[1] < y.shape[1]:
+        raise ValueError(
+            f"states: found {states.shape[1]} dimensions, expected at least {y.shape[1]}, which a fixed emission "
+            "observes; take fixed_emission=False"
+        )
+    if iterations < 1:
+        raise ValueError(f"iterations: found {iterations}, expected at least 1")
+    fit = partial(_fitted, sequences=layout.num_sequences, iterations=iterations)
+    return fit(y, controls, states, layout.first, initial=initial, fixed_emission=fixed_emission)
+
+
+def in_slots(y: Float[Array, "T P"], layout: Layout) -> Float[Array, "slots P"]:
+    """Observations as Kalman's filter has them: the slots of the initial states are missing."""
+    return layout.path(jnp.full((layout.num_sequences, y.shape[1]), jnp.nan, y.dtype), y)
+
+
+@partial(jax.jit, static_argnames=("sequences", "iterations", "initial", "fixed_emission"))
+def _fitted(
+    y: Num[Array, "T P"],
+    controls: Float[Array, "T C"],
+    states: Float[Array, "T Q"],
+    first: Bool[Array, " T"],
+    *,
+    sequences: int,
+    iterations: int,
+    initial: tuple[float, float],
+    fixed_emission: bool,
+) -> LinearDynamics:
+    y, layout = y.astype(states.dtype), Layout(first, sequences)
+    observations, before = in_slots(y, layout), layout.after - 1
+    spread = states.var(0)
+    least = _least(spread), _least(jnp.nanvar(y, 0))
+
+    def iteration(moments: _Moments, _: None) -> tuple[_Moments, tuple[LinearSystem, Array]]:
+        means, covariances, cross = moments
+        pairs = means[layout.after], covariances[layout.after], means[before], covariances[before]
+        steps = _Steps(*pairs, cross[before])
+        emission = _fixed(steps, y) if fixed_emission else _emission(steps, y)
+        system = LinearSystem(*_transition(steps, controls), *emission)
+        floors = jnp.maximum(system.noise, least[0]), jnp.maximum(system.observation_noise, least[1])
+        system = system._replace(noise=floors[0], observation_noise=floors[1])
+        found, evidence = posterior(system.chain(controls, layout, initial), observations, system.emission)
+        return _Moments(*found.marginals()), (system, evidence)
+
+    # noise of both kinds, and a ridge on the states, come of what is not known of these
+    means = layout.path(states[layout.beginning], states)
+    unknown = jnp.broadcast_to(START_SHARE * jnp.diag(spread), (*means.shape, means.shape[1]))
+    start = _Moments(means, unknown, jnp.zeros_like(unknown[1:]))
+    moments, (systems, evidences) = jax.lax.scan(iteration, start, None, iterations + 1)
+    variances = jnp.diagonal(moments.covariances, axis1=-2, axis2=-1)
+    return LinearDynamics(jax.tree.map(lambda leaf: leaf[-1], systems), moments.means, variances, evidences[1:])
+
+
+def _transition(steps: _Steps, controls: Array) -> tuple[Array, Array, Array]:
+    """A beside B, b and Q: the regression of x_t on x_{t−1}, c_t and 1."""
+    width = steps.means.shape[1]
+    inputs = jnp.concatenate([steps.before, controls, jnp.ones((controls.shape[0], 1), controls.dtype)], 1)
+    own, across = steps.covariances_before.sum(0), steps.cross.sum(0)
+    gram = (inputs.T @ inputs).at[:width, :width].add(own)
+    weights = (steps.means.T @ inputs).at[:, :width].add(across) @ jnp.linalg.pinv(gram, hermitian=True)
+    residual = jnp.square(steps.means - inputs @ weights.T).sum(0)
+    # Var(x_t − A x_{t−1} | y), its diagonal
+    slope = weights[:, :width]
+    own = jnp.einsum("ij,jk,ik->i", slope, own, slope)
+    around = jnp.diagonal(steps.covariances.sum(0)) - 2.0 * jnp.einsum("ij,ij->i", slope, across) + own
+    return weights[:, :-1], weights[:, -1], (residual + around) / inputs.shape[0]
+
+
+def _emission(steps: _Steps, y: Array) -> tuple[Array, Array, Array]:
+    """C, d and R: the regression of each column on x_t and 1, at the steps where it was observed."""
+    width = steps.means.shape[1]
+    there = (~jnp.isnan(y)).astype(steps.means.dtype)
+    inputs = jnp.concatenate([steps.means, jnp.ones((y.shape[0], 1), y.dtype)], 1)
+    gram = jnp.einsum("tp,ti,tj->pij", there, inputs, inputs)
+    gram = gram.at[:, :width, :width].add(jnp.einsum("tp,tij->pij", there, steps.covariances))
+    across = jnp.where(there > 0.0, y, 0.0).T @ inputs
+    weights = jnp.einsum("pij,pj->pi", jnp.linalg.pinv(gram, hermitian=True), across)
+    c, d = weights[:, :-1], weights[:, -1]
+    return c, d, _observation_noise(steps, y, c, d)
+
+
+def _fixed(steps: _Steps, y: Array) -> tuple[Array, Array, Array]:
+    """C = [I 0] and d = 0, and R."""
+    c, d = jnp.eye(y.shape[1], steps.means.shape[1], dtype=y.dtype), jnp.zeros(y.shape[1], y.dtype)
+    return c, d, _observation_noise(steps, y, c, d)
+
+
+def _observation_noise(steps: _Steps, y: Array, c: Array, d: Array) -> Array:
+    """R: the mean of E(y − C x − d)² over the steps where a column was observed."""
+    there = ~jnp.isnan(y)
+    error = jnp.where(there, y, 0.0) - steps.means @ c.T - d
+    squared = jnp.square(error) + jnp.einsum("pi,tij,pj->tp", c, steps.covariances, c)
+    return jnp.where(there, squared, 0.0).sum(0) / jnp.maximum(there.sum(0), 1)
+
+
+def _least(variance: Array) -> Array:
+    """The least noise variance of each dimension; what never varies has one as well."""
+    return FLOOR * jnp.maximum(jnp.nan_to_num(variance), FLOOR)

@@ -1,0 +1,166 @@
+"""The linear-Gaussian state space model: EM against dense Gaussian algebra and an optimiser of the exact evidence."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from scipy.stats import multivariate_normal
+
+from ppl_dgp.guides.kalman import filtered
+from ppl_dgp.layout import Layout
+from ppl_dgp.linear_dynamics import LinearSystem, in_slots, linear_dynamics
+
+#: two sequences of 9 and 5 steps, one control, gaps; x_0 ~ N(0.3, 0.5)
+CUT, T, INITIAL = 9, 14, (0.3, 0.5)
+LAYOUT = Layout(jnp.isin(jnp.arange(T), jnp.array([0, CUT])), 2)
+RANDOM = np.random.default_rng(3)
+CONTROLS = jnp.asarray(RANDOM.normal(size=(T, 1)))
+STATES = jnp.asarray(np.cumsum(RANDOM.normal(size=(T, 2)), 0) * 0.5)
+Y = jnp.asarray(STATES @ np.array([[1.0, 0.4, 0.2], [0.3, -0.6, 1.0]]) + 0.4 * RANDOM.normal(size=(T, 3)))
+Y = Y.at[jnp.array([0, 3, 3, 3, 10]), jnp.array([1, 0, 1, 2, 2])].set(jnp.nan)
+
+
+def dense(system, controls, initial=INITIAL):
+    """Mean and covariance of all states x_0 … x_T of one sequence, unrolled in NumPy."""
+    width = len(system.bias)
+    a, b = np.split(np.asarray(system.transition), [width], 1)
+    mean, means = np.full(width, initial[0]), [np.full(width, initial[0])]
+    covariance = initial[1] * np.eye(width)
+    for control in np.asarray(controls):
+        mean = a @ mean + b @ control + np.asarray(system.bias)
+        means.append(mean)
+        row = a @ covariance[-width:]
+        corner = row[:, -width:] @ a.T + np.diag(system.noise)
+        covariance = np.block([[covariance, row.T], [row, corner]])
+    return np.concatenate(means), covariance
+
+
+def conditioned(system, controls, y, initial=INITIAL):
+    """Means and variances of the states given what was observed of one sequence, and its log evidence."""
+    mean, covariance = dense(system, controls, initial)
+    c = np.kron(np.eye(len(y) + 1)[1:], system.weights)
+    there = ~np.isnan(np.ravel(y))
+    c, noise = c[there], np.tile(system.observation_noise, len(y))[there]
+    expected = c @ mean + np.tile(system.offset, len(y))[there]
+    total = c @ covariance @ c.T + np.diag(noise)
+    found = np.ravel(y)[there]
+    gain = np.linalg.solve(total, c @ covariance).T
+    left = np.diag(covariance - gain @ c @ covariance)
+    shape = len(y) + 1, len(system.bias)
+    evidence = multivariate_normal.logpdf(found, expected, total)
+    return (mean + gain @ (found - expected)).reshape(shape), left.reshape(shape), evidence
+
+
+PARTS = slice(0, CUT), slice(CUT, T)
+
+
+@cache
+def fitted(iterations, fixed=False):
+    states = jnp.concatenate([STATES, STATES[:, :1]], 1) if fixed else STATES
+    settings = {"iterations": iterations, "initial": INITIAL, "fixed_emission": fixed}
+    return linear_dynamics(Y, CONTROLS, states, LAYOUT, **settings)
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_moments_and_evidence_are_those_of_dense_algebra(fixed):
+    """Missing entries are marginalised, and sequences are independent: their evidences add up."""
+    found = fitted(30, fixed)
+    if fixed:
+        np.testing.assert_array_equal(found.system.weights, np.eye(3))
+        np.testing.assert_array_equal(found.system.offset, 0.0)
+    each = [conditioned(found.system, CONTROLS[rows], Y[rows]) for rows in PARTS]
+    assert float(found.log_likelihood[-1]) == pytest.approx(sum(evidence for *_, evidence in each), abs=1e-8)
+    np.testing.assert_allclose(found.means, np.concatenate([mean for mean, *_ in each]), atol=1e-8)
+    np.testing.assert_allclose(found.variances, np.concatenate([variance for _, variance, _ in each]), atol=1e-8)
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_no_iteration_decreases_the_evidence(fixed):
+    found = fitted(30, fixed).log_likelihood
+    assert np.diff(found).min() > -1e-9
+    assert found[-1] > found[0] + 1.0
+
+
+def test_the_m_step_maximises_what_dense_moments_expect():
+    """E log p(x, y) under the posterior of the step before, by dense moments, has no slope at the new values."""
+    before, after = fitted(30).system, fitted(31).system
+    moments = []
+    for rows in PARTS:
+        mean, covariance = dense(before, CONTROLS[rows])
+        y, size = np.asarray(Y[rows]), len(mean)
+        c = np.kron(np.eye(len(y) + 1)[1:], before.weights)
+        there = ~np.isnan(y.ravel())
+        c = c[there]
+        noise = np.tile(before.observation_noise, len(y))[there]
+        gain = np.linalg.solve(c @ covariance @ c.T + np.diag(noise), c @ covariance).T
+        expected = c @ mean + np.tile(before.offset, len(y))[there]
+        mean = mean + gain @ (y.ravel()[there] - expected)
+        root = np.linalg.cholesky(covariance - gain @ c @ covariance + 1e-14 * np.eye(size))
+        # of a quadratic form the mean over mean ± √size · columns of the root is the expectation
+        points = mean + np.sqrt(size) * np.concatenate([root.T, -root.T])
+        moments.append((points.reshape(2 * size, len(y) + 1, -1), rows))
+
+    def expected_density(system):
+        total = 0.0
+        for points, rows in moments:
+            inputs = jnp.concatenate(
+                [points[:, :-1], jnp.broadcast_to(CONTROLS[rows], (len(points), *CONTROLS[rows].shape))], -1
+            )
+            step = points[:, 1:] - inputs @ system.transition.T - system.bias
+            error = jnp.nan_to_num(Y[rows] - points[:, 1:] @ system.weights.T - system.offset)
+            there = ~jnp.isnan(Y[rows])
+            density = (-0.5 * jnp.square(step) / system.noise - 0.5 * jnp.log(system.noise)).sum((1, 2))
+            noise = system.observation_noise
+            density += jnp.where(there, -0.5 * jnp.square(error) / noise - 0.5 * jnp.log(noise), 0.0).sum((1, 2))
+            total += density.mean()
+        return total
+
+    for name, slope in jax.jit(jax.grad(expected_density))(after)._asdict().items():
+        np.testing.assert_allclose(slope, 0.0, atol=1e-6, err_msg=name)
+
+
+def test_em_ends_where_lbfgs_does():
+    """A state that is observed, two sequences and gaps: SciPy on the exact evidence, from where EM is at first."""
+    random, steps = np.random.default_rng(4), 40
+    controls, state, x = random.normal(size=(steps, 1)), np.zeros(steps), 0.0
+    for t in range(steps):
+        state[t] = x = 0.7 * x * (t not in (0, 25)) + 0.8 * controls[t, 0] + 0.2 + 0.5 * random.normal()
+    y = jnp.asarray(state[:, None] + 0.5 * random.normal(size=(steps, 1))).at[jnp.array([4, 5, 30])].set(jnp.nan)
+    controls, where = jnp.asarray(controls), Layout(jnp.isin(jnp.arange(steps), jnp.array([0, 25])), 2)
+    end = linear_dynamics(y, controls, jnp.nan_to_num(y), where, iterations=300, fixed_emission=True)
+    c, d = end.system.weights, end.system.offset
+
+    def loss(values):
+        system = LinearSystem(values[None, :2], values[2:3], jnp.exp(values[3:4]), c, d, jnp.exp(values[4:]))
+        return -filtered(system.chain(controls, where), in_slots(y, where), system.emission).log_predictive.sum()
+
+    start = np.array([0.5, 0.0, 0.0, -3.0, -3.0])
+    found = minimize(jax.jit(jax.value_and_grad(loss)), start, jac=True, method="L-BFGS-B")
+    assert float(end.log_likelihood[0]) < -found.fun - 0.5
+    assert float(end.log_likelihood[-1]) == pytest.approx(-found.fun, abs=1e-5)
+    values = np.array([*end.system.transition[0], *end.system.bias, *np.log([end.system.noise[0]])])
+    np.testing.assert_allclose(values, found.x[:4], atol=5e-3)
+
+
+def test_nothing_to_learn_from_is_survived():
+    """A column without entries, one that never varies, and a control that is the bias again."""
+    y = jnp.column_stack([Y[:, 0], jnp.full(T, jnp.nan), jnp.ones(T)])
+    found = linear_dynamics(y, jnp.ones_like(CONTROLS), STATES, LAYOUT, iterations=30, initial=INITIAL)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
+    assert np.diff(found.log_likelihood).min() > -1e-8
+    # equal shares: the smallest weights that explain as much
+    np.testing.assert_allclose(found.system.transition[:, 2], found.system.bias, atol=1e-8)
+
+
+def test_wrong_input_is_refused():
+    with pytest.raises(ValueError, match="controls: found 13 rows, expected 14"):
+        linear_dynamics(Y, CONTROLS[1:], STATES, LAYOUT)
+    with pytest.raises(ValueError, match="states: found 13 rows"):
+        linear_dynamics(Y, CONTROLS, STATES[1:], LAYOUT)
+    with pytest.raises(ValueError, match="states: found 2 dimensions, expected at least 3"):
+        linear_dynamics(Y, CONTROLS, STATES, LAYOUT, fixed_emission=True)
+    with pytest.raises(ValueError, match="iterations: found 0"):
+        linear_dynamics(Y, CONTROLS, STATES, LAYOUT, iterations=0)
