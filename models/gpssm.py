@@ -17,26 +17,27 @@ bits). Sites: ``transition/u``, ``x`` (T + 1, Q) with x_0 first, ``y``; paramete
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpyro
-from jaxtyping import Array, Float
+from jaxtyping import Array
 from numpyro.distributions import constraints
 
 from ppl_dgp.affine import Affine
 from ppl_dgp.gaussian import Gaussian
 from ppl_dgp.gp import SparseGP, carry, data_plate, sparse_gp
 from ppl_dgp.kernels import RBF, Kernel
+from ppl_dgp.layout import Layout, layout
 from ppl_dgp.means import Linear, Mean, Zero
 from ppl_dgp.models.gplvm import checked_latent
-from ppl_dgp.models.latents import held_components
 from ppl_dgp.models.observation import Observed, checked_columns, observed_by
 from ppl_dgp.models.observation import emission as observation
 from ppl_dgp.models.parts import Composed, as_columns, inducing_inputs, kernel_parameters
-from ppl_dgp.trajectory import Trajectory, layout
+from ppl_dgp.models.states import STARTS, Begin
+from ppl_dgp.trajectory import Trajectory
+from ppl_dgp.windows import WINDOWS, Cut, Windows
 
 MEANS = ("identity", "zero", "linear")
 EMISSIONS = ("identity", "linear", "gp")
@@ -57,7 +58,9 @@ def gpssm(
     noise: float | str | None = None,
     likelihood: Observed | Sequence[Observed] | None = None,
     initial: tuple[float, float] = (0.0, 1.0),
+    start: str = "outputs",
     num_sequences: int = 1,
+    window: int | None = None,
     missing: bool = False,
     train_inducing: bool = True,
     jitter: float | None = None,
@@ -79,136 +82,131 @@ def gpssm(
     :param noise: variance of Gaussian observation noise: None to learn one, "per-column", or a number to fix it.
     :param likelihood: instead of Gaussian noise, see :func:`ppl_dgp.models.gplvm`.
     :param initial: m_0 and s_0² of every dimension of x_0.
+    :param start: where the states begin: "outputs", as y has them and its earlier values (its principal components if
+        they are fewer), or "linear", smoothed by the linear-Gaussian model that fits best (EM), whose dynamics and
+        noises the transition begins at.
     :param num_sequences: S; their rows come one sequence after the other.
+    :param window: steps L of a window, where ``fit_svi(batch_size=…)`` is to see W windows of contiguous steps at a
+        time, a batch size of W·L: the bound stays unbiased under ``MeanField()`` and ``Markov()``, which know the state
+        that a window starts from; under other rules each window is a sequence of its own, its first state learnt.
     :param missing: whether NaN in y stands for an entry that was not observed.
     :param train_inducing: whether the inducing inputs are learnt.
     :param jitter: see :func:`ppl_dgp.gp.sparse_gp`.
     :raises ValueError: for unknown names, fewer states than an identity emission needs, a variance that is not
-        positive, where shapes do not fit, or for a minibatch, which would tear the steps apart.
+        positive, where shapes do not fit, or for a minibatch without ``window``, which tears the steps apart.
     """
     width = num_outputs if latent is None else latent
     checked_latent(width)
-    _check_names(mean, emission, process_noise, initial, num_sequences)
+    _check_names(mean, emission, start, process_noise, initial, num_sequences, window)
     observed = checked_columns(likelihood, noise, num_outputs)
 
     def model(x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None) -> Any:
         y = as_columns(x, y, num_outputs)
-        _check_whole(x, index, size)
-        given = observed_by(observed, y)
+        where, windows = _at_hand(x, index, size, num_sequences, window)
+        controls = x if num_sequences == 1 else x[:, :-1]
+        rows = None if index is None or windows is None else windows.rows
+        seen = y if y is None or rows is None else y[rows]
+        given = observed_by(observed, seen)
         functions = given.num_functions(num_outputs)
         if emission == "identity" and width < functions:
             raise ValueError(
                 f"latent: found {width}, expected at least {functions}, the dimensions that an identity emission "
                 "observes; take emission='linear'"
             )
-        controls, numbers = (x, None) if num_sequences == 1 else (x[:, :-1], x[:, -1])
-        where = layout(x.shape[0], numbers, num_sequences)
-        begin = _start(y, x.shape[0], width, functions, missing)
-        before = where.path(begin.states[where.beginning], begin.states)[where.after - 1]
+        begin = Begin(start, y, controls, where, (width, functions), missing, emission == "identity", initial)
 
-        inputs = jnp.concatenate([before, controls], 1)
-        inducing = inducing_inputs("transition", inputs, num_inducing, train_inducing)
-        k = kernel_parameters("transition", kernel, inputs.shape[1])
-        m = _transition_mean(mean, width, controls.shape[1])
+        inducing = inducing_inputs("transition", lambda: begin.inputs, num_inducing, train_inducing)
+        k = kernel_parameters("transition", kernel, width + controls.shape[1])
+        m = _transition_mean(mean, width, controls.shape[1], begin)
+        q = numpyro.param(
+            "transition/noise",
+            lambda _: begin.found.process_noise(process_noise),
+            constraint=constraints.softplus_positive,
+        )
         settings: dict[str, Any] = {"reused": True, "initial_scale": TRANSITION_SCALE, "jitter": jitter}
         if y is not None:
-            settings["begin_at"] = inputs, begin.states, process_noise
+            settings["begin_at"] = lambda: (begin.inputs, begin.states, q)
         f = sparse_gp("transition", k, inducing, width, mean=m, **settings)
-        positive = constraints.softplus_positive
-        q = numpyro.param("transition/noise", jnp.full(width, process_noise), constraint=positive)
         if emission == "gp":
-            sites = inducing_inputs("emission", begin.states, num_inducing, train_inducing)
+            sites = inducing_inputs("emission", lambda: begin.states, num_inducing, train_inducing)
             k = kernel_parameters("emission", emission_kernel, width)
             g = sparse_gp("emission", k, sites, functions, jitter=jitter)
         else:
-            g = _linear_emission(begin, emission == "linear")
+            g = _linear_emission(begin, width, functions, emission == "linear")
 
         shape = num_sequences, width
         x_0 = Gaussian(jnp.full(shape, initial[0]), jnp.full(shape, initial[1] ** 0.5))
-        trajectory = Trajectory(f, q, controls, x_0, where)
-        path = where.path(begin.states[where.beginning], begin.states)
-        infer = {"role": "hidden", "start": lambda: Gaussian(path, jnp.broadcast_to(jnp.sqrt(q), path.shape))}
-        states = trajectory.states(carry("x", numpyro.sample("x", trajectory, infer=infer)))
-        with data_plate(size or x.shape[0], index):
-            return numpyro.sample("y", observation(g(states), given, index, y is not None, missing), obs=y)
+        trajectory = Trajectory(f, q, controls, x_0, where, windows)
+        weight: Any = 1.0
+        counted: Any = True
+        if windows is not None and rows is not None:
+            trajectory, weight, counted = trajectory.in_windows(windows), windows.weight, windows.counted
+        infer = {"role": "hidden", "start": lambda: begin.path(jnp.sqrt(q))}
+        with numpyro.handlers.scale(scale=weight):
+            path = carry("x", numpyro.sample("x", trajectory, infer=infer))
+            states = trajectory.states(path)
+            with data_plate(states.shape[0] if isinstance(states, Array) else states.mean.shape[0]):
+                likely = observation(g(states), given, rows, y is not None, missing)
+                return numpyro.sample("y", likely if counted is True else likely.mask(counted), obs=seen)
 
+    if window is not None:
+        #: of all rows, the number of windows that minibatches are made of
+        vars(model)[WINDOWS] = Cut(window, num_sequences)
     return model
 
 
-@dataclass(frozen=True)
-class _Start:
-    """States (T, Q) to begin at, and the linear emission (Q, P), (P,) that belongs to them."""
-
-    states: Float[Array, "T Q"]
-    weights: Float[Array, "Q P"]
-    bias: Float[Array, " P"]
-
-
-def _start(y: Array | None, num_steps: int, width: int, functions: int, missing: bool) -> _Start:
-    """States as y has them: its principal components where they are fewer, else y itself and its earlier values."""
-    if y is None:
-        return _Start(jnp.zeros((num_steps, width)), jnp.eye(width, functions), jnp.zeros(functions))
-    if width < y.shape[1]:
-        found = held_components("x", y, width, "pca", missing)
-        weights = (found.unit[:, None] * found.axes).T
-        if functions == y.shape[1]:
-            return _Start(found.scores(y, missing), weights, found.centre)
-        return _Start(found.scores(y, missing), jnp.eye(width, functions), jnp.zeros(functions))
-    columns = _filled(y.astype(float)) if missing else y.astype(float)
-    lags = [columns]
-    while sum(each.shape[1] for each in lags) < width:
-        # the value before the first is taken to be the first
-        lags.append(jnp.concatenate([lags[-1][:1], lags[-1][:-1]]))
-    return _Start(jnp.concatenate(lags, 1)[:, :width], jnp.eye(width, functions), jnp.zeros(functions))
-
-
-def _filled(y: Float[Array, "T P"]) -> Float[Array, "T P"]:
-    """Each missing entry from those before and after it, on a straight line."""
-    there, times = ~jnp.isnan(y), jnp.arange(y.shape[0])
-    known = jnp.where(there, y, 0.0)
-    before = jax.lax.cummax(jnp.where(there, times[:, None], -1), axis=0)
-    after = jax.lax.cummin(jnp.where(there, times[:, None], y.shape[0]), axis=0, reverse=True)
-    first, last = jnp.where(before < 0, after, before), jnp.where(after == y.shape[0], before, after)
-    first, last = jnp.clip(first, 0, y.shape[0] - 1), jnp.clip(last, 0, y.shape[0] - 1)
-    share = (times[:, None] - first) / jnp.maximum(last - first, 1)
-    return (1.0 - share) * jnp.take_along_axis(known, first, 0) + share * jnp.take_along_axis(known, last, 0)
-
-
-def _transition_mean(name: str, width: int, num_controls: int) -> Mean:
+def _transition_mean(name: str, width: int, num_controls: int, begin: Begin) -> Mean:
     if name == "zero":
         return Zero(width)
-    identity = jnp.eye(width + num_controls, width)
     if name == "identity":
-        return Linear(identity)
-    weights = numpyro.param("transition/weights", identity)
-    return Linear(weights, numpyro.param("transition/bias", jnp.zeros(width)))
+        return Linear(jnp.eye(width + num_controls, width))
+    weights = numpyro.param("transition/weights", lambda _: begin.found.transition)
+    return Linear(weights, numpyro.param("transition/bias", lambda _: begin.found.shift))
 
 
-def _linear_emission(begin: _Start, learnt: bool) -> SparseGP:
+def _linear_emission(begin: Begin, width: int, functions: int, learnt: bool) -> SparseGP:
     if not learnt:
-        return Affine("emission", jnp.eye(begin.weights.shape[0], begin.weights.shape[1]), jnp.zeros_like(begin.bias))
-    weights = numpyro.param("emission/weights", begin.weights)
-    return Affine("emission", weights, numpyro.param("emission/bias", begin.bias))
+        return Affine("emission", jnp.eye(width, functions), jnp.zeros(functions))
+    weights = numpyro.param("emission/weights", lambda _: begin.found.weights)
+    return Affine("emission", weights, numpyro.param("emission/bias", lambda _: begin.found.bias))
+
+
+def _at_hand(
+    x: Array, index: Array | None, size: int | None, num_sequences: int, window: int | None
+) -> tuple[Layout, Windows | None]:
+    """The layout of the whole series, and how it is cut."""
+    numbers = None if num_sequences == 1 else x[:, -1]
+    where = layout(x.shape[0], numbers, num_sequences)
+    if window is None:
+        everything = index is not None and size == x.shape[0] == len(index)
+        if (index is None and size in (None, x.shape[0])) or everything:
+            return where, None
+        raise ValueError(
+            f"index: found {x.shape[0]} of {size} rows, expected all of them in their order, for each step starts from "
+            "the one before; leave batch_size out, or give the model a window"
+        )
+    if index is None and not isinstance(x, jax.core.Tracer):
+        # sequences that no window fits in are an error
+        Cut(window, num_sequences)(x)
+    return where, Windows(window, where, index)
 
 
 def _check_names(
-    mean: str, emission: str, process_noise: float, initial: tuple[float, float], num_sequences: int
+    mean: str,
+    emission: str,
+    start: str,
+    process_noise: float,
+    initial: tuple[float, float],
+    num_sequences: int,
+    window: int | None,
 ) -> None:
-    for name, value, known in (("mean", mean, MEANS), ("emission", emission, EMISSIONS)):
+    for name, value, known in (("mean", mean, MEANS), ("emission", emission, EMISSIONS), ("start", start, STARTS)):
         if value not in known:
             raise ValueError(f"{name}: found {value!r}, expected one of {', '.join(known)}")
     if not process_noise > 0.0:
         raise ValueError(f"process_noise: found {process_noise}, expected a positive variance")
     if len(initial) != 2 or not initial[1] > 0.0:
         raise ValueError(f"initial: found {initial}, expected a mean and a positive variance of x_0")
-    if num_sequences < 1:
-        raise ValueError(f"num_sequences: found {num_sequences}, expected at least 1")
-
-
-def _check_whole(x: Array, index: Array | None, size: int | None) -> None:
-    if (index is None and size in (None, x.shape[0])) or (index is not None and size == x.shape[0] == len(index)):
-        return
-    raise ValueError(
-        f"index: found {x.shape[0]} of {size} rows, expected all of them in their order, for each step starts from "
-        "the one before; leave batch_size out"
-    )
+    for name, least in (("num_sequences", num_sequences), ("window", window)):
+        if least is not None and least < 1:
+            raise ValueError(f"{name}: found {least}, expected at least 1")

@@ -125,9 +125,9 @@ def _with_values(
 
 
 def inducing_inputs(
-    name: str, x: Float[Array, "N D"], num_inducing: int, train: bool = True
+    name: str, x: Float[Array, "N D"] | Callable[[], Array], num_inducing: int, train: bool = True
 ) -> Float[Array, "M D"]:
-    """The site ``name/inducing``: M inputs, started at k-means centres of x.
+    """The site ``name/inducing``: M inputs, started at k-means centres of x, or of what it returns.
 
     :raises ValueError: if M is not positive, or exceeds the rows that initialise it.
     """
@@ -135,11 +135,12 @@ def inducing_inputs(
         raise ValueError(f"num_inducing: found {num_inducing}, expected at least 1")
 
     def start(key: Array) -> Array:
-        if num_inducing > x.shape[0]:
+        rows = x() if callable(x) else x
+        if num_inducing > rows.shape[0]:
             raise ValueError(
-                f"num_inducing: found {num_inducing} for {x.shape[0]} rows, expected at most one per row; lower it"
+                f"num_inducing: found {num_inducing} for {rows.shape[0]} rows, expected at most one per row; lower it"
             )
-        return initial_inducing(key, x, num_inducing)
+        return initial_inducing(key, rows, num_inducing)
 
     sites = numpyro.param(f"{name}/inducing", start)
     # a zero gradient leaves Z where it is, and saved parameters hold it all the same

@@ -69,7 +69,7 @@ def sparse_gp(
     mean: Mean | None = None,
     reused: bool = False,
     initial_scale: float = 1.0,
-    begin_at: tuple[Array, Array, Any] | None = None,
+    begin_at: Callable[[], tuple[Array, Array, Any]] | None = None,
     jitter: float | None = None,
 ) -> SparseGP:
     """Sample a sparse GP's whitened inducing outputs v ~ N(0, I), u = m(Z) + L v, and return the function.
@@ -82,8 +82,8 @@ def sparse_gp(
     :param reused: whether the function is evaluated more than once per datum (a transition along a trajectory); then
         u is always carried as one joint draw (design, section 1.5).
     :param initial_scale: where guides start the scale of q(u); small for a layer that should begin deterministic.
-    :param begin_at: inputs (B, D), targets (B, P) and the variance of their noise: where guides start the mean of q(u),
-        the regression on them; 0 if not given.
+    :param begin_at: what gives inputs (B, D), targets (B, P) and the variance of their noise, a number or (P,): where
+        guides start the mean of q(u), the regression on them; 0 if not given.
     :param jitter: first jitter of Kzz relative to its mean diagonal; by default 1e-8 (64 bits) or 1e-5 (32 bits).
     :raises ValueError: if Z is not a matrix, or ``num_outputs`` is not positive.
     """
@@ -101,7 +101,7 @@ def sparse_gp(
     whiten = inverse_lower(lower)
     infer: dict[str, Any] = {"role": "inducing", "reused": reused, "initial_scale": initial_scale}
     if begin_at is not None:
-        infer["start"] = lambda: _regressed(kernel, inducing, whiten, mean, *begin_at)
+        infer["start"] = lambda: _regressed(kernel, inducing, whiten, mean, *begin_at())
     draw = numpyro.sample(f"{name}/u", prior, infer=infer)
     return SparseGP(name, kernel, inducing, whiten, mean, carry(f"{name}/u", draw), nugget)
 
@@ -109,10 +109,11 @@ def sparse_gp(
 def _regressed(
     kernel: Kernel, z: Array, whiten: Array, mean: Mean, inputs: Array, targets: Array, noise: Any
 ) -> Float[Array, "P M"]:
-    """E[v | targets] = (I + φᵀφ/s²)⁻¹ φᵀ(y − m(h))/s², φ = k(h, Z) L⁻ᵀ."""
+    """E[v | targets] = (s² I + φᵀφ)⁻¹ φᵀ(y − m(h)), φ = k(h, Z) L⁻ᵀ."""
     weights = kernel(inputs, z) @ whiten.T
-    gram = weights.T @ weights / noise + jnp.eye(z.shape[0], dtype=weights.dtype)
-    return jnp.linalg.solve(gram, weights.T @ (targets - mean(inputs)) / noise).T
+    noises, unit = jnp.broadcast_to(noise, targets.shape[1:]), jnp.eye(z.shape[0], dtype=weights.dtype)
+    gram = weights.T @ weights + noises[:, None, None] * unit
+    return jnp.linalg.solve(gram, ((targets - mean(inputs)).T @ weights)[..., None])[..., 0]
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,78 +11,24 @@ of one sequence it is x_0, x_1 … x_T.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from jaxtyping import Array, Bool, Float, Int, Num
+from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 from numpyro.handlers import block
 
 from ppl_dgp.gaussian import Gaussian
 from ppl_dgp.gp import Emission, SparseGP, bare
+from ppl_dgp.layout import Layout
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
 from ppl_dgp.means import Zero
 from ppl_dgp.tempering import Alpha
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where each step of S sequences finds its states in the event of a trajectory.
-
-    :param first: whether a step is the first of its sequence.
-    :param num_sequences: S.
-    """
-
-    first: Bool[Array, " T"]
-    num_sequences: int = 1
-
-    @property
-    def sequence(self) -> Int[Array, " T"]:
-        """The sequence of each step, from 0."""
-        return jnp.cumsum(self.first) - 1
-
-    @property
-    def after(self) -> Int[Array, " T"]:
-        """The slots of x_t."""
-        return jnp.arange(self.first.shape[0]) + self.sequence + 1
-
-    @property
-    def beginning(self) -> Int[Array, " S"]:
-        """The rows of the first steps."""
-        return jnp.nonzero(self.first, size=self.num_sequences)[0]
-
-    @property
-    def initial(self) -> Int[Array, " S"]:
-        """The slots of x_0."""
-        return self.beginning + jnp.arange(self.num_sequences)
-
-    def path(self, initial: Float[Array, "S *Q"], states: Float[Array, "T *Q"]) -> Float[Array, "slots *Q"]:
-        """Initial states and those after the steps, in their slots."""
-        empty = jnp.zeros((states.shape[0] + self.num_sequences, *states.shape[1:]), states.dtype)
-        return empty.at[self.after].set(states).at[self.initial].set(initial)
-
-
-def layout(num_steps: int, numbers: Num[Array, " T"] | None = None, num_sequences: int = 1) -> Layout:
-    """The layout of T steps, each with the number of its sequence; one sequence if there are no numbers.
-
-    :raises ValueError: if the rows of a sequence do not follow each other, or there are not S of them, where the
-        numbers are concrete.
-    """
-    if numbers is None:
-        return Layout(jnp.arange(num_steps) == 0)
-    if not isinstance(numbers, jax.core.Tracer):
-        rows = np.asarray(numbers)
-        found, pieces = len(np.unique(rows)), 1 + int((np.diff(rows) != 0).sum())
-        if found != num_sequences or pieces != found:
-            raise ValueError(
-                f"x: found {found} sequences in {pieces} pieces, expected {num_sequences}, the rows of each next to "
-                "each other; sort the rows, or set num_sequences"
-            )
-    return Layout(jnp.concatenate([jnp.ones(1, bool), numbers[1:] != numbers[:-1]]), num_sequences)
+from ppl_dgp.windows import Windows
 
 
 class Transition(Emission):
@@ -106,6 +52,9 @@ class Trajectory(dist.Distribution):
     :param controls: c_t, (T, C), C = 0 for none.
     :param initial: m_0 and s_0 of each sequence.
     :param layout: which steps begin a sequence; one does if not given.
+    :param windows: how the series is cut where minibatches are windows of it, and those that ``whole`` is given for.
+    :param whole: the trajectory of the whole series, where the steps are those of some windows: each of these is a
+        sequence whose first slot holds the state before it.
     :raises ValueError: if the inputs of f are not Q + C.
     """
 
@@ -116,6 +65,8 @@ class Trajectory(dist.Distribution):
         controls: Float[Array, "T C"],
         initial: Gaussian,
         layout: Layout | None = None,
+        windows: Windows | None = None,
+        whole: Trajectory | None = None,
     ) -> None:
         width = noise.shape[0]
         if function.inducing.shape[1] != width + controls.shape[1]:
@@ -125,8 +76,15 @@ class Trajectory(dist.Distribution):
             )
         self.function, self.noise, self.controls, self.initial = function, noise, controls, initial
         self.layout = Layout(jnp.arange(controls.shape[0]) == 0) if layout is None else layout
+        self.windows, self.whole = windows, whole
         event = (controls.shape[0] + self.layout.num_sequences, width)
         super().__init__((), event, validate_args=False)
+
+    def in_windows(self, windows: Windows) -> Trajectory:
+        """The same at the rows of some windows."""
+        controls, slots = self.controls[windows.rows], windows.layout.sequence[windows.first_rows(windows.at_hand)]
+        initial = Gaussian(self.initial.mean[slots], self.initial.scale[slots])
+        return Trajectory(self.function, self.noise, controls, initial, windows.pieces, windows, self)
 
     @property
     def support(self) -> constraints.Constraint:
@@ -159,9 +117,21 @@ class Trajectory(dist.Distribution):
         return jax.tree.map(lambda leaf: leaf[self.layout.after], path)
 
     def log_prob(self, value: Float[Array, "slots Q"]) -> Float[Array, ""]:
-        """log p(path | u), no pass over t."""
-        started = self.prior.log_prob(value[self.layout.initial]).sum()
-        return started + self.steps(value).log_prob(self.states(value)).sum()
+        """log p(path | u), no pass over t; of a window without the state before it."""
+        started = self.prior.log_prob(value[self.layout.initial])
+        return self.total(started, self.steps(value).log_prob(self.states(value)))
+
+    def total(
+        self, initial: Float[Array, " S"], steps: Float[Array, " T"], own_starts: bool = False
+    ) -> Float[Array, ""]:
+        """The sum of terms of the x_0 and of the steps, each as often as it counts.
+
+        :param own_starts: whether the first state of every window counts, or only those that begin a sequence.
+        """
+        if self.whole is None or self.windows is None:
+            return initial.sum() + steps.sum()
+        begins = True if own_starts else self.windows.begins
+        return jnp.where(begins, initial, 0.0).sum() + jnp.where(self.windows.counted, steps, 0.0).sum()
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Float[Array, "*S slots Q"]:
         """Paths, by a scan."""

@@ -32,7 +32,7 @@ from ppl_dgp.kernels import RBF
 from ppl_dgp.likelihoods import Poisson
 from ppl_dgp.models import gpssm
 from ppl_dgp.objectives import ApproximatePowerEP, BlackBoxAlpha, ImportanceWeighted, PowerEP
-from ppl_dgp.trajectory import layout
+from ppl_dgp.layout import layout
 
 KEY = jax.random.PRNGKey(1)
 MOMENTS = PowerEP(0.0, propagation="moments")
@@ -122,7 +122,7 @@ def test_markov_reaches_kalmans_evidence(objective):
     y = jnp.column_stack([Y, -0.5 * Y, Y**2 - 1.0])
     chain, evidence = smoothed(linear(2, weights, bias, CONTROLS), y, c, d)
     model, guide, params = prepared(Markov(full=True), CONTROLS, y, latent=2, mean="linear", kernel=nearly_nothing)
-    slopes = jnp.concatenate([chain.slopes, jnp.zeros((T, 2, 1))], 2)
+    slopes = chain.slopes
     params = without_function(params, x_slope=slopes, x_loc=chain.offsets, x_scale=chain.scale_trils / PROCESS**0.5)
     params |= {"transition/weights": weights, "transition/bias": bias, "emission/weights": c, "emission/bias": d}
     # x_0 is two-dimensional: its own rule is full as well

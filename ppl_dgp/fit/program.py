@@ -73,16 +73,21 @@ def build_finish(svi: SVI) -> Callable[..., dict[str, Array]]:
     return jax.jit(lambda params, x, y: svi.loss.finish(params, svi.model, svi.guide, x, y))
 
 
-def build_chunk(svi: SVI, minibatches: bool, chunk: int, restarts: int) -> Callable[..., Any]:
+def build_chunk(
+    svi: SVI, minibatches: bool, chunk: int, restarts: int, windows: int | None = None
+) -> Callable[..., Any]:
     """`run(state, x, y, indices, begin, end) -> (state, losses)`: turns `begin` to `end` of a chunk of steps.
 
-    `indices` are the rows of the chunk's minibatches, (chunk, B), not looked at without `minibatches`. The
+    `indices` are the rows of the chunk's minibatches, (chunk, B), or of so many `windows` the numbers, for a model that
+    finds their rows itself; not looked at without `minibatches`. The
     losses are (chunk, R), those of other turns NaN. With R > 1 every leaf of the state has a leading axis R.
     The state is donated.
     """
 
     def step(state: Any, x: Float[Array, "N D"], y: Num[Array, "N P"], index: Int[Array, " B"]) -> Any:
         now = _at_step(svi, state.optim_state[0])
+        if minibatches and windows is not None:
+            return now.stable_update(state, x, y, index=index, size=windows)
         if minibatches:
             return now.stable_update(state, x[index], y[index], index=index, size=x.shape[0])
         return now.stable_update(state, x, y)

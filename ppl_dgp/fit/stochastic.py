@@ -36,6 +36,7 @@ from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.session import deferred_interrupt, one_blas_thread, progress_bar
 from ppl_dgp.guides import Guide, Optimal
 from ppl_dgp.objectives import Collapsed
+from ppl_dgp.windows import WINDOWS
 
 PIECE_SECONDS = 0.5  # a piece of a chunk takes about this long
 
@@ -79,7 +80,8 @@ def fit_svi(
         x: inputs (N, D), None for none (a latent variable model). y: targets (N, P), or (N,) for one column,
             with NaN for missing entries where the model takes them (`missing=True` of the GPLVMs).
         steps: number of optimisation steps, those of a resumed checkpoint included.
-        batch_size: rows in a minibatch, 1 to N.
+        batch_size: rows in a minibatch, 1 to N; of a state space model whole windows of rows, and it is called as
+            `(x, y, index=index, size=K)` on all the data with the numbers of those windows.
         learning_rate: of Adam, a number or an optax schedule of the step; not used if `optimizer` is given.
         optimizer: any optax transformation.
         chunk: steps between two calls of `on_chunk`, checks of `patience`, and saves.
@@ -121,6 +123,7 @@ def fit_svi(
         )
     rows = x.shape[0]
     _check_settings(rows, locals())
+    units, per_batch, windows = _units(model, x, batch_size)
     started = time.perf_counter()
     identity = {"data": fingerprint(x, y), "batch_size": batch_size, "chunk": chunk, "restarts": restarts}
     identity |= {"objective": type(objective).__name__}
@@ -137,7 +140,7 @@ def fit_svi(
         svi.init(init_key, x, y, init_params=warm) for svi, init_key in zip(svis, init_keys, strict=True)
     ]
     state = starts[0] if restarts == 1 else jax.tree.map(lambda *leaves: jnp.stack(leaves), *starts)
-    kept = program.kept_program(svis[0], program.build_chunk, batch_size is not None, chunk, restarts)
+    kept = program.kept_program(svis[0], program.build_chunk, batch_size is not None, chunk, restarts, windows)
     state, words = jax.tree.map(program.own, state), program.key_words(index_key)
 
     step, lasted, losses = 0, 0.0, np.empty((restarts, 0))
@@ -171,7 +174,7 @@ def fit_svi(
             while step < steps and not (step % chunk == 0 and _has_stalled(losses[:, :step], patience)):
                 if batch_size is not None and drawn != step // chunk:
                     drawn = step // chunk
-                    indices = program.minibatches(words, drawn, chunk, batch_size, rows)
+                    indices = program.minibatches(words, drawn, chunk, per_batch, units)
                 begin = step % chunk
                 count = min(pace, chunk - begin, steps - step)
                 before = time.perf_counter()
@@ -201,6 +204,22 @@ def fit_svi(
     jitter = used_jitter(kept.svi, fit.params, x, y)
     warn_of_jitter(jitter, x.dtype)
     return dataclasses.replace(fit, jitter=jitter)
+
+
+def _units(
+    model: Callable[..., Any], x: Float[jax.Array, "N D"], batch_size: int | None
+) -> tuple[int, int, int | None]:
+    """What minibatches are made of, how many of it, and of a model in windows how many there are."""
+    count = getattr(model, WINDOWS, None)
+    if count is None or batch_size is None:
+        return x.shape[0], batch_size or x.shape[0], None
+    windows, length = count(x), count.length
+    if batch_size % length != 0 or batch_size // length > windows:
+        raise ValueError(
+            f"batch_size is {batch_size}, expected a multiple of {length}, the model's window, up to "
+            f"{windows * length}, all {windows} windows; change it or leave it out"
+        )
+    return windows, batch_size // length, windows
 
 
 def _has_stalled(losses: Float[np.ndarray, "R steps"], patience: int | None) -> bool:

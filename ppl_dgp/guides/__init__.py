@@ -10,6 +10,7 @@ from ppl_dgp.guides.hidden import (
     MeanField,
     MomentMatched,
     PointEstimate,
+    PRSSMSurrogate,
 )
 from ppl_dgp.guides.inducing import (
     AcrossOutputs,
@@ -64,5 +65,6 @@ __all__ = [
     "MomentMatched",
     "NestedCompression",
     "Optimal",
+    "PRSSMSurrogate",
     "PointEstimate",
 ]

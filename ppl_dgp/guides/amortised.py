@@ -49,6 +49,9 @@ class Amortised(HiddenRule):
     :param base: the rule whose parameters are amortised.
     :param missing: "mask" where data have missing entries, NaN: these become 0, and the network is also given which
         entries are there, 1 or 0 for each.
+    :param around: along a trajectory, how many rows before and after its own the network of each step sees too, 0 where
+        the sequence ends: a smoothing network (Eleftheriadis et al. 2017), and of x_0 the recognition model of Doerr et
+        al. (2018).
     :raises TypeError: if ``base`` is no rule, or ``net`` none of the above.
     :raises ValueError: for a width below 1 or another ``missing``; when the guide runs without y, or if ``base`` has no
         parameters of its own.
@@ -57,12 +60,15 @@ class Amortised(HiddenRule):
     net: Any = (32, 32)
     base: HiddenRule = CoupledConditional()
     missing: str | None = None
+    around: int = 0
     inducing: Carrying = field(init=False, repr=False, compare=False)
     propagation: Propagation = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.base, HiddenRule):
             raise TypeError(f"base: found {self.base!r}, expected a rule such as MeanField()")
+        if not isinstance(self.around, int) or self.around < 0:
+            raise ValueError(f"around: found {self.around!r}, expected a whole number of rows, 0 or more")
         if self.missing not in (None, "mask"):
             raise ValueError(f"missing: found {self.missing!r}, expected 'mask' or None")
         if isinstance(self.net, list):
@@ -78,6 +84,7 @@ class Amortised(HiddenRule):
         object.__setattr__(self, "inducing", self.base.inducing)
         object.__setattr__(self, "propagation", self.base.propagation)
         object.__setattr__(self, "conditions_on_u", self.base.conditions_on_u)
+        object.__setattr__(self, "knows_states", self.base.knows_states)
 
     def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
         rows = step.marginal.mean.shape[0]

@@ -152,17 +152,70 @@ class _Answer(Messenger):
 
     def _trajectory(self, msg: dict[str, Any], trajectory: Trajectory) -> None:
         """A rule along a trajectory, and x_0, a latent without a GP in front."""
-        name, where, rule, initial_rule = msg["name"], trajectory.layout, self._hidden_rule(), self.guide.latent_rule
+        name, rule, initial_rule = msg["name"], self._hidden_rule(), self.guide.latent_rule
+        whole, windows = trajectory.whole or trajectory, trajectory.windows
         start = msg["infer"].get("start")
-        begin = Gaussian(trajectory.mean, jnp.ones(trajectory.event_shape)) if start is None else start()
-        step = without_mean(_started(trajectory.steps(begin.mean), lambda: trajectory.states(begin)))
-        params = rule.declare_along(name, where.first.shape[0], step, self.datum)
-        latent = Latent(trajectory.prior, lambda: tree.map(lambda leaf: leaf[where.initial], begin))
-        # what is known of x_0 is what is known of the first row
-        datum = None if self.datum is None else self.datum[where.beginning]
-        initial = initial_rule.declare_initial(f"{name}_0", where.num_sequences, latent, datum)
-        msg["fn"] = TrajectoryConditional(trajectory, rule, params, initial_rule, initial)
+        begin = start() if start is not None else Gaussian(whole.mean, jnp.ones(whole.event_shape))
+        # where each state that has a q(x_0) follows: of all sequences, or of all windows whose start no rule knows
+        smoothed = rule.knows_states and (initial_rule.knows_states or initial_rule.from_model)
+        firsts = whole.layout.beginning if windows is None or smoothed else windows.all_first_rows
+        slots = whole.layout.after[firsts] - 1
+        began = whole.layout.sequence[firsts]
+        latent = Latent(
+            dist.Normal(whole.initial.mean[began], whole.initial.scale[began]).to_event(1),
+            lambda: tree.map(lambda leaf: leaf[slots], begin),
+        )
+        seen = self._around(initial_rule, whole, firsts)
+        initial = initial_rule.declare_initial(f"{name}_0", len(firsts), latent, seen)
+        if trajectory.whole is None:
+            step = without_mean(_started(whole.steps(begin.mean), lambda: whole.states(begin)))
+            params = rule.declare_along(name, step.batch_shape[0], step, self._around(rule, whole))
+            if windows is not None and not smoothed:
+                initial = tree.map(lambda leaf: leaf[windows.opening], initial)
+            msg["fn"] = TrajectoryConditional(trajectory, rule, params, initial_rule, initial)
+        else:
+            msg["fn"] = self._in_windows(name, trajectory, begin, initial, smoothed)
         msg["infer"] = {**msg["infer"], "propagation": rule.propagation}
+
+    def _in_windows(
+        self, name: str, trajectory: Trajectory, begin: Gaussian, initial: Params, smoothed: bool
+    ) -> TrajectoryConditional:
+        """The rule at the rows of some windows, whose first states it knows or has parameters of."""
+        rule, initial_rule = self.guide.hidden, self.guide.latent_rule
+        whole, windows = trajectory.whole, trajectory.windows
+        assert whole is not None and windows is not None
+        rows = windows.rows
+        states = whole.states(begin)
+        step = trajectory.at(begin.mean[whole.layout.after[rows] - 1])
+        step = without_mean(_started(step, lambda: tree.map(lambda leaf: leaf[rows], states)))
+        gathered = _Rows(rows)
+        with gathered:
+            params = rule.declare_along(name, whole.controls.shape[0], step, self._around(rule, whole, rows))
+        if not smoothed:
+            initial = tree.map(lambda leaf: leaf[windows.at_hand], initial)
+            return TrajectoryConditional(trajectory, rule, params, initial_rule, initial)
+        # all rows once more: q of the state before a window
+        step = whole.steps(begin.mean)
+        everywhere = rule.declare_along(name, whole.controls.shape[0], step, self._around(rule, whole))
+        moments = TrajectoryConditional(whole, rule, everywhere, initial_rule, initial).moments("moments")
+        slots = whole.layout.after[windows.first_rows(windows.at_hand)] - 1
+        begun = tree.map(lambda leaf: leaf[slots], moments)
+        return TrajectoryConditional(trajectory, rule, params, initial_rule, initial, begun)
+
+    def _around(self, rule: HiddenRule, whole: Trajectory, rows: Array | None = None) -> Array | None:
+        """What a network sees of each row of a series, the rows before and after it in its sequence too."""
+        if self.datum is None:
+            return None
+        datum, sequence = self.datum, whole.layout.sequence
+        if whole.layout.num_sequences > 1:
+            # the column behind the controls only numbers the sequences
+            datum = jnp.delete(datum, whole.controls.shape[1], axis=1)
+        place, seen = jnp.arange(datum.shape[0]) if rows is None else rows, []
+        for shift in range(-rule.around, rule.around + 1):
+            there = jnp.clip(place + shift, 0, datum.shape[0] - 1)
+            known = (there == place + shift) & (sequence[there] == sequence[place])
+            seen.append(jnp.where(known[:, None], datum[there], 0.0))
+        return jnp.concatenate(seen, 1)
 
     def _latent(self, msg: dict[str, Any], size: int) -> None:
         """A latent without a GP in front."""
@@ -192,7 +245,20 @@ class _StartAt(Messenger):
 
     def process_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] == "param" and msg["name"] == self.name and self.start is not None:
-            msg["args"] = (self.start(),)
+            # asked for where the parameter is not known yet, and only there
+            msg["fn"] = lambda *args, **kwargs: self.start()  # type: ignore[misc]
+
+
+class _Rows(Messenger):
+    """Gathers some rows of the parameters that have a row for each step."""
+
+    def __init__(self, rows: Array) -> None:
+        super().__init__()
+        self.rows = rows
+
+    def postprocess_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "param" and msg["kwargs"].get("event_dim") is not None:
+            msg["value"] = msg["value"][self.rows]
 
 
 class _Sizes(Messenger):

@@ -85,6 +85,12 @@ class HiddenRule:
     conditions_on_u: bool = False
     #: whether the covariance of a row's h is full over its dimensions
     full: bool = False
+    #: whether u is integrated out anew at each step of a trajectory, as if its steps shared no function: no bound
+    integrates_u: bool = False
+    #: whether q of any state of a trajectory is known without a pass from the first: a window's first state is smoothed
+    knows_states: bool = False
+    #: how many rows before and after its own a network sees
+    around: int = 0
 
     def declare_initial(self, name: str, size: int, latent: Latent, datum: Array | None = None) -> Params:
         """As :meth:`declare`, for a latent without a GP in front, ``size`` rows of it."""
@@ -197,6 +203,7 @@ class MeanField(HiddenRule):
     """
 
     full: bool = False
+    knows_states = True
 
     def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
         return {
@@ -220,6 +227,7 @@ class PointEstimate(MeanField):
     """
 
     full: bool = field(default=False, init=False, repr=False)
+    knows_states = False
 
     def declare_initial(self, name: str, size: int, latent: Latent, datum: Array | None = None) -> Params:
         return {"loc": per_datum(f"{name}_loc", lambda: latent.begin().mean, size, 1)}
@@ -244,14 +252,24 @@ class Markov(HiddenRule):
     """
 
     full: bool = False
+    knows_states = True
 
     def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
-        mean, inputs = step.marginal.function.mean, step.marginal.inputs
-        at = inputs.mean if isinstance(inputs, Gaussian) else inputs
+        inputs = step.marginal.inputs
+        return self._declared(name, size, step, inputs.mean if isinstance(inputs, Gaussian) else inputs)
 
+    def declare_along(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
+        rows, width = step.marginal.mean.shape
+        states, controls = jnp.split(step.marginal.rows, [width], axis=1)
+        found = self._declared(name, size, step, states)
+        # controls are known: M_t says all that they add
+        beyond = jnp.zeros((rows, width, controls.shape[1]), states.dtype)
+        return found | {"slope": jnp.concatenate([found["slope"], beyond], 2)}
+
+    def _declared(self, name: str, size: int, step: Emission, at: Float[Array, "B P"]) -> Params:
         def slope() -> Array:
             rows, width = step.marginal.mean.shape
-            weights, _ = affine(mean, at.shape[1])
+            weights, _ = affine(step.marginal.function.mean, at.shape[1])
             linear = jnp.zeros((width, at.shape[1])) if weights is None else weights.T
             return jnp.broadcast_to(linear, (rows, width, at.shape[1]))
 
@@ -309,10 +327,22 @@ class DoublyStochastic(HiddenRule):
 
 
 @dataclass(frozen=True)
+class PRSSMSurrogate(DoublyStochastic):
+    """The model's own transition with u integrated out anew at every step of a trajectory (Doerr et al. 2018, PR-SSM).
+
+    A surrogate and no bound: the steps of a trajectory share one f, so that what cancels between p and q with one draw
+    of u does not cancel here (design, section 1.5). ``DoublyStochastic`` is the bound.
+    """
+
+    integrates_u = True
+
+
+@dataclass(frozen=True)
 class MomentMatched(DoublyStochastic):
     """The model's own conditional, Gaussian moments of h pushed through the layers instead of draws (Bui 2017, ch. 4).
 
-    For Gaussian noise exact up to two layers; beyond, an approximation that is no bound. Needs α = 0 or
+    For Gaussian noise exact up to two layers; beyond, and along a trajectory, where u is integrated out at every step,
+    an approximation that is no bound. Needs α = 0 or
     ``BlackBoxAlpha``; objectives that do not carry moments, as NumPyro's own, draw h as ``DoublyStochastic`` does.
 
     :param propagation: "moments", "full-moments" (with the covariance of a layer's outputs) or "linearised".
@@ -320,6 +350,7 @@ class MomentMatched(DoublyStochastic):
     """
 
     propagation: Propagation = "moments"
+    integrates_u = True
 
     def __post_init__(self) -> None:
         check_propagation(self.propagation)

@@ -8,6 +8,9 @@ each f(x_{t−1}) independently given the trajectory's one draw of u, as they do
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
@@ -17,7 +20,7 @@ from numpyro.distributions import constraints
 from ppl_dgp.gaussian import Gaussian, moments_of
 from ppl_dgp.gp import Propagation, bare
 from ppl_dgp.guides.chain import LinearGaussianChain, recursion
-from ppl_dgp.guides.hidden import HiddenRule, Latent, Params, entropy
+from ppl_dgp.guides.hidden import HiddenRule, Latent, Params, entropy, gaussian
 from ppl_dgp.linalg import cholesky
 from ppl_dgp.tempering import Alpha
 from ppl_dgp.trajectory import Trajectory, along
@@ -25,22 +28,32 @@ from ppl_dgp.trajectory import Trajectory, along
 
 def along_function(rule: HiddenRule) -> bool:
     """Whether q of a step depends on the function, so that a trajectory needs one draw of u."""
-    return rule.conditions_on_u or rule.from_model
+    return (rule.conditions_on_u or rule.from_model) and not rule.integrates_u
 
 
 class TrajectoryConditional(dist.Distribution):
     """q of a trajectory, with its log weight: batch (), event (T + S, Q).
 
     :param rule: of the steps, with their parameters.
-    :param initial_rule: of x_0, with its parameters.
+    :param initial_rule: of x_0, with its parameters; not looked at where ``begun`` is given.
+    :param begun: moments of the states before the steps of a window, (S, Q), where q of the whole series knows them.
     """
 
     def __init__(
-        self, trajectory: Trajectory, rule: HiddenRule, params: Params, initial_rule: HiddenRule, initial: Params
+        self,
+        trajectory: Trajectory,
+        rule: HiddenRule,
+        params: Params,
+        initial_rule: HiddenRule,
+        initial: Params,
+        begun: Gaussian | None = None,
     ) -> None:
         self.trajectory, self.rule, self.params = trajectory, rule, params
-        self.begun = initial_rule.initial(initial, Latent(trajectory.prior))
-        self.initial_from_model = initial_rule.from_model
+        known = None if begun is None else gaussian(begun)
+        self.begun = initial_rule.initial(initial, Latent(trajectory.prior)) if known is None else known
+        #: a window whose first state has a q of its own is a sequence of its own
+        self.own_starts = begun is None
+        self.initial_from_model = initial_rule.from_model and begun is None
         super().__init__((), trajectory.event_shape, validate_args=False)
 
     @property
@@ -49,7 +62,7 @@ class TrajectoryConditional(dist.Distribution):
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Float[Array, "*S slots Q"]:
         """Paths."""
-        if along_function(self.rule):
+        if self.rule.conditions_on_u or self.rule.from_model:
             one = lambda step, params: self.rule.conditional(params, step)  # noqa: E731
             return along(self.trajectory, self.begun, one, self.params, key, sample_shape)
         slopes, around = self._linear()
@@ -69,41 +82,71 @@ class TrajectoryConditional(dist.Distribution):
 
     def log_prob(self, value: Float[Array, "slots Q"]) -> Float[Array, ""]:
         """log q of a path."""
-        begun = self.begun.log_prob(value[self.trajectory.layout.initial]).sum()
+        begun = self.begun.log_prob(value[self.trajectory.layout.initial])
         steps = self.rule.conditional(self.params, self.trajectory.steps(value))
-        return begun + steps.log_prob(self.trajectory.states(value)).sum()
+        return self.trajectory.total(begun, steps.log_prob(self.trajectory.states(value)), self.own_starts)
 
     def log_weight(self, value: Float[Array, "slots Q"], alpha: Alpha) -> Float[Array, ""]:
         """Σ_t of the rule's tempered log p/q, and log p/q of x_0: to be averaged over paths, outside the logarithm."""
         steps = self.trajectory.steps(value)
-        weight = self.rule.log_weight(self.params, steps, self.trajectory.states(value), alpha).sum()
-        if self.initial_from_model:
-            return weight
+        weights = self.rule.log_weight(self.params, steps, self.trajectory.states(value), alpha)
         initial = value[self.trajectory.layout.initial]
         # of a point, as of PointEstimate, the density is left out
-        return weight + (self.trajectory.prior.log_prob(initial) - self.begun.log_prob(initial)).sum()
+        ratio = self.trajectory.prior.log_prob(initial) - self.begun.log_prob(initial)
+        return self._total(ratio, weights)
 
     def expected_weight(self) -> Float[Array, ""]:
         """The weight at α = 0 averaged over paths and u in closed form: E log p(x | u) + H[q(x)].
 
         :raises TypeError: where q has no closed form: it conditions on f, or x_0 has no Gaussian q.
         """
-        before = jax.tree.map(lambda leaf: leaf[self.trajectory.layout.after - 1], self.moments("moments"))
-        weight = self.rule.expected_weight(self.params, self.trajectory.at(before)).sum()
-        if self.initial_from_model:
-            return weight
+        if self.rule.from_model:
+            # p and q of the steps are the same, whatever the states before
+            weights = jnp.zeros(self.trajectory.controls.shape[0], self.trajectory.noise.dtype)
+        else:
+            before = jax.tree.map(lambda leaf: leaf[self.trajectory.layout.after - 1], self.moments("moments"))
+            weights = self.rule.expected_weight(self.params, self.trajectory.at(before))
         begun, prior = self._initial(), self.trajectory.initial
         likely = self.trajectory.prior.log_prob(begun.mean) - 0.5 * (begun.variance / jnp.square(prior.scale)).sum(-1)
-        return weight + (likely + entropy(begun)).sum()
+        return self._total(likely + entropy(begun), weights)
+
+    def _total(self, initial: Float[Array, " S"], weights: Float[Array, " T"]) -> Float[Array, ""]:
+        if self.initial_from_model:
+            initial = jnp.zeros_like(initial)
+        return self.trajectory.total(initial, weights, self.own_starts)
 
     def moments(self, propagation: Propagation) -> Gaussian:
-        """Moments of each state: mean (T + S, Q), and deviations or lower Cholesky factors."""
-        slopes, around = self._linear()
+        """Moments of each state: mean (T + S, Q), and deviations or lower Cholesky factors.
+
+        Of the model's own transition they are passed on from step to step, f and u integrated out at each
+        (Bui 2017, 3.6).
+        """
         begun, where = self._initial(), self.trajectory.layout
+        if self.rule.from_model:
+            return self._passed_on(begun, propagation)
+        slopes, around = self._linear()
         if slopes is None and around.diagonal and begun.diagonal:
             return Gaussian(where.path(begun.mean, around.mean), where.path(begun.scale, around.scale))
         marginals = self.chain().marginals()
         return Gaussian(marginals.means, cholesky(marginals.covariances, 0.0)[0])
+
+    def _passed_on(self, begun: Gaussian, propagation: Propagation) -> Gaussian:
+        where, linearise = self.trajectory.layout, propagation == "linearised"
+        if propagation == "full-moments":
+            begun = Gaussian(begun.mean, _tril(begun))
+
+        def step(state: Gaussian, turn: Any) -> tuple[Gaussian, Gaussian]:
+            control, first, started = turn
+            state = jax.tree.map(lambda new, old: jnp.where(first, new, old), started, state)
+            before = jax.tree.map(lambda leaf: leaf[None], replace(state, linearise=linearise))
+            found = self.rule.moments(self.params, self.trajectory.at(before, control[None]), propagation)
+            state = Gaussian(found.mean[0], found.scale[0])
+            return state, state
+
+        started = jax.tree.map(lambda leaf: leaf[where.sequence], begun)
+        first = jax.tree.map(lambda leaf: leaf[0], begun)
+        states = jax.lax.scan(step, first, (self.trajectory.controls, where.first, started))[1]
+        return Gaussian(where.path(begun.mean, states.mean), where.path(begun.scale, states.scale))
 
     def chain(self) -> LinearGaussianChain:
         """All states as one chain, a later sequence starting from nothing.
@@ -119,15 +162,11 @@ class TrajectoryConditional(dist.Distribution):
         return LinearGaussianChain(means[0], scales[0], slopes[1:], means[1:], scales[1:])
 
     def _linear(self) -> tuple[Float[Array, "T Q Q"] | None, Gaussian]:
-        """x_t = A_t x_{t−1} + ε_t, the controls' part in ε_t."""
+        """x_t = A_t x_{t−1} + ε_t; what the controls add is in ε_t."""
         # of the steps only noise and shape are looked at
         path = jnp.zeros(self.trajectory.event_shape, self.trajectory.noise.dtype)
         slope, around = self.rule.linear(self.params, self.trajectory.steps(path))
-        if slope is None:
-            return None, around
-        width = path.shape[1]
-        shift = jnp.einsum("tqc,tc->tq", slope[:, :, width:], self.trajectory.controls)
-        return slope[:, :, :width], Gaussian(around.mean + shift, around.scale)
+        return (None if slope is None else slope[:, :, : path.shape[1]]), around
 
     def _initial(self) -> Gaussian:
         found = moments_of(self.begun)

@@ -1,0 +1,131 @@
+"""Where the states of a state space model begin, and what its transition and emission begin at beside them.
+
+Shapes: T steps of S sequences, P columns of y, Q state dimensions, C controls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import jax
+import jax.numpy as jnp
+import numpyro
+from jaxtyping import Array, Float
+
+from ppl_dgp.gaussian import Gaussian
+from ppl_dgp.layout import Layout
+from ppl_dgp.linear_dynamics import linear_dynamics
+from ppl_dgp.models.latents import components
+
+STARTS = ("outputs", "linear")
+
+
+@dataclass(frozen=True)
+class Start:
+    """States in their slots, with the linear transition and emission that belong to them.
+
+    ``transition`` (Q + C, Q) and ``shift`` (Q,), ``weights`` (Q, P) and ``bias`` (P,); ``noise`` (Q,) if it is known.
+    """
+
+    path: Float[Array, "slots Q"]
+    transition: Float[Array, "QC Q"]
+    shift: Float[Array, " Q"]
+    weights: Float[Array, "Q P"]
+    bias: Float[Array, " P"]
+    noise: Float[Array, " Q"] | None = None
+
+    def process_noise(self, otherwise: float) -> Float[Array, " Q"]:
+        """Variances of the transition."""
+        return jnp.full(self.shift.shape, otherwise) if self.noise is None else self.noise
+
+
+class Begin:
+    """What a model begins at, found when it is initialised: later runs have the states as the held site ``x/begin``."""
+
+    def __init__(
+        self,
+        start: str,
+        y: Array | None,
+        controls: Float[Array, "T C"],
+        where: Layout,
+        widths: tuple[int, int],
+        missing: bool,
+        identity: bool,
+        initial: tuple[float, float],
+    ) -> None:
+        self._start, self._y, self._controls, self._where = start, y, controls, where
+        self._widths, self._missing, self._identity, self._initial = widths, missing, identity, initial
+        self._path: Float[Array, "slots Q"] | None = None
+        if y is not None:
+            self._path = jax.lax.stop_gradient(numpyro.param("x/begin", lambda _: self.found.path))
+
+    @cached_property
+    def found(self) -> Start:
+        """From y, if it is known."""
+        width, functions = self._widths
+        transition = jnp.eye(width + self._controls.shape[1], width)
+        if self._y is None:
+            path = jnp.zeros((self._controls.shape[0] + self._where.num_sequences, width))
+            return Start(path, transition, jnp.zeros(width), jnp.eye(width, functions), jnp.zeros(functions))
+        states, weights, bias = self._as_observed(self._y)
+        if self._start == "linear":
+            return self._smoothed(self._y, states, functions)
+        path = self._where.path(states[self._where.beginning], states)
+        return Start(path, transition, jnp.zeros(width), weights, bias)
+
+    @property
+    def states(self) -> Float[Array, "T Q"]:
+        """After each step."""
+        return self._slots[self._where.after]
+
+    @property
+    def inputs(self) -> Float[Array, "T QC"]:
+        """The states before each step, and its controls."""
+        return jnp.concatenate([self._slots[self._where.after - 1], self._controls], 1)
+
+    def path(self, deviation: Float[Array, " Q"]) -> Gaussian:
+        """All slots."""
+        return Gaussian(self._slots, jnp.broadcast_to(deviation, self._slots.shape))
+
+    @property
+    def _slots(self) -> Float[Array, "slots Q"]:
+        return self.found.path if self._path is None else self._path
+
+    def _as_observed(self, y: Array) -> tuple[Float[Array, "T Q"], Float[Array, "Q P"], Float[Array, " P"]]:
+        """States as y has them: its principal components where they are fewer, else y itself and its earlier values."""
+        width, functions = self._widths
+        plain = jnp.eye(width, functions), jnp.zeros(functions)
+        if width < y.shape[1]:
+            found = components(jax.random.PRNGKey(0), y, width, "pca", self._missing)
+            linear = (found.unit[:, None] * found.axes).T, found.centre
+            return found.scores(y, self._missing), *(linear if functions == y.shape[1] else plain)
+        columns = _filled(y.astype(float)) if self._missing else y.astype(float)
+        lags = [columns]
+        while sum(each.shape[1] for each in lags) < width:
+            # the value before the first of a sequence is taken to be the first
+            earlier = jnp.concatenate([lags[-1][:1], lags[-1][:-1]])
+            lags.append(jnp.where(self._where.first[:, None], lags[-1], earlier))
+        return jnp.concatenate(lags, 1)[:, :width], *plain
+
+    def _smoothed(self, y: Array, states: Float[Array, "T Q"], functions: int) -> Start:
+        """By the linear-Gaussian model that EM finds from states as y has them."""
+        observed = y.astype(float), self._controls, states, self._where
+        found = linear_dynamics(*observed, initial=self._initial, fixed_emission=self._identity)
+        system = found.system
+        emission = system.weights.T, system.offset
+        if functions != y.shape[1]:
+            emission = jnp.eye(states.shape[1], functions), jnp.zeros(functions)
+        return Start(found.means, system.transition.T, system.bias, *emission, system.noise)
+
+
+def _filled(y: Float[Array, "T P"]) -> Float[Array, "T P"]:
+    """Each missing entry from those before and after it, on a straight line."""
+    there, times = ~jnp.isnan(y), jnp.arange(y.shape[0])
+    known = jnp.where(there, y, 0.0)
+    before = jax.lax.cummax(jnp.where(there, times[:, None], -1), axis=0)
+    after = jax.lax.cummin(jnp.where(there, times[:, None], y.shape[0]), axis=0, reverse=True)
+    first, last = jnp.where(before < 0, after, before), jnp.where(after == y.shape[0], before, after)
+    first, last = jnp.clip(first, 0, y.shape[0] - 1), jnp.clip(last, 0, y.shape[0] - 1)
+    share = (times[:, None] - first) / jnp.maximum(last - first, 1)
+    return (1.0 - share) * jnp.take_along_axis(known, first, 0) + share * jnp.take_along_axis(known, last, 0)

@@ -1,0 +1,192 @@
+"""Minibatches of contiguous steps: what all windows say, in turn, is what the whole series says."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from compiled import loss
+from numpyro.handlers import seed, substitute, trace
+from test_gpssm import (
+    CONTROLS,
+    KEY,
+    MOMENTS,
+    NOISE,
+    NONE,
+    PROCESS,
+    T,
+    mean_of,
+    moved,
+    nearly_nothing,
+    prepared,
+    without_function,
+)
+from test_gpssm import Y as Y6
+
+from ppl_dgp.fit import fit_svi
+from ppl_dgp.gaussian import moments_of
+from ppl_dgp.guides import (
+    Amortised,
+    Conditional,
+    DoublyStochastic,
+    Guide,
+    Markov,
+    MeanField,
+    MomentMatched,
+    PRSSMSurrogate,
+)
+from ppl_dgp.guides.trajectory import TrajectoryConditional
+from ppl_dgp.layout import layout
+from ppl_dgp.models import gpssm
+from ppl_dgp.objectives import PowerEP
+from ppl_dgp.trajectory import Trajectory
+from ppl_dgp.windows import Cut, Windows
+
+LENGTHS, WINDOW, COUNT = (5, 4), 2, 5
+Y = jnp.array([0.4, -0.3, 0.5, 1.4, 1.1, 2.0, 1.0, 0.3, -0.5])[:, None]
+NUMBERS = jnp.repeat(jnp.array([3.0, 7.0]), jnp.array(LENGTHS))
+X = jnp.column_stack([jnp.cos(jnp.arange(9.0)), NUMBERS])
+SETTINGS = {"num_sequences": 2, "window": WINDOW, "latent": 2}
+
+
+def test_windows_count_every_row_once():
+    """5 steps make windows at 0, 2 and (moved back) 3; 4 steps at 5 and 7."""
+    cut = Windows(WINDOW, layout(9, NUMBERS, 2), jnp.arange(COUNT))
+    assert Cut(WINDOW, 2)(X) == cut.count == COUNT
+    rows, counted = np.asarray(cut.rows), np.asarray(cut.counted)
+    assert rows.reshape(-1, WINDOW)[:, 0].tolist() == [0, 2, 3, 5, 7]
+    assert sorted(rows[counted]) == list(range(9))
+    assert cut.begins.tolist() == [True, False, False, True, False]
+    assert cut.opening.tolist() == [0, 3]
+
+
+@pytest.mark.parametrize("rule", [MeanField(), Markov()], ids=["mean-field", "markov"])
+def test_bound_of_a_window_is_unbiased(rule):
+    """The mean over windows of K times what a window says, and over pairs of them, is the bound of the whole."""
+    model, guide, params = prepared(rule, X, Y, **SETTINGS)
+    params = moved(params)
+    whole = -loss(MOMENTS, params, model, guide, X, Y)
+
+    def one(numbers):
+        return -MOMENTS.loss(KEY, params, model, guide, X, Y, index=numbers, size=COUNT)
+
+    one = jax.jit(one)
+    single = [float(one(jnp.array([k]))) for k in range(COUNT)]
+    assert np.mean(single) == pytest.approx(whole, rel=1e-9)
+    assert np.std(single) > 1.0
+    assert float(one(jnp.arange(COUNT))) == pytest.approx(whole, rel=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", [PowerEP(0.0), PowerEP(0.5, 2)], ids=repr)
+def test_drawn_bound_of_a_window_is_unbiased(objective):
+    """Drawn, within four standard errors: the first state of a window comes of q of the whole series."""
+    model, guide, params = prepared(Markov(), X, Y, **SETTINGS)
+    params = moved(params)
+    keys = jax.random.split(KEY, 4000)
+
+    def mean(one):
+        values = np.asarray(jax.jit(jax.vmap(one))(keys))
+        return values.mean(), values.std() / np.sqrt(len(keys))
+
+    def window(key):
+        index = jax.random.randint(key, (1,), 0, COUNT)
+        return -objective.loss(key, params, model, guide, X, Y, index=index, size=COUNT)
+
+    whole, error = mean(lambda key: -objective.loss(key, params, model, guide, X, Y))
+    found, noise = mean(window)
+    assert found == pytest.approx(whole, abs=4 * np.hypot(error, noise))
+
+
+@pytest.mark.parametrize("rule", [Conditional(), DoublyStochastic()], ids=["coupled", "model"])
+def test_window_whose_start_no_rule_knows_is_a_sequence(rule):
+    """All windows of 6 steps, three each, weigh a path as a model of two sequences does."""
+    x, y, apart = jnp.zeros((6, 0)), Y[:6], jnp.repeat(jnp.arange(2.0), 3)[:, None]
+    _, first, params = prepared(rule, x, y, window=3)
+    _, second, _ = prepared(rule, apart, y, num_sequences=2)
+    params = moved(params)
+    assert params["x_0_loc"].shape == (2, 1)
+    one = trace(substitute(seed(first, KEY), params)).get_trace(x, y, index=jnp.arange(2), size=2)["x"]["fn"]
+    two = trace(substitute(seed(second, KEY), params)).get_trace(apart, y)["x"]["fn"]
+    path = 0.3 * jax.random.normal(KEY, one.event_shape)
+    for alpha in (0.0, 0.5):
+        assert float(one.log_weight(path, alpha)) == pytest.approx(float(two.log_weight(path, alpha)), rel=1e-10)
+    assert float(one.log_prob(path)) == pytest.approx(float(two.log_prob(path)), rel=1e-10)
+
+
+def test_network_sees_the_series_around_a_window():
+    """What it says of a row is the same in a window and in the whole, and changes with the rows around it alone."""
+    rule = Amortised((3,), MeanField(), around=1)
+    model = gpssm(1, num_inducing=3, **SETTINGS)
+    guide = Guide(model, hidden=rule)
+    sites = trace(seed(guide, KEY)).get_trace(X, Y)
+    params = moved({name: site["value"] for name, site in sites.items() if site["type"] == "param"})
+
+    def said(y, **index):
+        q = trace(substitute(seed(guide, KEY), params)).get_trace(X, y, **index)["x"]["fn"]
+        return np.asarray(q.params["loc"])
+
+    whole = said(Y)
+    rows = Windows(WINDOW, layout(9, NUMBERS, 2), jnp.array([1, 3])).rows
+    np.testing.assert_allclose(said(Y, index=jnp.array([1, 3]), size=COUNT), whole[rows], rtol=1e-12)
+    # row 4 ends the first sequence: rows 3 and 4 see it, 5 begins another
+    changed = (said(Y.at[4].add(1.0)) != whole).any(1)
+    assert changed.tolist() == [row in (3, 4) for row in range(9)]
+
+
+def test_fit_in_windows():
+    model = gpssm(1, num_inducing=3, **SETTINGS)
+    guide = Guide(model, hidden=MeanField())
+    fit = fit_svi(KEY, model, guide, MOMENTS, X, Y, steps=3, batch_size=2 * WINDOW)
+    assert np.isfinite(fit.losses).all() and fit.params["x_loc"].shape == (9, 2)
+    for size in (3, 6 * WINDOW):
+        with pytest.raises(ValueError, match="batch_size"):
+            fit_svi(KEY, model, guide, MOMENTS, X, Y, steps=3, batch_size=size)
+    with pytest.raises(ValueError, match="window: found 5 steps, expected at most 4"):
+        long = gpssm(1, num_inducing=3, num_sequences=2, window=5)
+        fit_svi(KEY, long, Guide(long), MOMENTS, X, Y, steps=3)
+
+
+def test_moments_passed_along_a_random_walk_are_its_own():
+    """Without a GP x_t ~ N(0, 1 + t Q): E log p(y_t | x_t) in closed form, p and q of the states cancelling."""
+    model, guide, params = prepared(MomentMatched(), emission="identity", kernel=nearly_nothing)
+    params = without_function(params, x_0_loc=jnp.zeros((1, 1)), x_0_scale=jnp.ones((1, 1)))
+    variance = 1.0 + PROCESS * (1.0 + jnp.arange(T))
+    expected = -0.5 * jnp.log(2 * jnp.pi * NOISE) - 0.5 * (Y6[:, 0] ** 2 + variance) / NOISE
+    assert -loss(PowerEP(0.0), params, model, guide, NONE, Y6) == pytest.approx(float(expected.sum()), rel=1e-5)
+
+
+def test_moments_of_a_step_are_those_of_draws():
+    """Of f(x_0) + ε, f drawn with u from q(u), x_0 uncertain."""
+    model, guide, params = prepared(MomentMatched(), CONTROLS, Y6, latent=2)
+    params = moved(params)
+    q = trace(substitute(seed(guide, KEY), params)).get_trace(CONTROLS, Y6)
+    trajectory, u = q["x"]["fn"].trajectory, q["transition/u"]["fn"]
+    integrated = replace(trajectory.function, u=moments_of(u))
+    found = TrajectoryConditional(
+        Trajectory(integrated, trajectory.noise, trajectory.controls, trajectory.initial),
+        *(MomentMatched(), {}, MeanField(), {"loc": params["x_0_loc"], "scale": params["x_0_scale"]}),
+    ).moments("moments")
+
+    def draw(key):
+        key_u, key_0, key_step = jax.random.split(key, 3)
+        function = replace(trajectory.function, u=u.sample(key_u))
+        state = params["x_0_loc"] + params["x_0_scale"] * jax.random.normal(key_0, (1, 2))
+        step = Trajectory(function, trajectory.noise, trajectory.controls, trajectory.initial)
+        return step.at(state, CONTROLS[:1]).sample(key_step)[0]
+
+    draws = np.asarray(jax.jit(jax.vmap(draw))(jax.random.split(KEY, 20_000)))
+    error = draws.std(0) / len(draws) ** 0.5
+    assert (abs(draws.mean(0) - found.mean[1]) < 4 * error).all()
+    np.testing.assert_allclose(draws.std(0), found.scale[1], rtol=0.02)
+
+
+def test_surrogate_is_the_bound_where_no_step_shares_a_function():
+    """Of one step PR-SSM's form is the doubly stochastic bound; of two it is not."""
+    x, y = NONE[:1], Y6[:1]
+    _, guide, params = prepared(PRSSMSurrogate(), x, y, num_inducing=1)
+    params = moved(params)
+    both = [Guide(guide.model, hidden=rule) for rule in (PRSSMSurrogate(), DoublyStochastic())]
+    (one, e1), (other, e2) = (mean_of(PowerEP(0.0), params, guide.model, each, x, y) for each in both)
+    assert one == pytest.approx(other, abs=4 * np.hypot(e1, e2))
