@@ -8,6 +8,7 @@ from ppl_dgp.models.gp_regression import exact_gp_regression, sparse_gp_regressi
 from ppl_dgp.models.gplvm import gplvm
 from ppl_dgp.models.gpssm import gpssm
 from ppl_dgp.models.heteroscedastic import deep_heteroscedastic_gp, sparse_heteroscedastic_gp
+from ppl_dgp.models.linear_gaussian import linear_gaussian_ssm
 from ppl_dgp.models.mixture import mixture_of_functions
 from ppl_dgp.models.shared_gplvm import shared_gplvm
 
@@ -22,6 +23,7 @@ __all__ = [
     "gplvm",
     "gpssm",
     "latent_input_gp",
+    "linear_gaussian_ssm",
     "mixture_of_functions",
     "shared_gplvm",
     "sparse_gp_classification",

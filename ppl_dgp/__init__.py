@@ -55,6 +55,7 @@ _HOMES = {
         "gplvm",
         "gpssm",
         "latent_input_gp",
+        "linear_gaussian_ssm",
         "mixture_of_functions",
         "shared_gplvm",
         "sparse_gp_classification",

@@ -15,10 +15,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpyro.distributions as dist
 from jaxtyping import Array, Bool, Float, Num
+from numpyro.distributions import constraints
 
 from ppl_dgp.guides.chain import LinearGaussianChain
-from ppl_dgp.guides.kalman import LinearEmission, posterior
+from ppl_dgp.guides.kalman import LinearEmission, filtered, posterior
 from ppl_dgp.layout import Layout
 
 #: the states at the start are taken to be known up to this share of their variance
@@ -65,6 +67,63 @@ class LinearSystem(NamedTuple):
     def emission(self) -> LinearEmission:
         """p(y_t | x_t)."""
         return LinearEmission(self.weights, self.offset, jnp.diag(jnp.sqrt(self.observation_noise)))
+
+
+class LinearSeries(dist.Distribution):
+    """y of S sequences, the states integrated out by Kalman's filter: batch (), event (T, P). NaN is a missing entry.
+
+    :param controls: (T, C).
+    :param layout: which steps begin a sequence.
+    :param initial: m_0 and s_0² of every dimension of x_0.
+    :param partly: whether entries are expected to be missing.
+    """
+
+    def __init__(
+        self,
+        system: LinearSystem,
+        controls: Float[Array, "T C"],
+        layout: Layout,
+        initial: tuple[float, float] = (0.0, 1.0),
+        partly: bool = False,
+    ) -> None:
+        self.system, self.layout, self.partly = system, layout, partly
+        self.chain = system.chain(controls, layout, initial)
+        super().__init__((), (controls.shape[0], system.offset.shape[0]), validate_args=False)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        return constraints.real_matrix
+
+    def log_prob(self, value: Float[Array, "*S T P"]) -> Float[Array, "*S"]:
+        """log p(y), of what is there."""
+
+        def one(y: Float[Array, "T P"]) -> Float[Array, ""]:
+            return filtered(self.chain, in_slots(y, self.layout), self.system.emission).log_predictive.sum()
+
+        return jnp.vectorize(one, signature="(t,p)->()")(value)
+
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Float[Array, "*S T P"]:
+        """Series, states and noise drawn."""
+        key_states, key_noise = jax.random.split(key)
+        means = self._seen(self.chain.sample(key_states, sample_shape))
+        return means + jnp.sqrt(self.system.observation_noise) * jax.random.normal(key_noise, means.shape, means.dtype)
+
+    def states_given(self, value: Float[Array, "T P"]) -> LinearGaussianChain:
+        """p(x | y), the states of all slots. Rows of NaN at the end of a sequence are steps to forecast."""
+        return posterior(self.chain, in_slots(value, self.layout), self.system.emission)[0]
+
+    @property
+    def mean(self) -> Float[Array, "T P"]:
+        return self._seen(self.chain.marginals().means)
+
+    @property
+    def variance(self) -> Float[Array, "T P"]:
+        weights = self.system.weights
+        spread = jnp.einsum("pi,tij,pj->tp", weights, self.chain.marginals().covariances[self.layout.after], weights)
+        return spread + self.system.observation_noise
+
+    def _seen(self, states: Float[Array, "*S slots Q"]) -> Float[Array, "*S T P"]:
+        return states[..., self.layout.after, :] @ self.system.weights.T + self.system.offset
 
 
 class LinearDynamics(NamedTuple):

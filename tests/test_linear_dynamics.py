@@ -1,17 +1,24 @@
-"""The linear-Gaussian state space model: EM against dense Gaussian algebra and an optimiser of the exact evidence."""
+"""The linear-Gaussian state space model and its EM: dense Gaussian algebra, an optimiser of the exact evidence."""
 
 from functools import cache
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
+from compiled import loss
+from numpyro import handlers
+from numpyro.infer import MCMC, NUTS, Predictive
 from scipy.optimize import minimize
 from scipy.stats import multivariate_normal
 
+from ppl_dgp.fit import fit_lbfgs
 from ppl_dgp.guides.kalman import filtered
 from ppl_dgp.layout import Layout
-from ppl_dgp.linear_dynamics import LinearSystem, in_slots, linear_dynamics
+from ppl_dgp.linear_dynamics import LinearSeries, LinearSystem, in_slots, linear_dynamics
+from ppl_dgp.models import linear_gaussian_ssm
+from ppl_dgp.objectives import PowerEP
 
 #: two sequences of 9 and 5 steps, one control, gaps; x_0 ~ N(0.3, 0.5)
 CUT, T, INITIAL = 9, 14, (0.3, 0.5)
@@ -122,14 +129,19 @@ def test_the_m_step_maximises_what_dense_moments_expect():
         np.testing.assert_allclose(slope, 0.0, atol=1e-6, err_msg=name)
 
 
-def test_em_ends_where_lbfgs_does():
-    """A state that is observed, two sequences and gaps: SciPy on the exact evidence, from where EM is at first."""
+def noisy_walk():
+    """A state that is observed with noise and gaps: two sequences of 25 and 15 steps, controls and layout."""
     random, steps = np.random.default_rng(4), 40
     controls, state, x = random.normal(size=(steps, 1)), np.zeros(steps), 0.0
     for t in range(steps):
         state[t] = x = 0.7 * x * (t not in (0, 25)) + 0.8 * controls[t, 0] + 0.2 + 0.5 * random.normal()
     y = jnp.asarray(state[:, None] + 0.5 * random.normal(size=(steps, 1))).at[jnp.array([4, 5, 30])].set(jnp.nan)
-    controls, where = jnp.asarray(controls), Layout(jnp.isin(jnp.arange(steps), jnp.array([0, 25])), 2)
+    return y, jnp.asarray(controls), Layout(jnp.isin(jnp.arange(steps), jnp.array([0, 25])), 2)
+
+
+def test_em_ends_where_lbfgs_does():
+    """SciPy on the exact evidence, from where EM is at first."""
+    y, controls, where = noisy_walk()
     end = linear_dynamics(y, controls, jnp.nan_to_num(y), where, iterations=300, fixed_emission=True)
     c, d = end.system.weights, end.system.offset
 
@@ -164,3 +176,135 @@ def test_wrong_input_is_refused():
         linear_dynamics(Y, CONTROLS, STATES, LAYOUT, fixed_emission=True)
     with pytest.raises(ValueError, match="iterations: found 0"):
         linear_dynamics(Y, CONTROLS, STATES, LAYOUT, iterations=0)
+
+
+X = jnp.column_stack([CONTROLS, jnp.asarray(LAYOUT.sequence)])
+VALUES = {
+    "transition/weights": jnp.array([[0.7, 0.2], [-0.3, 0.5], [0.4, -0.6]]),
+    "transition/bias": jnp.array([0.1, -0.2]),
+    "transition/noise": jnp.array([0.3, 0.2]),
+    "emission/weights": jnp.array([[1.0, 0.5, 0.1], [-0.4, 0.8, 0.9]]),
+    "emission/bias": jnp.array([0.2, 0.0, -0.3]),
+    "likelihood/noise": jnp.array([0.1, 0.2, 0.3]),
+}
+SYSTEM = LinearSystem(
+    VALUES["transition/weights"].T, VALUES["transition/bias"], VALUES["transition/noise"],
+    VALUES["emission/weights"].T, VALUES["emission/bias"], VALUES["likelihood/noise"],
+)  # fmt: skip
+MODEL = linear_gaussian_ssm(3, 2, initial=INITIAL, num_sequences=2, missing=True, iterations=30)
+
+
+def no_guide(x, y=None):
+    """Nothing to approximate."""
+
+
+def observed(system, controls):
+    """Mean and covariance of y of one sequence, (T P,)."""
+    mean, covariance = dense(system, controls)
+    steps = len(controls)
+    c = np.kron(np.eye(steps + 1)[1:], system.weights)
+    noise = np.diag(np.tile(system.observation_noise, steps))
+    return c @ mean + np.tile(system.offset, steps), c @ covariance @ c.T + noise
+
+
+def test_the_models_density_is_the_dense_normals():
+    """Of two sequences with gaps, at any α: there is nothing to approximate."""
+    each = [conditioned(SYSTEM, CONTROLS[rows], Y[rows])[2] for rows in PARTS]
+    assert -loss(PowerEP(0.5), VALUES, MODEL, no_guide, X, Y) == pytest.approx(sum(each), abs=1e-8)
+
+
+def test_series_are_drawn_with_the_dense_moments():
+    count = 20_000
+    series = LinearSeries(SYSTEM, CONTROLS, LAYOUT, INITIAL)
+    draws = np.asarray(jax.jit(lambda key: series.sample(key, (count,)))(jax.random.PRNGKey(0)))
+    for rows in PARTS:
+        mean, covariance = observed(SYSTEM, CONTROLS[rows])
+        found, deviation = draws[:, rows].reshape(count, -1), np.sqrt(np.diag(covariance))
+        assert (np.abs(found.mean(0) - mean) < 4.5 * deviation / count**0.5).all()
+        # Var of a sample covariance of Gaussians: (Σ_ii Σ_jj + Σ_ij²) / n
+        error = np.sqrt((np.outer(deviation, deviation) ** 2 + covariance**2) / count)
+        assert (np.abs(np.cov(found.T) - covariance) < 4.5 * error).all()
+        np.testing.assert_allclose(series.mean[rows].ravel(), mean, atol=1e-10)
+        np.testing.assert_allclose(series.variance[rows].ravel(), np.diag(covariance), atol=1e-10)
+    # no draw of one sequence knows of the other
+    across = np.corrcoef(draws[:, CUT - 1].T, draws[:, CUT].T)[:3, 3:]
+    assert (np.abs(across) < 4.5 / count**0.5).all()
+    values = jax.jit(series.log_prob)(draws[:2])
+    joints = [(rows, multivariate_normal(*observed(SYSTEM, CONTROLS[rows]))) for rows in PARTS]
+    expected = [sum(joint.logpdf(y[rows].ravel()) for rows, joint in joints) for y in draws[:2]]
+    np.testing.assert_allclose(values, expected, atol=1e-8)
+
+
+def test_rows_to_come_are_forecast():
+    """Dense Gaussian algebra of the last rows of a sequence given those before."""
+    y = Y.at[CUT + 2 :].set(jnp.nan)
+    series = LinearSeries(SYSTEM, CONTROLS, LAYOUT, INITIAL, partly=True)
+    marginals = jax.jit(lambda y: series.states_given(y).marginals())(y)
+    means, variances, _ = conditioned(SYSTEM, CONTROLS[CUT:], y[CUT:])
+    np.testing.assert_allclose(marginals.means[CUT + 1 :], means, atol=1e-8)
+    found = jnp.diagonal(marginals.covariances, axis1=1, axis2=2)[CUT + 1 :]
+    np.testing.assert_allclose(found, variances, atol=1e-8)
+
+
+def test_it_begins_where_em_ends():
+    """From y as states to start at; without y as a random walk, whose draws Predictive has."""
+    y = jnp.nan_to_num(Y[:, :2])
+    model = linear_gaussian_ssm(2, initial=INITIAL, num_sequences=2, iterations=30)
+    sites = handlers.trace(handlers.seed(model, 0)).get_trace(X, y)
+    em = linear_dynamics(y, CONTROLS, y, LAYOUT, iterations=30, initial=INITIAL)
+    evidence = jax.jit(sites["y"]["fn"].log_prob)(y)
+    assert float(evidence) == pytest.approx(float(em.log_likelihood[-1]), abs=1e-8)
+    params = {name: site["value"] for name, site in sites.items() if site["type"] == "param"}
+    assert set(params) == set(VALUES)
+    draws = Predictive(model, params=params, num_samples=3)(jax.random.PRNGKey(1), X)["y"]
+    assert draws.shape == (3, T, 2) and np.isfinite(draws).all()
+    walk = handlers.trace(handlers.seed(model, 0)).get_trace(X)["y"]["fn"].system
+    np.testing.assert_array_equal(walk.transition, np.eye(2, 3))
+
+
+@pytest.mark.slow
+def test_training_ends_where_em_does():
+    y, controls, where = noisy_walk()
+    x, y = jnp.column_stack([controls, where.sequence]), jnp.nan_to_num(y)
+    model = linear_gaussian_ssm(1, emission="identity", num_sequences=2, iterations=1)
+    fit = fit_lbfgs(jax.random.PRNGKey(0), model, x, y)
+    em = linear_dynamics(y, controls, y, where, iterations=1000, fixed_emission=True).log_likelihood
+    assert -fit.losses[0, 0] < em[-1] - 0.1
+    assert -fit.losses[0, -1] == pytest.approx(float(em[-1]), abs=1e-4)
+
+
+@pytest.mark.slow
+def test_lifted_it_runs_under_nuts():
+    priors = {"transition/bias": dist.Normal(0.0, 1.0).expand((2,)).to_event(1)}
+    held = {name: value for name, value in VALUES.items() if name not in priors}
+    lifted = handlers.lift(handlers.substitute(MODEL, data=held), prior=priors)
+    mcmc = MCMC(NUTS(lifted), num_warmup=200, num_samples=400, progress_bar=False)
+    mcmc.run(jax.random.PRNGKey(0), X, Y)
+    found = mcmc.get_samples()["transition/bias"]
+    # given all else the evidence is quadratic in b: the posterior from its slope and curvature at 0
+    evidence = lambda b: LinearSeries(SYSTEM._replace(bias=b), CONTROLS, LAYOUT, INITIAL).log_prob(Y)  # noqa: E731
+    slope, curvature = jax.jit(lambda b: (jax.grad(evidence)(b), jax.hessian(evidence)(b)))(jnp.zeros(2))
+    covariance = np.linalg.inv(np.eye(2) - curvature)
+    np.testing.assert_allclose(found.mean(0), covariance @ slope, atol=0.1)
+    np.testing.assert_allclose(found.std(0), np.sqrt(np.diag(covariance)), rtol=0.2)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"emission": "none"}, "emission: found 'none'"),
+        ({"latent": 1, "emission": "identity"}, "latent: found 1, expected at least 2"),
+        ({"latent": 0}, "latent"),
+        ({"initial": (0.0, 0.0)}, "initial"),
+        ({"num_sequences": 0}, "num_sequences: found 0"),
+        ({"iterations": 0}, "iterations: found 0"),
+    ],
+)
+def test_wrong_settings_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        linear_gaussian_ssm(2, **settings)
+
+
+def test_a_minibatch_is_refused():
+    with pytest.raises(ValueError, match="index: found a minibatch"):
+        handlers.seed(MODEL, 0)(X, Y, index=jnp.arange(3), size=T)

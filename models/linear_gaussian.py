@@ -1,0 +1,127 @@
+r"""The linear-Gaussian state space model, its states integrated out (Kalman 1960; Shumway & Stoffer 1982).
+
+    x_0 ~ N(m_0, s_0² I)                                      of each sequence
+    x_t = A x_{t−1} + B c_t + b + ε,   ε ~ N(0, diag(Q))      t = 1 … T
+    y_t = C x_t + d + ε,   ε ~ N(0, diag(R))
+
+Card. The oracle and the baseline of :mod:`ppl_dgp.models.gpssm`: its likelihood is exact, O(T), and there is nothing to
+approximate, so no guide is needed (``fit_lbfgs(key, model, x, y)``). It begins at the optimum that EM finds, often all
+that is wanted (``steps=1``). Sites: ``y`` (T, P), a :class:`ppl_dgp.linear_dynamics.LinearSeries`, whose
+``states_given(y)`` smooths and forecasts; parameters, in the names of gpssm: ``transition/weights`` (A beside B,
+transposed), ``transition/bias``, ``transition/noise``, ``emission/weights`` (Cᵀ), ``emission/bias``,
+``likelihood/noise``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import jax.numpy as jnp
+import numpyro
+from jaxtyping import Array, Float
+from numpyro.distributions import constraints
+from numpyro.handlers import block
+
+from ppl_dgp.layout import Layout, layout
+from ppl_dgp.linear_dynamics import LinearSeries, LinearSystem, linear_dynamics
+from ppl_dgp.models.gplvm import checked_latent
+from ppl_dgp.models.parts import as_columns
+from ppl_dgp.models.states import Begin
+
+EMISSIONS = ("linear", "identity")
+#: both noises where there is no y to begin at
+NOISE = 0.1
+
+
+def linear_gaussian_ssm(
+    num_outputs: int,
+    latent: int | None = None,
+    *,
+    emission: str = "linear",
+    initial: tuple[float, float] = (0.0, 1.0),
+    num_sequences: int = 1,
+    missing: bool = False,
+    iterations: int = 50,
+) -> Callable[..., Any]:
+    """A linear-Gaussian state space model as a NumPyro model ``model(x, y=None, index=None, size=None)``.
+
+    Its x are the controls (T, C), C = 0 for none; of several sequences the last column is the number of each row's.
+
+    :param num_outputs: P columns of y.
+    :param latent: Q dimensions of the state, fewer or more than P; P if not given.
+    :param emission: "linear" (learnt), or "identity": the first dimensions of the state are what is observed.
+    :param initial: m_0 and s_0² of every dimension of x_0.
+    :param num_sequences: S; their rows come one sequence after the other.
+    :param missing: whether NaN in y stands for an entry that was not observed.
+    :param iterations: of EM, where the parameters begin.
+    :raises ValueError: for an unknown emission, fewer states than an identity emission needs, a variance that is not
+        positive, where shapes do not fit, or for a minibatch, which would tear the steps apart.
+    """
+    width = num_outputs if latent is None else latent
+    checked_latent(width)
+    _check(emission, width, num_outputs, initial, num_sequences, iterations)
+
+    def model(x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None) -> Any:
+        if index is not None:
+            raise ValueError("index: found a minibatch, expected all rows in their order; leave batch_size out")
+        y = as_columns(x, y, num_outputs)
+        controls, numbers = (x, None) if num_sequences == 1 else (x[:, :-1], x[:, -1])
+        where = layout(x.shape[0], numbers, num_sequences)
+
+        @cache
+        def begin() -> LinearSystem:
+            return _begin(y, controls, where, width, num_outputs, emission == "identity", initial, iterations)
+
+        positive = constraints.softplus_positive
+        transition = numpyro.param("transition/weights", lambda _: begin().transition.T)
+        bias = numpyro.param("transition/bias", lambda _: begin().bias)
+        noise = numpyro.param("transition/noise", lambda _: begin().noise, constraint=positive)
+        weights, offset = jnp.eye(width, num_outputs), jnp.zeros(num_outputs)
+        if emission == "linear":
+            weights = numpyro.param("emission/weights", lambda _: begin().weights.T)
+            offset = numpyro.param("emission/bias", lambda _: begin().offset)
+        r = numpyro.param("likelihood/noise", lambda _: begin().observation_noise, constraint=positive)
+        system = LinearSystem(transition.T, bias, noise, weights.T, offset, r)
+        return numpyro.sample("y", LinearSeries(system, controls, where, initial, missing), obs=y)
+
+    return model
+
+
+def _begin(
+    y: Array | None,
+    controls: Float[Array, "T C"],
+    where: Layout,
+    width: int,
+    outputs: int,
+    identity: bool,
+    initial: tuple[float, float],
+    iterations: int,
+) -> LinearSystem:
+    """What EM finds, or a random walk where there is no y."""
+    if y is None:
+        walk = jnp.eye(width, width + controls.shape[1]), jnp.zeros(width), jnp.full(width, NOISE)
+        return LinearSystem(*walk, jnp.eye(outputs, width), jnp.zeros(outputs), jnp.full(outputs, NOISE))
+    # the states that others begin at are no sites here
+    with block():
+        states = Begin("outputs", y, controls, where, (width, outputs), True, identity, initial).states
+    settings: dict[str, Any] = {"iterations": iterations, "initial": initial, "fixed_emission": identity}
+    return linear_dynamics(y.astype(float), controls, states, where, **settings).system
+
+
+def _check(
+    emission: str, width: int, outputs: int, initial: tuple[float, float], num_sequences: int, iterations: int
+) -> None:
+    if emission not in EMISSIONS:
+        raise ValueError(f"emission: found {emission!r}, expected one of {', '.join(EMISSIONS)}")
+    if emission == "identity" and width < outputs:
+        raise ValueError(
+            f"latent: found {width}, expected at least {outputs}, the dimensions that an identity emission observes; "
+            "take emission='linear'"
+        )
+    if len(initial) != 2 or not initial[1] > 0.0:
+        raise ValueError(f"initial: found {initial}, expected a mean and a positive variance of x_0")
+    for name, value in (("num_sequences", num_sequences), ("iterations", iterations)):
+        if value < 1:
+            raise ValueError(f"{name}: found {value}, expected at least 1")
