@@ -4,6 +4,7 @@ from ppl_dgp.models.classification import deep_gp_classification, sparse_gp_clas
 from ppl_dgp.models.conditioned_gplvm import conditioned_gplvm, dynamical_gplvm
 from ppl_dgp.models.deep_gp import deep_gp
 from ppl_dgp.models.deep_gplvm import deep_gplvm, latent_input_gp
+from ppl_dgp.models.gp_narx import gp_narx
 from ppl_dgp.models.gp_regression import exact_gp_regression, sparse_gp_regression
 from ppl_dgp.models.gplvm import gplvm
 from ppl_dgp.models.gpssm import gpssm
@@ -20,6 +21,7 @@ __all__ = [
     "deep_heteroscedastic_gp",
     "dynamical_gplvm",
     "exact_gp_regression",
+    "gp_narx",
     "gplvm",
     "gpssm",
     "latent_input_gp",

@@ -52,6 +52,7 @@ _HOMES = {
         "deep_heteroscedastic_gp",
         "dynamical_gplvm",
         "exact_gp_regression",
+        "gp_narx",
         "gplvm",
         "gpssm",
         "latent_input_gp",
@@ -62,6 +63,7 @@ _HOMES = {
         "sparse_gp_regression",
         "sparse_heteroscedastic_gp",
     ),
+    "ppl_dgp.narx": ("lagged", "simulate_narx"),
     "ppl_dgp.objectives": (
         "ApproximatePowerEP",
         "BlackBoxAlpha",
