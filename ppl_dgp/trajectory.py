@@ -116,6 +116,15 @@ class Trajectory(dist.Distribution):
         """x_t after each step, (T, Q), of a path or of its moments."""
         return jax.tree.map(lambda leaf: leaf[self.layout.after], path)
 
+    def in_lanes(self, rows: Any) -> Any:
+        """What is known of each step, a pytree, as a scan takes it, windows side by side: from (T, …) to (L, W, …)."""
+        lanes = 1 if self.whole is None else self.layout.num_sequences
+        return jax.tree.map(lambda leaf: jnp.moveaxis(leaf.reshape(lanes, -1, *leaf.shape[1:]), 1, 0), rows)
+
+    def out_of_lanes(self, steps: Any) -> Any:
+        """What a scan returns, back to rows."""
+        return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1).reshape(-1, *leaf.shape[2:]), steps)
+
     def log_prob(self, value: Float[Array, "slots Q"]) -> Float[Array, ""]:
         """log p(path | u), no pass over t; of a window without the state before it."""
         started = self.prior.log_prob(value[self.layout.initial])
@@ -173,17 +182,17 @@ def along(
     key_initial, key_steps = jax.random.split(key)
     begin = initial.sample(key_initial)
     where = trajectory.layout
-    keys = jax.random.split(key_steps, where.first.shape[0])
+    own = trajectory.in_lanes((params, trajectory.controls, where.first, begin[where.sequence]))
+    keys = jax.random.split(key_steps, own[2].shape[0])
 
     def step(state: Array, turn: Any) -> tuple[Array, Array]:
-        key, own, control, first, started = turn
-        state = jnp.where(first, started, state)
-        own = jax.tree.map(lambda leaf: leaf[None], own)
-        state = conditional(trajectory.at(state[None], control[None]), own).sample(key)[0]
+        key, (params, controls, first, started) = turn
+        state = jnp.where(first[:, None], started, state)
+        state = conditional(trajectory.at(state, controls), params).sample(key)
         return state, state
 
-    turns = keys, params, trajectory.controls, where.first, begin[where.sequence]
-    return where.path(begin, jax.lax.scan(step, begin[0], turns)[1])
+    states = jax.lax.scan(step, own[3][0], (keys, own))[1]
+    return where.path(begin, trajectory.out_of_lanes(states))
 
 
 def trajectory_of(distribution: dist.Distribution) -> Trajectory | None:

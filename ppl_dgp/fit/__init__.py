@@ -5,6 +5,7 @@ from ppl_dgp.fit.jitter import JitterWarning
 from ppl_dgp.fit.natural import natural_adam
 from ppl_dgp.fit.power_ep import SiteWarning, fit_power_ep
 from ppl_dgp.fit.result import Fit, FitError, Interrupted
+from ppl_dgp.fit.series import fit_series
 from ppl_dgp.fit.stochastic import fit_svi
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "SiteWarning",
     "fit_lbfgs",
     "fit_power_ep",
+    "fit_series",
     "fit_svi",
     "natural_adam",
 ]

@@ -20,28 +20,35 @@ from numpyro.handlers import seed, substitute, trace
 
 from ppl_dgp.guides.conditional import CoupledConditional, TiedConditional
 from ppl_dgp.guides.guide import Guide
-from ppl_dgp.guides.hidden import Markov, MeanField, Params
+from ppl_dgp.guides.hidden import HiddenRule, Markov, MeanField, Params
 from ppl_dgp.guides.trajectory import TrajectoryConditional
 
 #: c_t at most: M_t has no meaning where f says all
 MOST_GAIN = 0.95
 
 
-def following_start(chain: Guide, coupled: Guide, params: Params, *args: Any, **kwargs: Any) -> Params:
-    """Parameters of ``coupled``, a guide with ``Conditional()`` or its tied form, for ``fit_svi(start=…)``.
+def follows(rule: HiddenRule) -> bool:
+    """Whether a rule draws a trajectory through f, and can begin where a chain has ended."""
+    return isinstance(rule, CoupledConditional | TiedConditional) or rule.from_model
+
+
+def following_start(chain: Guide, following: Guide, params: Params, *args: Any, **kwargs: Any) -> Params:
+    """Parameters of ``following``, a guide with ``Conditional()``, its tied form or ``DoublyStochastic()``.
+
+    They are for ``fit_svi(start=…)``. Where a model trains on windows, their first states begin as the chain has them.
 
     :param chain: the guide that was fitted, with ``Markov()`` or ``MeanField()`` and deviations of each dimension.
-    :param coupled: a guide of the same model with the same rule for u.
+    :param following: a guide of the same model with the same rule for u.
     :param params: constrained parameters of model and chain, as ``Fit.params``; not changed.
     :param args: what the guides are called with, ``x, y``.
     :raises ValueError: if the guides are none of these, or of different models, or the model has no trajectory.
     """
-    low, high = chain.hidden, coupled.hidden
-    fits = isinstance(low, Markov | MeanField) and not low.full and chain.model is coupled.model
-    if not fits or not isinstance(high, CoupledConditional | TiedConditional) or chain.inducing != coupled.inducing:
+    low, high = chain.hidden, following.hidden
+    fits = isinstance(low, Markov | MeanField) and not low.full and chain.model is following.model
+    if not fits or not follows(high) or chain.inducing != following.inducing:
         raise ValueError(
-            f"chain: found {low!r} beside {high!r}, expected Markov() or MeanField() beside Conditional() on one model "
-            "and one rule for u; use nested_start for others"
+            f"chain: found {low!r} beside {high!r}, expected Markov() or MeanField() beside Conditional() or "
+            "DoublyStochastic() on one model and one rule for u; use nested_start for others"
         )
     sites = trace(substitute(seed(chain, jax.random.PRNGKey(0)), params)).get_trace(*args, **kwargs)
     found = dict(params)
@@ -54,14 +61,24 @@ def following_start(chain: Guide, coupled: Guide, params: Params, *args: Any, **
         raise ValueError("chain: found no trajectory in its model, expected a state space model such as gpssm")
     for name, q in trajectories.items():
         trajectory = q.trajectory
-        means = q.moments("moments").mean
+        moments = q.moments("moments")
+        means = moments.mean
+        if trajectory.windows is not None:
+            before = trajectory.layout.after[trajectory.windows.all_first_rows] - 1
+            found[f"{name}_0_loc"] = means[before]
+            found[f"{name}_0_scale"] = jnp.sqrt(moments.variance)[before]
+        scale = found.pop(f"{name}_scale")
+        for other in ("loc", "slope"):
+            found.pop(f"{name}_{other}", None)
+        if high.from_model:
+            continue
         # f at the mean of q(u)
         function = replace(trajectory.function, u=params[f"{trajectory.function.name}/u_loc"])
         towards = _through(trajectory, function).steps(means).marginal.mean
-        gain = jnp.minimum(jnp.square(params[f"{name}_scale"]), MOST_GAIN)
+        gain = jnp.minimum(jnp.square(scale), MOST_GAIN)
         found[f"{name}_pull"] = (1.0 - gain) / jnp.sqrt(trajectory.noise)
         found[f"{name}_loc"] = (trajectory.states(means) - gain * towards) / (1.0 - gain)
-        found.pop(f"{name}_slope", None)
+        found[f"{name}_scale"] = scale
     return found
 
 

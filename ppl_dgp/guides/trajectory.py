@@ -136,16 +136,17 @@ class TrajectoryConditional(dist.Distribution):
             begun = Gaussian(begun.mean, _tril(begun))
 
         def step(state: Gaussian, turn: Any) -> tuple[Gaussian, Gaussian]:
-            control, first, started = turn
-            state = jax.tree.map(lambda new, old: jnp.where(first, new, old), started, state)
-            before = jax.tree.map(lambda leaf: leaf[None], replace(state, linearise=linearise))
-            found = self.rule.moments(self.params, self.trajectory.at(before, control[None]), propagation)
-            state = Gaussian(found.mean[0], found.scale[0])
+            controls, first, started = turn
+            choose = lambda new, old: jnp.where(jnp.expand_dims(first, range(1, new.ndim)), new, old)  # noqa: E731
+            before = replace(jax.tree.map(choose, started, state), linearise=linearise)
+            found = self.rule.moments(self.params, self.trajectory.at(before, controls), propagation)
+            state = Gaussian(found.mean, found.scale)
             return state, state
 
         started = jax.tree.map(lambda leaf: leaf[where.sequence], begun)
-        first = jax.tree.map(lambda leaf: leaf[0], begun)
-        states = jax.lax.scan(step, first, (self.trajectory.controls, where.first, started))[1]
+        turns = self.trajectory.in_lanes((self.trajectory.controls, where.first, started))
+        first = jax.tree.map(lambda leaf: leaf[0], turns[2])
+        states = self.trajectory.out_of_lanes(jax.lax.scan(step, first, turns)[1])
         return Gaussian(where.path(begun.mean, states.mean), where.path(begun.scale, states.scale))
 
     def chain(self) -> LinearGaussianChain:

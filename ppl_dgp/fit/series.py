@@ -1,0 +1,67 @@
+"""Training on series: a guide that follows f begins where a chain that does not has ended (design, section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Shaped
+from numpyro.infer import ELBO
+
+from ppl_dgp.fit.result import Fit, checked_data
+from ppl_dgp.fit.stochastic import fit_svi
+from ppl_dgp.guides import Amortised, Guide, Markov, MeanField
+from ppl_dgp.guides.following import following_start, follows
+from ppl_dgp.objectives import PowerEP
+
+#: what a chain is trained with: the bound in closed form
+CLOSED = PowerEP(0.0, propagation="moments")
+
+
+def fit_series(
+    key: Shaped[Array, "..."],
+    model: Callable[..., Any],
+    guide: Guide,
+    objective: ELBO,
+    x: ArrayLike | None,
+    y: ArrayLike,
+    *,
+    steps: int,
+    warm_steps: int | None = None,
+    warm_objective: ELBO = CLOSED,
+    **settings: Any,
+) -> Fit:
+    """As :func:`ppl_dgp.fit.fit_svi`, with a warm start for guides that draw the trajectory through f.
+
+    From their own start ``Conditional()`` and ``DoublyStochastic()`` are a walk through the dark, which ends below what
+    ``Markov()`` finds. So half of the steps train ``Markov()``; the rest goes on from its parameters, of a coupled rule
+    from :func:`ppl_dgp.guides.following.following_start`. Other guides are trained as they are.
+
+    :param steps: of both parts together.
+    :param warm_steps: those of the first; half of them if not given.
+    :param warm_objective: of the first; the bound in closed form, which needs Gaussian noise and a kernel with closed
+        expectations; take ``PowerEP(0.0)`` for others.
+    :param settings: of :func:`ppl_dgp.fit.fit_svi`, for both parts; a checkpoint is of the second.
+    :returns: the fit of the second part, the losses of both behind each other, of different objectives.
+    :raises ValueError: as :func:`ppl_dgp.fit.fit_svi`; or for ``warm_steps`` outside 0 … ``steps``.
+    """
+    begin = steps // 2 if warm_steps is None else warm_steps
+    if not 0 <= begin <= steps:
+        raise ValueError(f"warm_steps: found {warm_steps}, expected from 0 to steps, {steps}")
+    if begin == 0 or not follows(guide.hidden) or "start" in settings:
+        return fit_svi(key, model, guide, objective, x, y, steps=steps, **settings)
+    latent = MeanField() if isinstance(guide.latent_rule, Amortised) else guide.latent_rule
+    chain = Guide(model, hidden=Markov(), inducing=guide.inducing, latent=latent)
+    once = {name: value for name, value in settings.items() if name not in ("checkpoint", "checkpoint_every", "resume")}
+    first = fit_svi(key, model, chain, warm_objective, x, y, steps=begin, **once)
+    start = following_start(chain, guide, first.params, *checked_data(x, y, model))
+    second = fit_svi(key, model, guide, objective, x, y, steps=steps - begin, start=start, **settings)
+    return replace(
+        second,
+        losses=np.concatenate([first.losses, second.losses], axis=-1),
+        seconds=first.seconds + second.seconds,
+        compile_seconds=first.compile_seconds + second.compile_seconds,
+    )

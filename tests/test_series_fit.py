@@ -1,0 +1,47 @@
+"""A guide that follows f begins where the chain before it ended, and ends above it."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_gpssm import CONTROLS, KEY, Y, prepared
+
+from ppl_dgp.fit import fit_series
+from ppl_dgp.fit.series import CLOSED
+from ppl_dgp.guides import Conditional, DoublyStochastic, Guide, Markov, MeanField
+from ppl_dgp.models import gpssm
+from ppl_dgp.objectives import PowerEP
+
+
+@pytest.mark.parametrize("rule", [Conditional(), DoublyStochastic()], ids=["coupled", "model"])
+def test_second_part_begins_at_the_chain(rule):
+    """With a rate of 0 its parameters are the chain's; a window's first state is smoothed by the chain."""
+    model = gpssm(1, num_inducing=3, window=3)
+    settings = {"steps": 6, "warm_steps": 3, "batch_size": 3}
+    fit = fit_series(KEY, model, Guide(model, hidden=rule), PowerEP(0.0), CONTROLS, Y, learning_rate=1e-9, **settings)
+    assert fit.losses.shape == (1, 6) and np.isfinite(fit.losses).all()
+    assert fit.params["x_0_loc"].shape == (2, 1)
+    # the third state, as the data have it
+    assert float(fit.params["x_0_loc"][1, 0]) == pytest.approx(float(Y[2, 0]), abs=1e-5)
+    assert ("x_pull" in fit.params) == (rule == Conditional())
+
+
+def test_chains_are_trained_as_they_are():
+    _, guide, _ = prepared(MeanField())
+    with pytest.raises(ValueError, match="warm_steps"):
+        fit_series(KEY, guide.model, guide, CLOSED, None, Y, steps=2, warm_steps=3)
+
+
+@pytest.mark.slow
+def test_coupled_ends_above_the_chain_it_began_at():
+    """On a sine of states; both bounds averaged over the last hundred steps."""
+    rng = np.random.default_rng(0)
+    x = [0.0]
+    for _ in range(60):
+        x.append(2.0 * np.sin(1.3 * x[-1]) + 0.5 + 0.1 * rng.normal())
+    y = jnp.asarray(np.array(x[1:])[:, None] + 0.3 * rng.normal(size=(60, 1)))
+    model = gpssm(1, num_inducing=12, emission="identity")
+    bounds = {}
+    for rule, objective in ((Markov(), CLOSED), (Conditional(), PowerEP(0.0))):
+        fit = fit_series(KEY, model, Guide(model, hidden=rule), objective, None, y, steps=1500, learning_rate=0.02)
+        bounds[type(rule).__name__] = -fit.losses[0, -100:].mean()
+    assert bounds["CoupledConditional"] > bounds["Markov"]
