@@ -1,58 +1,63 @@
 r"""What is said of a state space model's trajectory: smoothed within the data, forecast beyond them, simulated anew.
 
-A forecast goes on from the last state of each draw of q. Under it u is one draw, and of what u leaves open f is by
+A forecast goes on from what q says of the last state. Each path has one draw of u, and of what u leaves open f is by
 default one function along the path, drawn as the path meets it,
 
 .. math::
     f(x_{t}) \mid f(x_{1}) \dots f(x_{t-1}), u
 
 (exact, O(H³) for H steps: a state that returns finds the same f), or drawn anew at each step, independently given u, as
-the models of Doerr et al. (2018) and Ialongo et al. (2019) have it. Shapes: T steps of S sequences, Q state dimensions,
-C controls (K of
-them where x also numbers the sequences), P outputs, H steps ahead, D draws.
+the models of Doerr et al. (2018) and Ialongo et al. (2019) have it. Or no path is drawn, and the moments of a Gaussian
+go on from step to step with u integrated out under q(u) at each, as if the steps shared no function (Bui 2017, 3.92).
+Shapes: T steps of S sequences, Q state dimensions, C controls (K of them where x also numbers the sequences), P
+outputs, H steps ahead, D draws.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import log, pi
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
-from numpyro.handlers import replay, seed, substitute, trace
 
-from ppl_dgp.gp import Emission, emission_of
-from ppl_dgp.guides.trajectory import TrajectoryConditional
-from ppl_dgp.onward import onward
-from ppl_dgp.trajectory import Trajectory
+from ppl_dgp.drawn import Drawn, Parameters, Program, check_number, columns_of, draw, series
+from ppl_dgp.gaussian import Gaussian
+from ppl_dgp.gp import Emission, SparseGP
+from ppl_dgp.likelihoods import Gaussian as GaussianNoise
+from ppl_dgp.linalg import cholesky
+from ppl_dgp.onward import onward, onward_moments, output_covariance
 
-Parameters = dict[str, Array]
-FUNCTIONS = ("path", "independent")
+FUNCTIONS = ("path", "independent", "moments", "linearised")
 
 
 @dataclass(frozen=True)
 class Smoothed:
     """q of the states given all data, in units of the state: the slots of a sequence's x_0, x_1 … one after the other.
 
-    ``mean`` and ``deviation`` (T + S, Q), of the draws; ``paths`` (D, T + S, Q).
+    ``mean`` and ``deviation`` (T + S, Q), of the draws; ``paths`` (D, T + S, Q); ``initial`` (S,), the slots of x_0.
     """
 
     mean: np.ndarray
     deviation: np.ndarray
     paths: np.ndarray
+    initial: np.ndarray
 
 
 @dataclass(frozen=True)
 class Forecast:
     """What is known of the next H steps.
 
-    ``states`` (D, H, Q) and ``samples`` (D, H, P) of y belong together draw by draw; ``mean`` and ``variance`` (H, P)
-    of y; ``log_density`` (H,), the log of the mean over draws of p(y_h | draw), where y was given.
+    ``states`` (D, H, Q) and ``samples`` (D, H, P) of y belong together draw by draw, and where they were drawn along
+    paths the H steps of a draw do as well; ``mean`` and ``variance`` (H, P) of y; ``log_density`` (H,), the log of the
+    mean over draws of p(y_h | draw), or of the Gaussian of the moments, where y was given.
     """
 
     mean: np.ndarray
@@ -64,8 +69,8 @@ class Forecast:
 
 def smooth(
     key: Array,
-    model: Callable[..., Any],
-    guide: Callable[..., Any],
+    model: Program,
+    guide: Program,
     params: Parameters,
     x: Float[Array, "T C"] | None,
     y: Array,
@@ -81,113 +86,128 @@ def smooth(
     :param y: as trained on.
     :raises ValueError: if the model has no trajectory.
     """
-    x, y = _data(x, y)
-    _check_number("num_samples", num_samples)
-    paths = np.asarray(_smoother(model, guide, num_samples)(key, params, x, y))
-    return Smoothed(paths.mean(0), paths.std(0), paths)
+    check_number("num_samples", num_samples)
+    paths, initial = map(np.asarray, _smoother(model, guide, num_samples)(key, params, *series(x, y)))
+    return Smoothed(paths.mean(0), paths.std(0), paths, initial)
 
 
 def forecast(
     key: Array,
-    model: Callable[..., Any],
-    guide: Callable[..., Any],
+    model: Program,
+    guide: Program,
     params: Parameters,
     x: Float[Array, "T C"] | None,
     y: Array,
     controls: Float[Array, "H K"] | int,
     *,
     y_future: Array | None = None,
-    sequence: int = -1,
+    sequence: int | None = -1,
     function: str = "path",
     num_samples: int = 200,
 ) -> Forecast:
-    """The steps after the last of a sequence, q's draws of its end going on under ``controls``.
+    """The steps after the last of a sequence, from what q says of its end, under ``controls``.
 
     :param x: as trained on, with the numbers of sequences where there are several; None for no controls.
     :param y: as trained on.
     :param controls: those of the H steps ahead, or H where the model has none.
     :param y_future: what came, (H, P), NaN where it is not known; its log density at each step is then returned.
-    :param sequence: which one, the last by default.
-    :param function: "path", one draw of f held along each path, or "independent", drawn anew at each step given u.
-    :raises ValueError: if the model has no trajectory, for controls that do not fit it, or another ``function``.
+    :param sequence: which one, the last by default; None for a new one, from p(x_0).
+    :param function: "path", one draw of f held along each path; "independent", drawn anew at each step given u;
+        "moments", the mean and covariance of each step's f(x) matched and carried on as a Gaussian, in 64 bits;
+        "linearised", f linearised at each mean instead, which is often too narrow. Of the last two ``mean``,
+        ``variance`` and ``log_density`` are those of the moments, and ``states`` are drawn from each step's Gaussian,
+        the steps independent. They begin at the moments of q's last state, those of the draws where q follows f.
+    :raises ValueError: if the model has no trajectory or not that sequence, for controls or y that do not fit it, or
+        another ``function``; for moments also in 32 bits, where q(u) links outputs or layers, or where the guide draws
+        anything besides u and the states.
     """
-    x, y = _data(x, y)
-    return _ahead(key, model, guide, params, (x, y), controls, y_future, function, num_samples, sequence)
+    if function not in FUNCTIONS:
+        raise ValueError(f"function: found {function!r}, expected one of {', '.join(FUNCTIONS)}")
+    if function == "moments" and jnp.result_type(float) == jnp.float32:
+        raise ValueError(
+            "function: found 'moments' in 32 bits, expected 64, for it loses all digits of a small variance; call "
+            "numpyro.enable_x64() first, or take 'linearised'"
+        )
+    check_number("num_samples", num_samples)
+    data = series(x, y)
+    given = jnp.zeros((controls, 0)) if isinstance(controls, int) else jnp.asarray(controls, float)
+    future = None if y_future is None else columns_of("y_future", y_future, given.shape[0], data[1].shape[1])
+    make = _along_paths if function in ("path", "independent") else _by_moments
+    found = make(model, guide, num_samples, function, sequence)(key, params, *data, given, future)
+    return Forecast(**{name: np.asarray(value) for name, value in found.items()})
 
 
 def simulate(
-    key: Array,
-    model: Callable[..., Any],
-    guide: Callable[..., Any],
+    key: Array, model: Program, guide: Program, params: Parameters, x: Array | None, y: Array,
+    controls: Array | int, **settings: Any,
+) -> Forecast:  # fmt: skip
+    """Free simulation of a new sequence from p(x_0): :func:`forecast`, with its settings but ``sequence``."""
+    return forecast(key, model, guide, params, x, y, controls, sequence=None, **settings)
+
+
+def transition_function(
+    model: Program, guide: Program, params: Parameters, x: Float[Array, "T C"] | None, y: Array
+) -> SparseGP:
+    """The transition's f, of Q + C inputs, which carries the moments of q(u): ``f(inputs)`` is its marginal.
+
+    For arguments see :func:`smooth`.
+
+    :raises ValueError: if the model has no trajectory, where q(u) links outputs, or where the guide draws anything
+        besides u and the states.
+    """
+    drawn = draw(jax.random.PRNGKey(0), model, guide, params, *series(x, y))
+    return drawn.integrated(drawn.trajectory.function)
+
+
+def transition_moments(
+    model: Program,
+    guide: Program,
     params: Parameters,
     x: Float[Array, "T C"] | None,
     y: Array,
-    controls: Float[Array, "H K"] | int,
-    *,
-    y_future: Array | None = None,
-    function: str = "path",
-    num_samples: int = 200,
-) -> Forecast:
-    """Free simulation of a new sequence from p(x_0); for arguments and errors see :func:`forecast`."""
-    x, y = _data(x, y)
-    return _ahead(key, model, guide, params, (x, y), controls, y_future, function, num_samples, None)
+    at: Float[Array, "B Q"],
+    controls: Float[Array, "#B K"] | None = None,
+) -> tuple[Float[Array, "B Q"], Float[Array, "B Q"]]:
+    """Mean and variance of f at states, u integrated out under q(u); without the noise that a step adds.
 
+    For the other arguments and errors see :func:`transition_function`.
 
-def _ahead(
-    key: Array,
-    model: Callable[..., Any],
-    guide: Callable[..., Any],
-    params: Parameters,
-    data: tuple[Array, Array],
-    controls: Array | int,
-    y_future: Array | None,
-    function: str,
-    num_samples: int,
-    sequence: int | None,
-) -> Forecast:
-    if function not in FUNCTIONS:
-        raise ValueError(f"function: found {function!r}, expected one of {', '.join(FUNCTIONS)}")
-    _check_number("num_samples", num_samples)
-    given = jnp.zeros((controls, 0)) if isinstance(controls, int) else jnp.asarray(controls, float)
-    future = None if y_future is None else jnp.asarray(y_future).reshape(given.shape[0], -1)
-    program = _forecaster(model, guide, num_samples, function, sequence)
-    found = {name: np.asarray(value) for name, value in program(key, params, *data, given, future).items()}
-    mean, variance = found["mean"].mean(0), found["variance"].mean(0) + found["mean"].var(0)
-    return Forecast(mean, variance, found["states"], found["samples"], found.get("log_density"))
+    :param at: states, in their units.
+    :param controls: one row for each state, or one for all; None where the model has none.
+    :raises ValueError: also if states and controls are not the inputs of f.
+    """
+    given = jnp.zeros((1, 0)) if controls is None else controls
+    beside = jnp.broadcast_to(given, (at.shape[0], given.shape[1]))
+    marginal = transition_function(model, guide, params, x, y)(jnp.concatenate([at, beside], 1))
+    return marginal.mean, marginal.variance
 
 
 @lru_cache(maxsize=32)
-def _smoother(model: Callable[..., Any], guide: Callable[..., Any], num_samples: int) -> Callable[..., Array]:
-    def program(key: Array, params: Parameters, x: Array, y: Array) -> Float[Array, "D slots Q"]:
-        def one(key: Array) -> Array:
-            return _drawn(key, model, guide, params, x, y)[1]
+def _smoother(model: Program, guide: Program, num_samples: int) -> Program:
+    def program(key: Array, params: Parameters, x: Array, y: Array) -> tuple[Array, Array]:
+        def one(key: Array) -> tuple[Array, Array]:
+            drawn = draw(key, model, guide, params, x, y)
+            return drawn.path, drawn.trajectory.layout.initial
 
-        return jax.lax.map(one, jax.random.split(key, num_samples))
+        paths, initial = jax.lax.map(one, jax.random.split(key, num_samples))
+        return paths, initial[0]
 
     return jax.jit(program)
 
 
 @lru_cache(maxsize=32)
-def _forecaster(
-    model: Callable[..., Any], guide: Callable[..., Any], num_samples: int, function: str, sequence: int | None
-) -> Callable[..., dict[str, Array]]:
+def _along_paths(model: Program, guide: Program, num_samples: int, function: str, sequence: int | None) -> Program:
     def program(
         key: Array, params: Parameters, x: Array, y: Array, controls: Array, future: Array | None
     ) -> dict[str, Array]:
         def one(key: Array) -> dict[str, Array]:
             key_q, key_state, key_path, key_y = jax.random.split(key, 4)
-            trajectory, path, emission = _drawn(key_q, model, guide, params, x, y)
-            if trajectory.controls.shape[1] != controls.shape[1]:
-                raise ValueError(
-                    f"controls: found {controls.shape[1]} columns, expected {trajectory.controls.shape[1]}, one for "
-                    "each control that the model was trained with"
-                )
-            if sequence is None:
-                state = trajectory.prior.sample(key_state)[0]
-            else:
-                ends = jnp.append(trajectory.layout.initial[1:], path.shape[0]) - 1
-                state = path[ends[sequence]]
-            states = onward(key_path, trajectory, state, controls, held=function == "path")
+            drawn = draw(key_q, model, guide, params, x, y)
+            drawn.check_controls(controls)
+            first = drawn.trajectory.prior.sample(key_state)[0]
+            begin = first if sequence is None else drawn.path[drawn.last(sequence)]
+            states = onward(key_path, drawn.trajectory, begin, controls, held=function == "path")
+            emission = drawn.emission
             ahead = Emission(emission.marginal.function(states), emission.likelihood, partly=future is not None)
             found = {"states": states, "samples": ahead.sample(key_y), "mean": ahead.mean, "variance": ahead.variance}
             if future is not None:
@@ -195,38 +215,74 @@ def _forecaster(
             return found
 
         draws = jax.lax.map(one, jax.random.split(key, num_samples))
+        # law of total variance over the mixture
+        variance = draws["variance"].mean(0) + draws["mean"].var(0)
+        found = draws | {"mean": draws["mean"].mean(0), "variance": variance}
         if future is not None:
-            draws["log_density"] = logsumexp(draws["log_density"], axis=0) - jnp.log(float(num_samples))
-        return draws
+            found["log_density"] = logsumexp(draws["log_density"], axis=0) - log(num_samples)
+        return found
 
     return jax.jit(program)
 
 
-def _drawn(
-    key: Array, model: Callable[..., Any], guide: Callable[..., Any], params: Parameters, x: Array, y: Array
-) -> tuple[Trajectory, Float[Array, "slots Q"], Emission]:
-    """One draw of q: the trajectory with its u, the path, and the emission."""
-    key_guide, key_model = jax.random.split(key)
-    drawn = trace(substitute(seed(guide, key_guide), params)).get_trace(x, y)
-    sites = trace(substitute(seed(replay(model, drawn), key_model), params)).get_trace(x, y)
-    samples = [site for site in drawn.values() if site["type"] == "sample"]
-    found = [(site["fn"], site["value"]) for site in samples if isinstance(site["fn"], TrajectoryConditional)]
-    emission = emission_of(sites["y"]["fn"]) if "y" in sites else None
-    if len(found) != 1 or emission is None:
+@lru_cache(maxsize=32)
+def _by_moments(model: Program, guide: Program, num_samples: int, function: str, sequence: int | None) -> Program:
+    def program(
+        key: Array, params: Parameters, x: Array, y: Array, controls: Array, future: Array | None
+    ) -> dict[str, Array]:
+        key_q, key_last, key_states, key_y = jax.random.split(key, 4)
+        drawn = draw(key_q, model, guide, params, x, y)
+        drawn.check_controls(controls)
+
+        def paths() -> Float[Array, "D slots Q"]:
+            one = lambda key: draw(key, model, guide, params, x, y).path  # noqa: E731
+            return jax.lax.map(one, jax.random.split(key_last, num_samples))
+
+        begin = _begin(drawn, sequence, paths)
+        begin = replace(begin, linearise=function == "linearised")
+        f = drawn.integrated(drawn.trajectory.function)
+        states = onward_moments(f, drawn.trajectory.noise, begin, controls)
+
+        g, likelihood = drawn.integrated(drawn.emission.marginal.function), drawn.emission.likelihood
+        ahead = Emission(g(states), likelihood, partly=True)
+        draws = jax.vmap(states.draw)(jax.random.split(key_states, num_samples))
+        sample = lambda key, at: Emission(g(at), likelihood).sample(key)  # noqa: E731
+        samples = jax.vmap(sample)(jax.random.split(key_y, num_samples), draws)
+        found = {"mean": ahead.mean, "variance": ahead.variance, "states": draws, "samples": samples}
+        if future is not None and isinstance(likelihood, GaussianNoise):
+            noise = jnp.broadcast_to(likelihood.variance, ahead.mean.shape)
+            covariance = output_covariance(g, states) + jax.vmap(jnp.diag)(noise)
+            found["log_density"] = _gaussian_log_density(future, ahead.mean, covariance)
+        elif future is not None:
+            found["log_density"] = ahead.log_prob(future)
+        return found
+
+    return jax.jit(program)
+
+
+def _begin(drawn: Drawn, sequence: int | None, paths: Callable[[], Float[Array, "D slots Q"]]) -> Gaussian:
+    """Moments (1, Q) of the state that moments go on from: in closed form, or those of draws where q follows f."""
+    if sequence is None:
+        return jax.tree.map(lambda leaf: leaf[:1], drawn.trajectory.initial)
+    if not (drawn.q.rule.from_model or drawn.q.rule.conditions_on_u):
+        return jax.tree.map(lambda leaf: leaf[drawn.last(sequence)][None], drawn.q.moments("moments"))
+    ends = paths()[:, drawn.last(sequence)]
+    if ends.shape[0] <= ends.shape[1]:
         raise ValueError(
-            f"model: found {len(found)} trajectories, expected one, and y from it; take a state space model, "
-            "such as gpssm"
+            f"num_samples: found {ends.shape[0]}, expected more than the {ends.shape[1]} dimensions of the state, "
+            "whose covariance is that of the draws"
         )
-    q, path = found[0]
-    return q.trajectory, path, emission
+    covariance = jnp.atleast_2d(jnp.cov(ends, rowvar=False))
+    return Gaussian(ends.mean(0)[None], cholesky(covariance[None], 0.0)[0])
 
 
-def _data(x: Array | None, y: Array) -> tuple[Array, Array]:
-    rows = jnp.asarray(y)
-    rows = rows[:, None] if rows.ndim == 1 else rows
-    return jnp.zeros((rows.shape[0], 0)) if x is None else jnp.asarray(x, float), rows
-
-
-def _check_number(name: str, value: int) -> None:
-    if value < 1:
-        raise ValueError(f"{name}: found {value}, expected at least 1")
+def _gaussian_log_density(
+    y: Float[Array, "H P"], mean: Float[Array, "H P"], covariance: Float[Array, "H P P"]
+) -> Float[Array, " H"]:
+    """log N(y; mean, covariance) of the entries that are there."""
+    there = ~jnp.isnan(y)
+    # what is missing has an independent unit variance and lies at its mean
+    matrix = jnp.where(there[:, :, None] & there[:, None, :], covariance, jnp.eye(y.shape[1], dtype=y.dtype))
+    residual = jnp.where(there, y - mean, 0.0)
+    whole = dist.MultivariateNormal(0.0, covariance_matrix=matrix).log_prob(residual)
+    return whole + 0.5 * log(2.0 * pi) * (~there).sum(-1)

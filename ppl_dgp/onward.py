@@ -1,11 +1,12 @@
 """A trajectory goes on from a state: f is one function along the path, drawn place by place, or anew at each step.
 
-Shapes: H steps, D = Q + C inputs of f, P = Q outputs, M inducing points.
+Or it goes on from a state's moments, a Gaussian carried from step to step. Shapes: H steps, D = Q + C inputs of f,
+P = Q outputs, M inducing points.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -14,8 +15,11 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 from numpyro.handlers import block
 
+from ppl_dgp.gaussian import Gaussian
 from ppl_dgp.gp import SparseGP
-from ppl_dgp.trajectory import Trajectory
+from ppl_dgp.linalg import cholesky
+from ppl_dgp.propagation import linearised, matched_covariance
+from ppl_dgp.trajectory import Trajectory, followed
 
 #: of f's variance where a path returns to where it was, relative to the prior's
 SMALLEST_VARIANCE = 1e-8
@@ -48,6 +52,42 @@ def onward(
         return (state, memory), state
 
     return jax.lax.scan(step, (state, memory), (controls, noise))[1]
+
+
+def onward_moments(
+    function: SparseGP, noise: Float[Array, " Q"], begin: Gaussian, controls: Float[Array, "H C"]
+) -> Gaussian:
+    """Moments of the states of H steps, (H, Q) with Cholesky factors, from those of one, (1, Q).
+
+    f, and u where the function carries its moments, is integrated out at each step as if the steps shared no function:
+    the moments of f(x) + ε, or of f linearised at the mean where ``begin`` asks for it (Bui 2017, 3.66–3.73 and 3.92).
+
+    :param noise: Q's diagonal.
+    """
+    root = begin.scale if not begin.diagonal else jax.vmap(jnp.diag)(begin.scale)
+
+    def step(state: Gaussian, control: Array) -> tuple[Gaussian, tuple[Array, Array]]:
+        inputs = followed(state, control[None])
+        assert isinstance(inputs, Gaussian)
+        with block():
+            mean = function(inputs).mean
+        lower, _ = cholesky(output_covariance(function, inputs) + jnp.diag(noise), 0.0)
+        return replace(state, mean=mean, scale=lower), (mean[0], lower[0])
+
+    mean, scale = jax.lax.scan(step, replace(begin, scale=root), controls)[1]
+    return replace(begin, mean=mean, scale=scale)
+
+
+def output_covariance(function: SparseGP, inputs: Gaussian) -> Float[Array, "B P P"]:
+    """The covariance of a function's outputs at uncertain inputs, matched, or linearised if the inputs ask for it."""
+    # what has no inducing points is affine, and linearised as it is
+    if not inputs.linearise and function.inducing.shape[0] > 0:
+        return matched_covariance(function, inputs)
+    moments, jacobian = linearised(function, inputs)
+    # J V Jᵀ between outputs; the variances hold what f is uncertain of at the mean besides
+    between = jacobian @ inputs.covariance() @ jnp.swapaxes(jacobian, -1, -2)
+    own = jnp.eye(between.shape[-1], dtype=between.dtype)
+    return between * (1.0 - own) + (moments.residual + moments.beyond)[..., None] * own
 
 
 @jax.tree_util.register_dataclass
