@@ -29,7 +29,7 @@ from numpyro.distributions import constraints
 from ppl_dgp.gp import SparseGP, carry, data_plate, sparse_gp
 from ppl_dgp.kernels import RBF, Kernel
 from ppl_dgp.models.gplvm import checked_latent
-from ppl_dgp.models.latents import held_components, start_at
+from ppl_dgp.models.latents import start_at, where_latents_begin
 from ppl_dgp.models.observation import Observed, checked_columns, emission, observed_by
 from ppl_dgp.models.parts import Composed, as_columns, inducing_inputs, kernel_parameters
 
@@ -155,10 +155,7 @@ class _Settings:
         def model(x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None) -> Any:
             y = as_columns(x, y, self.num_outputs)
             given = observed_by(observed, y)
-            scores, lengthscale = jnp.zeros((x.shape[0], self.latent)), None
-            if y is not None:
-                found = held_components("x", y, self.latent, "pca", self.missing)
-                scores, lengthscale = found.scores(y, self.missing), found.lengthscales()
+            scores, lengthscale = where_latents_begin("x", x, y, self.latent, "pca", self.missing)
             g = prior(x)
             variance = numpyro.param(
                 "prior/noise", jnp.asarray(self.prior_noise), constraint=constraints.softplus_positive

@@ -19,15 +19,14 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpyro
-import numpyro.distributions as dist
 from jaxtyping import Array
 
 from ppl_dgp.gaussian import Gaussian, beside
-from ppl_dgp.gp import carry, data_plate
+from ppl_dgp.gp import data_plate
 from ppl_dgp.kernels import RBF, Kernel
 from ppl_dgp.models.deep_gp import checked_widths, layers
 from ppl_dgp.models.gplvm import checked_latent
-from ppl_dgp.models.latents import held_components, start_at
+from ppl_dgp.models.latents import standard_normal, start_at, where_latents_begin
 from ppl_dgp.models.observation import Observed, checked_columns, emission, observed_by
 from ppl_dgp.models.parts import Composed, as_columns
 
@@ -59,16 +58,12 @@ def deep_gplvm(
     def model(x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None) -> Any:
         y = as_columns(x, y, num_outputs)
         given = observed_by(observed, y)
-        scores, lengthscale = jnp.zeros((x.shape[0], latent)), None
-        if y is not None:
-            found = held_components("x", y, latent, start, missing)
-            scores, lengthscale = found.scores(y, missing), found.lengthscales()
+        scores, lengthscale = where_latents_begin("x", x, y, latent, start, missing)
         settings: dict[str, Any] = dict(kernel=kernel, num_inducing=num_inducing, inner_noise=inner_noise)
         functions = given.num_functions(num_outputs)
         through = layers(scores, widths, functions, lengthscale=lengthscale, jitter=jitter, **settings)
         with data_plate(size or x.shape[0], index):
-            prior = dist.Normal(0.0, 1.0).expand([latent]).to_event(1)
-            h = carry("x", numpyro.sample("x", prior, infer={"role": "hidden", "start": lambda: start_at(scores)}))
+            h = standard_normal("x", latent, lambda: start_at(scores))
             return numpyro.sample("y", emission(through(h), given, index, y is not None, missing), obs=y)
 
     return model
@@ -99,17 +94,13 @@ def latent_input_gp(
     def model(x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None) -> Any:
         y = as_columns(x, y, num_outputs)
         given = observed_by(observed, y)
-        scores = jnp.zeros((x.shape[0], latent))
-        if y is not None:
-            scores = held_components("z", y, latent, "pca").scores(y, False)
+        scores, _ = where_latents_begin("z", x, y, latent, "pca")
         settings: dict[str, Any] = dict(kernel=kernel, num_inducing=num_inducing, inner_noise=inner_noise)
         rows = jnp.column_stack([x, scores])
         through = layers(rows, widths, given.num_functions(num_outputs), jitter=jitter, **settings)
         with data_plate(size or x.shape[0], index):
-            prior = dist.Normal(0.0, 1.0).expand([latent]).to_event(1)
             # near its prior, but a little to the side that y is on: at 0 for all rows nothing would tell z apart
-            infer = {"role": "hidden", "start": lambda: Gaussian(0.1 * scores, jnp.ones_like(scores))}
-            z = carry("z", numpyro.sample("z", prior, infer=infer))
+            z = standard_normal("z", latent, lambda: Gaussian(0.1 * scores, jnp.ones_like(scores)))
             return numpyro.sample("y", emission(through(beside(x, z)), given, index, y is not None), obs=y)
 
     return model

@@ -18,14 +18,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpyro
-import numpyro.distributions as dist
 from jaxtyping import Array
 
-from ppl_dgp.gp import carry, data_plate, sparse_gp
+from ppl_dgp.gp import data_plate, sparse_gp
 from ppl_dgp.kernels import RBF, Kernel
-from ppl_dgp.models.latents import held_components, start_at
+from ppl_dgp.models.latents import standard_normal, start_at, where_latents_begin
 from ppl_dgp.models.observation import Observed, checked_columns, emission, observed_by
 from ppl_dgp.models.parts import Composed, as_columns, inducing_inputs, kernel_parameters
 
@@ -67,17 +65,12 @@ def gplvm(
     def model(x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None) -> Any:
         y = as_columns(x, y, num_outputs)
         given = observed_by(observed, y)
-        scores, lengthscale = jnp.zeros((x.shape[0], latent)), None
-        if y is not None:
-            found = held_components("x", y, latent, start, missing)
-            scores, lengthscale = found.scores(y, missing), found.lengthscales()
+        scores, lengthscale = where_latents_begin("x", x, y, latent, start, missing)
         inducing = inducing_inputs("gp", scores, num_inducing, train_inducing)
         k = kernel_parameters("gp", kernel, latent, lengthscale)
         f = sparse_gp("gp", k, inducing, given.num_functions(num_outputs), jitter=jitter)
         with data_plate(size or x.shape[0], index):
-            prior = dist.Normal(0.0, 1.0).expand([latent]).to_event(1)
-            infer = {"role": "hidden", "start": lambda: start_at(scores)}
-            h = carry("x", numpyro.sample("x", prior, infer=infer))
+            h = standard_normal("x", latent, lambda: start_at(scores))
             return numpyro.sample("y", emission(f(h), given, index, y is not None, missing), obs=y)
 
     return model

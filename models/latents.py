@@ -9,15 +9,18 @@ began.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpyro
+import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
 from ppl_dgp.gaussian import Gaussian
+from ppl_dgp.gp import carry
 
 #: variance of q(x_n) at the start, where the prior's is 1
 START_VARIANCE = 0.01
@@ -148,6 +151,28 @@ def held_components(
 
     held = jax.lax.stop_gradient(numpyro.param(f"{name}/components", begin))
     return Components(held[:, 0], held[:, 1], held[:, 3:], held[0, 2])
+
+
+def where_latents_begin(
+    name: str, x: Float[Array, "N D"], y: Float[Array, "N P"] | None, latent: int, start: str, missing: bool = False
+) -> tuple[Float[Array, "N Q"], Float[Array, " Q"] | None]:
+    """Means of the latents ``name`` and lengthscales over them at the start; 0 and None where there is no y.
+
+    :raises ValueError: for an unknown start.
+    """
+    if y is None:
+        return jnp.zeros((x.shape[0], latent)), None
+    found = held_components(name, y, latent, start, missing)
+    return found.scores(y, missing), found.lengthscales()
+
+
+def standard_normal(name: str, latent: int, start: Callable[[], Gaussian]) -> Any:
+    """x_n ~ N(0, I_Q), a draw or moments; inside the data plate.
+
+    :param start: where q(x_n) begins.
+    """
+    prior = dist.Normal(0.0, 1.0).expand([latent]).to_event(1)
+    return carry(name, numpyro.sample(name, prior, infer={"role": "hidden", "start": start}))
 
 
 def start_at(scores: Float[Array, "B Q"]) -> Gaussian:

@@ -18,14 +18,13 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpyro
-import numpyro.distributions as dist
 from jaxtyping import Array
 from numpyro.distributions import constraints
 
-from ppl_dgp.gp import Together, carry, data_plate, sparse_gp
+from ppl_dgp.gp import Together, data_plate, sparse_gp
 from ppl_dgp.kernels import RBF, Kernel
 from ppl_dgp.models.gplvm import checked_latent
-from ppl_dgp.models.latents import held_components, start_at
+from ppl_dgp.models.latents import standard_normal, start_at, where_latents_begin
 from ppl_dgp.models.parts import Composed, as_columns, inducing_inputs, kernel_parameters
 
 
@@ -54,10 +53,7 @@ def shared_gplvm(
 
     def model(x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None) -> Any:
         y = as_columns(x, y, sum(widths))
-        scores, lengthscale = jnp.zeros((x.shape[0], latent)), None
-        if y is not None:
-            found = held_components("x", y, latent, start, missing)
-            scores, lengthscale = found.scores(y, missing), found.lengthscales()
+        scores, lengthscale = where_latents_begin("x", x, y, latent, start, missing)
         views = []
         for view, width in enumerate(widths, start=1):
             name = f"view{view}"
@@ -66,8 +62,7 @@ def shared_gplvm(
             variance = numpyro.param(f"{name}/noise", jnp.asarray(0.1), constraint=positive)
             views.append((sparse_gp(name, k, inducing, width, jitter=jitter), variance))
         with data_plate(size or x.shape[0], index):
-            prior = dist.Normal(0.0, 1.0).expand([latent]).to_event(1)
-            h = carry("x", numpyro.sample("x", prior, infer={"role": "hidden", "start": lambda: start_at(scores)}))
+            h = standard_normal("x", latent, lambda: start_at(scores))
             together = Together(*(f(h).noisy(variance) for f, variance in views))
             return numpyro.sample("y", together.partly_observed() if missing else together, obs=y)
 

@@ -5,26 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
-from numpyro.handlers import replay, seed, substitute, trace
-from numpyro.primitives import Messenger
+from numpyro.handlers import seed, substitute, trace
 
 from ppl_dgp.gaussian import Gaussian, moments_of
-from ppl_dgp.gp import Carrying, Emission, Propagation, bare, check_propagation, emission_of
+from ppl_dgp.gp import Emission, Propagation, bare, check_propagation, emission_of
 from ppl_dgp.guides import Guide
-from ppl_dgp.likelihoods import Gaussian as GaussianNoise
-from ppl_dgp.linalg import cholesky
-from ppl_dgp.objectives.carrying import Carried, possible_carrying
+from ppl_dgp.new_rows import Parameters, Sites, blocks, drawn, global_sites, joint_draw, model_sites
 
-Parameters = dict[str, Array]
+__all__ = [
+    "Prediction", "drawn", "global_sites", "joint_prediction", "log_likelihood", "model_sites", "predict",
+    "sample_functions",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,7 @@ def predict(
     check_propagation(propagation)
     if propagation != "draws" and not (levels or samples) and _nothing_to_draw(guide, params, rows[:1]):
         num_samples = 1
-    num_rows, size = rows.shape[0], min(batch_size, rows.shape[0])
+    num_rows = rows.shape[0]
     targets = None if y is None else np.asarray(y).reshape(num_rows, -1)
     program = _program(model, guide, num_samples, tuple(levels), samples, row_by_row, propagation)
     known = dict(latents or {})
@@ -99,32 +97,18 @@ def predict(
     for site, moments in known.items():
         if len(moments.mean) != num_rows:
             raise ValueError(f"latents: found {len(moments.mean)} rows of {site!r}, expected {num_rows} as x has")
-    blocks: list[dict[str, np.ndarray]] = []
-    for start in range(0, num_rows, size):
-        # the last block is filled up with its first row, so that one shape is compiled
-        take = np.arange(start, start + size)
-        take[take >= num_rows] = start
-        block_y = None if targets is None else jnp.asarray(targets[take])
-        block_key = jax.random.fold_in(key, 0 if row_by_row else start)
-        block_latents = jax.tree.map(lambda each: jnp.asarray(each)[take], known)  # noqa: B023
-        result = program(block_key, params, jnp.asarray(rows[take]), block_y, block_latents)
-        blocks.append({name: np.asarray(value) for name, value in result.items()})
+    found: list[dict[str, np.ndarray]] = []
+    for begin, block in blocks(batch_size, rows, targets, known):
+        result = program(jax.random.fold_in(key, 0 if row_by_row else begin), params, *block)
+        found.append({name: np.asarray(value) for name, value in result.items()})
     axis = {"quantiles": 1, "samples": 1}
     joined = {
-        name: np.concatenate([block[name] for block in blocks], axis.get(name, 0)).take(
+        name: np.concatenate([each[name] for each in found], axis.get(name, 0)).take(
             np.arange(num_rows), axis.get(name, 0)
         )
-        for name in blocks[0]
+        for name in found[0]
     }
     return Prediction(levels=tuple(levels), **joined)
-
-
-def drawn(key: Array, latents: Mapping[str, Gaussian], alike: bool = False) -> dict[str, Array]:
-    """A draw of each latent, rows independent, or ``alike`` in their noise."""
-    keys = jax.random.split(key, max(1, len(latents)))
-    return {
-        site: known.draw(k, alike) for k, (site, known) in zip(keys, sorted(latents.items()), strict=False)
-    }
 
 
 def _nothing_to_draw(guide: Callable[..., Any], params: Parameters, x: np.ndarray) -> bool:
@@ -148,7 +132,13 @@ def log_likelihood(
     key: Array, model: Callable[..., Any], guide: Callable[..., Any], params: Parameters, x: Array, y: Array
 ) -> Float[Array, " N"]:
     """log p(y_n | θ) at one draw of θ ~ q(θ) and of the hidden layers, all rows at once: what ArviZ's LOO averages."""
-    emission = _emission(key, model, guide, params, x, joint_draw=True)
+    found = model_sites(key, model, guide, params, x, joint_draw=True)
+    hidden = [name for name, site in found.items() if site["type"] == "sample" and name != "y"]
+    if summed := [name for name in hidden if _is_discrete(found[name])]:
+        raise ValueError(
+            f"model: found the discrete sites {summed}, which log p(y | θ) would have to be summed over; expected none"
+        )
+    emission = _emission(found)
     return emission.log_prob(jnp.reshape(y, emission.shape()))
 
 
@@ -167,7 +157,8 @@ def sample_functions(
 
     def one(sample_key: Array) -> Array:
         key_run, key_last = jax.random.split(sample_key)
-        return _joint_draw(key_last, _single(_emission(key_run, model, guide, params, x, joint_rows=True)))
+        found = model_sites(key_run, model, guide, params, x, joint_rows=True)
+        return joint_draw(key_last, _single(_emission(found)))
 
     return jax.lax.map(one, jax.random.split(key, num_samples))
 
@@ -183,13 +174,26 @@ def joint_prediction(
     """Mean (N, P) and covariance (P, N, N) of f over the rows of x: a mixture over joint draws of the hidden layers."""
 
     def one(sample_key: Array) -> tuple[Array, Array]:
-        marginal = _single(_emission(sample_key, model, guide, params, x, joint_rows=True)).marginal
+        found = model_sites(sample_key, model, guide, params, x, joint_rows=True)
+        marginal = _single(_emission(found)).marginal
         return marginal.function.joint(marginal.rows)
 
     means, covariances = jax.lax.map(one, jax.random.split(key, num_samples))
     centre = means.mean(0)
     spread = means - centre
     return centre, covariances.mean(0) + jnp.einsum("snp,smp->pnm", spread, spread) / num_samples
+
+
+def _emission(found: Sites) -> Emission:
+    """The distribution of y at new rows given one draw of the globals' rest and of the hidden layers."""
+    emission = emission_of(found["y"]["fn"])
+    if emission is None:
+        raise TypeError("model: found a site 'y' that is not made by noisy() or observe(); predict needs one that is")
+    return emission
+
+
+def _is_discrete(site: dict[str, Any]) -> bool:
+    return not site["is_observed"] and bool(bare(site["fn"]).has_enumerate_support)
 
 
 def _single(emission: Emission) -> Emission:
@@ -215,152 +219,18 @@ def _check(x: np.ndarray, levels: Sequence[float], num_samples: int, batch_size:
             raise ValueError(f"{name}: found {value}, expected at least 1")
 
 
-class _JointRows(Messenger):
-    """Draws each hidden layer's f jointly over the rows."""
-
-    def process_message(self, msg: dict[str, Any]) -> None:
-        emission = emission_of(msg["fn"]) if msg["type"] == "sample" else None
-        if (
-            emission is None
-            or msg["is_observed"]
-            or msg["infer"].get("role") != "hidden"
-            or msg["value"] is not None
-        ):
-            return
-        if not isinstance(emission.likelihood, GaussianNoise):
-            raise TypeError(
-                f"model: found hidden site {msg['name']!r} whose noise is not Gaussian; use noisy()"
-            )
-        key_f, key_noise = jax.random.split(numpyro.prng_key())
-        noise = jax.random.normal(key_noise, emission.marginal.mean.shape)
-        msg["value"] = _joint_draw(key_f, emission) + jnp.sqrt(emission.likelihood.variance) * noise
-
-
-def _joint_draw(key: Array, emission: Emission) -> Float[Array, "N P"]:
-    mean, covariance = emission.marginal.function.joint(emission.marginal.rows)
-    lower, _ = cholesky(covariance)
-    noise = jax.random.normal(key, mean.shape)
-    return mean + jnp.einsum("pnm,mp->np", lower, noise)
-
-
-def global_sites(
-    key: Array,
-    guide: Callable[..., Any],
-    params: Parameters,
-    x: Array,
-    kind: Carrying = "moments",
-    draw: Carrying = "local_draw",
-    propagation: Propagation = "draws",
-) -> tuple[dict[str, dict[str, Any]], Carried]:
-    """A run of the guide for new rows: its sites outside the data plate, and the carrier of their inducing outputs.
-
-    :param kind: how u is carried, but for functions used more than once, of which there is one joint draw.
-    :param draw: what takes the place of moments where these would be wrong.
-    :param propagation: how the hidden layers are carried.
-    """
-    key_guide, key_carry = jax.random.split(key)
-    new_rows = guide.with_model_hidden() if isinstance(guide, Guide) else guide
-    run = trace(substitute(seed(new_rows, key_guide), params))
-    sites = run.get_trace(x)
-    found = {
-        name: site
-        for name, site in sites.items()
-        if site["type"] == "sample" and not any(frame.name == "data" for frame in site["cond_indep_stack"])
-    }
-    wishes: dict[str, Carrying] = {
-        name: "joint_draw" if site["infer"].get("reused") else kind
-        for name, site in found.items()
-        if site["infer"].get("role") == "inducing" or name.endswith("/u")
-    }
-    drawn = {name: site for name, site in sites.items() if site["type"] == "sample"}
-    how = {name: propagation for name, site in drawn.items() if site["infer"].get("role") == "hidden"}
-    carried = Carried(possible_carrying(wishes, found, draw), x.shape[0], key_carry, propagation=how)
-    carried.answer_all(found)
-    if carried.propagation:
-        with carried:  # the guide's run answers for the model's
-            run.get_trace(x)
-    return found, carried
-
-
-def _emission(
-    key: Array,
-    model: Callable[..., Any],
-    guide: Callable[..., Any],
-    params: Parameters,
-    x: Array,
-    *,
-    joint_draw: bool = False,
-    joint_rows: bool = False,
-    propagation: Propagation = "draws",
-    given: Mapping[str, Gaussian] = MappingProxyType({}),
-) -> Emission:
-    """The distribution of y at new rows given one draw of the globals' rest and of the hidden layers."""
-    settings: dict[str, Any] = dict(joint_draw=joint_draw, joint_rows=joint_rows, propagation=propagation)
-    found = model_sites(key, model, guide, params, x, **settings)
+def _check_latents(latents: Mapping[str, Gaussian], found: Sites) -> None:
     hidden = {
         name: site["value"].shape
         for name, site in found.items()
         if site["type"] == "sample" and site["infer"].get("role") == "hidden"
     }
-    for name, moments in given.items():
+    for name, moments in latents.items():
         if hidden.get(name) != moments.mean.shape:
             raise ValueError(
                 f"latents: found {name!r} of shape {moments.mean.shape}, expected one of the model's hidden sites "
                 f"{hidden}"
             )
-    summed = [
-        name
-        for name, site in found.items()
-        if site["type"] == "sample" and name != "y" and _is_discrete(site)
-    ]
-    if joint_draw and summed:
-        raise ValueError(
-            f"model: found the discrete sites {summed}, which log p(y | θ) would have to be summed over; expected none"
-        )
-    emission = emission_of(found["y"]["fn"])
-    if emission is None:
-        raise TypeError(
-            "model: found a site 'y' that is not made by noisy() or observe(); predict needs one that is"
-        )
-    return emission
-
-
-def model_sites(
-    key: Array,
-    model: Callable[..., Any],
-    guide: Callable[..., Any],
-    params: Parameters,
-    x: Array,
-    *,
-    joint_draw: bool = False,
-    joint_rows: bool = False,
-    propagation: Propagation = "draws",
-) -> dict[str, dict[str, Any]]:
-    """A run of the model at new rows, its globals from the guide; ``params`` may hold values of sites too."""
-    key_globals, key_model = jax.random.split(key)
-    kind: Carrying = "joint_draw" if joint_draw else "moments"
-    # rows that are drawn jointly share one function, so where u is drawn it is one draw too
-    draw: Carrying = "joint_draw" if joint_rows else "local_draw"
-    globals_, carried = global_sites(key_globals, guide, params, x, kind, draw, propagation)
-    program = seed(replay(model, globals_), key_model)
-    rows = _JointRows() if joint_rows else Messenger()
-    with carried:
-        # seed is the outer handler: the row sampler inside it asks it for keys
-        found: dict[str, dict[str, Any]] = trace(substitute(_within(program, rows), params)).get_trace(x)
-    carried.check_heard()
-    return found
-
-
-def _is_discrete(site: dict[str, Any]) -> bool:
-    return not site["is_observed"] and bool(bare(site["fn"]).has_enumerate_support)
-
-
-def _within(fn: Callable[..., Any], messenger: Messenger) -> Callable[..., Any]:
-    def run(*args: Any, **kwargs: Any) -> Any:
-        with messenger:
-            return fn(*args, **kwargs)
-
-    return run
 
 
 @lru_cache(maxsize=32)
@@ -381,8 +251,9 @@ def _program(
         def one(sample_key: Array) -> dict[str, Array]:
             key_run, key_y, key_latents = jax.random.split(sample_key, 3)
             values = params | drawn(key_latents, latents)
-            settings: dict[str, Any] = {"propagation": propagation, "given": latents}
-            emission = _emission(key_run, model, guide, values, x, **settings)
+            sites = model_sites(key_run, model, guide, values, x, propagation=propagation)
+            _check_latents(latents, sites)
+            emission = _emission(sites)
             if unordered := [each for each in emission.parts if each.likelihood.unordered] if levels else []:
                 raise ValueError(
                     f"levels: found {levels} for {type(unordered[0].likelihood).__name__}, whose classes have no order "

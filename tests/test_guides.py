@@ -10,27 +10,16 @@ from compiled import initial, loss
 from numpyro import handlers
 from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoNormal
+from rules import MODEL, RULES, X, Y
 from scipy import stats
 
 from ppl_dgp.gp import Emission, Marginal, SparseGP
-from ppl_dgp.guides import Conditional, Diagonal, DoublyStochastic, FullRank, Guide, Markov, MeanField
+from ppl_dgp.guides import Conditional, Diagonal, FullRank, Guide
 from ppl_dgp.kernels import RBF
 from ppl_dgp.likelihoods import Gaussian
 from ppl_dgp.means import Zero
-from ppl_dgp.models import deep_gp
 
 KEY = jax.random.PRNGKey(3)
-RULES = {
-    "mean-field": MeanField(),
-    "markov": Markov(),
-    "coupled": Conditional(),
-    "tied": Conditional(tied=True),
-    "free": Conditional(free=True),
-    "doubly-stochastic": DoublyStochastic(),
-}
-X = jnp.linspace(-1.5, 1.5, 6)[:, None] * jnp.array([[1.0, -0.5]])
-Y = jnp.sin(2 * X[:, :1])
-MODEL = deep_gp((2, 1), 3, inner_noise=0.05)
 
 
 def emission(mean, variance, noise):

@@ -10,6 +10,7 @@ import optax
 import pytest
 from compiled import initial
 from numpyro import handlers
+from rules import MODEL, RULES, X, Y
 
 from ppl_dgp.data import synthetic
 from ppl_dgp.fit import fit_svi
@@ -33,17 +34,6 @@ from ppl_dgp.models import deep_gp
 from ppl_dgp.objectives import BlackBoxAlpha, PowerEP
 
 KEY = jax.random.PRNGKey(3)
-X = jnp.linspace(-1.5, 1.5, 6)[:, None] * jnp.array([[1.0, -0.5]])
-Y = jnp.sin(2 * X[:, :1])
-MODEL = deep_gp((2, 1), 3, inner_noise=0.05)
-RULES = {
-    "mean-field": MeanField(),
-    "markov": Markov(),
-    "coupled": Conditional(),
-    "tied": Conditional(tied=True),
-    "free": Conditional(free=True),
-    "doubly-stochastic": DoublyStochastic(),
-}
 
 
 @cache

@@ -180,7 +180,25 @@ def _run(
 def finish(folder: Path, record: Record, task: Task, program: Program, fitted: Fit) -> Record:
     """Evaluate a fit on its rows and write everything of the run directory but the parameters."""
     if record.settings.model == "gplvm":
-        return latent.finish(folder, record, task, fitted)
+        found = latent.evaluate(folder, record, task, fitted)
+    else:
+        found = _evaluate(folder, record, task, program, fitted)
+    running = max(fitted.seconds - fitted.compile_seconds, 1e-9)
+    effort = {
+        "seconds": finite(fitted.seconds),
+        "steps": fitted.steps,
+        "steps_per_second": finite(fitted.steps / running),
+        "rejected_steps": fitted.rejected_steps,
+        "jitter": max(fitted.jitter.values(), default=None),
+        "parameters": int(sum(np.size(value) for value in fitted.params.values())),
+    }
+    done = dataclasses.replace(record, status="done", result=found | effort)
+    run_directory.write(folder, done)
+    return done
+
+
+def _evaluate(folder: Path, record: Record, task: Task, program: Program, fitted: Fit) -> dict[str, Any]:
+    """The results of a regression; its predictions, posterior and figures are written."""
     x, y = task.rows(task.train_rows)
     bound, error = elbo(program, fitted, x, y)
     tested = len(task.test_rows) > 0
@@ -190,25 +208,16 @@ def finish(folder: Path, record: Record, task: Task, program: Program, fitted: F
     targets = task.table.y[rows]
     frame = prediction_frame(prediction, targets, record.target_names, rows)
     run_directory.place(folder / "predictions.csv", lambda path: frame.to_csv(path, index=False))
-    running = max(fitted.seconds - fitted.compile_seconds, 1e-9)
     result = {
         # log p(y) of the data = log p of the standardised data − N Σ log s
         "elbo": finite(bound - len(x) * nats_per_row(task.y_units)),
         "elbo_se": finite(error),
         **metrics(prediction if tested else None, targets),
         **trust(program, fitted, x, y, nats_per_row(task.y_units)),
-        "seconds": finite(fitted.seconds),
-        "steps": fitted.steps,
-        "steps_per_second": finite(fitted.steps / running),
-        "rejected_steps": fitted.rejected_steps,
-        "jitter": max(fitted.jitter.values(), default=None),
-        "parameters": int(sum(np.size(value) for value in fitted.params.values())),
     }
     write_posterior(folder, program, fitted, x, y)
     write_figures(folder, program, fitted, x, task.raw(task.train_rows), task.raw(rows), prediction)
-    done = dataclasses.replace(record, status="done", result=result)
-    run_directory.write(folder, done)
-    return done
+    return result
 
 
 def _continued(earlier: Settings, asked: Settings, given: Collection[str]) -> Settings:

@@ -48,8 +48,8 @@ def load_task(source: str, settings: Settings) -> LatentTask:
     return LatentTask(table, train_rows, test_rows, *units, labels)
 
 
-def finish(folder: Path, record: Record, task: Task, fitted: Fit) -> Record:
-    """Evaluate a fit and write everything of the run directory but the parameters: latents, filled entries, figures."""
+def evaluate(folder: Path, record: Record, task: Task, fitted: Fit) -> dict[str, Any]:
+    """The results of a fit; its latents, filled entries, posterior and figures are written."""
     assert isinstance(task, LatentTask)
     _, y = task.rows(task.train_rows)
     found = embedding(fitted, y)
@@ -66,7 +66,6 @@ def finish(folder: Path, record: Record, task: Task, fitted: Fit) -> Record:
     if len(task.test_rows) and record.settings.hidden != "point-estimate":
         tested = task.table.y[task.test_rows]
         density = finite(_log_density(fitted, tested, record).mean())
-    running = max(fitted.seconds - fitted.compile_seconds, 1e-9)
     seen, value = ~np.isnan(raw), bound(fitted, y)
     result = {
         # log p of the data = log p of the standardised data − Σ log s over its entries
@@ -75,18 +74,10 @@ def finish(folder: Path, record: Record, task: Task, fitted: Fit) -> Record:
         "missing": int((~seen).sum()),
         "relevance": [finite(each) for each in counts],
         "noise": finite(np.mean(fitted.params["likelihood/noise"])),
-        "seconds": finite(fitted.seconds),
-        "steps": fitted.steps,
-        "steps_per_second": finite(fitted.steps / running),
-        "rejected_steps": fitted.rejected_steps,
-        "jitter": max(fitted.jitter.values(), default=None),
-        "parameters": int(sum(np.size(value) for value in fitted.params.values())),
     }
     _write_posterior(folder, record, fitted, y)
     _write_figures(folder, fitted, found, counts, labels)
-    done = dataclasses.replace(record, status="done", result=result)
-    run_directory.write(folder, done)
-    return done
+    return result
 
 
 def predict_rows(

@@ -1,0 +1,179 @@
+"""Rows folded into a fit: their own parameters trained under the bound, everything else as fitted (Bui 2017, 3.7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import optax
+from jaxtyping import Array
+from numpyro.distributions import biject_to, constraints
+from numpyro.distributions.transforms import Transform
+from numpyro.handlers import seed, substitute, trace
+from numpyro.infer import ELBO
+
+from ppl_dgp.fit import Fit
+from ppl_dgp.gaussian import Gaussian, moments_of
+from ppl_dgp.gp import Carrying, bare
+from ppl_dgp.guides import Guide
+from ppl_dgp.guides.guide import HiddenConditional
+from ppl_dgp.new_rows import Parameters, model_sites
+from ppl_dgp.objectives import Collapsed, PowerEP
+from ppl_dgp.objectives.carrying import Carried, possible_carrying
+from ppl_dgp.objectives.divergence import AlphaDivergence
+from ppl_dgp.predict import predict
+
+Program = Callable[..., Any]
+#: training rows whose latents a new row may start at
+CANDIDATES = 2000
+#: draws of the moments of a latent whose q is no Gaussian of its own
+DRAWS = 100
+
+
+def bound_of_rows(trained: ELBO) -> ELBO:
+    """The bound that rows are folded in by: carried as the fit carried them."""
+    if isinstance(trained, Collapsed):
+        return PowerEP(0.0, propagation="moments")
+    if isinstance(trained, AlphaDivergence):
+        return PowerEP(0.0, propagation=trained.propagation)
+    return PowerEP(0.0)
+
+
+def candidates(key: Array, fit: Fit, num_inputs: int) -> dict[str, tuple[Array, Array]]:
+    """Of latents whose training rows have means of their own: some of these, and the y that each stands for."""
+    if num_inputs or "x_loc" not in fit.params:
+        return {}
+    loc = np.asarray(fit.params["x_loc"])
+    rows = np.random.default_rng(0).permutation(len(loc))[:CANDIDATES]
+    at = Gaussian(jnp.asarray(loc[rows]), jnp.zeros((len(rows), loc.shape[1])))
+    decoded = predict(key, fit.model, fit.guide, fit.params, None, num_samples=1, latents={"x": at})
+    return {"x": (at.mean, jnp.asarray(decoded.mean))}
+
+
+@lru_cache(maxsize=16)
+def fold_in(
+    model: Program, guide: Guide, objective: ELBO, steps: int, learning_rate: float
+) -> Callable[..., tuple[dict[str, Gaussian], Parameters]]:
+    """The rows' own parameters trained, as one compiled program; then q of the hidden sites."""
+    optimiser = optax.adam(optax.cosine_decay_schedule(learning_rate, steps))
+
+    def program(
+        key: Array, params: Parameters, starts: dict[str, tuple[Array, Array]], x: Array, y: Array
+    ) -> tuple[dict[str, Gaussian], Parameters]:
+        own, bijections = _own_parameters(guide, params, x, y)
+        known = {name: value for name, value in params.items() if name not in own}
+        if own:
+            for site, (at, decoded) in starts.items():
+                if f"{site}_loc" in own:
+                    start = own[f"{site}_loc"]
+                    if decoded.shape[1] != y.shape[1]:  # probabilities of classes
+                        continue
+                    mine = model_sites(key, model, guide, known | {site: start}, x)["y"]["fn"].mean
+                    own[f"{site}_loc"] = _better(y, start, mine, at, decoded)
+            free = {name: bijections[name].inv(value) for name, value in own.items()}
+            constrain = lambda free: {name: bijections[name](value) for name, value in free.items()}  # noqa: E731
+
+            def loss(free: Parameters, key: Array) -> Array:
+                value: Array = objective.loss(key, known | constrain(free), model, guide, x, y)
+                return value
+
+            def step(state: Any, key: Array) -> tuple[Any, None]:
+                free, memory = state
+                updates, memory = optimiser.update(jax.grad(loss)(free, key), memory)
+                return (optax.apply_updates(free, updates), memory), None
+
+            (free, _), _ = jax.lax.scan(step, (free, optimiser.init(free)), jax.random.split(key, steps))
+            own = constrain(free)
+        return _hidden_sites(key, guide, known | own, x, y), own
+
+    return jax.jit(program)
+
+
+def _better(y: Array, start: Array, mine: Array, at: Array, decoded: Array) -> Array:
+    """Of each row's own start and the training latents, what explains its entries best in squares."""
+    there = ~jnp.isnan(y)
+    seen, filled = there.astype(decoded.dtype), jnp.where(there, y, 0.0)
+    # |m (y − d)|² less |m y|², for all pairs of rows and candidates
+    distances = seen @ jnp.square(decoded).T - 2.0 * filled @ decoded.T
+    own = (seen * (jnp.square(mine) - 2.0 * filled * mine)).sum(1)
+    best = distances.argmin(1)
+    return jnp.where((distances.min(1) < own)[:, None], at[best], start)
+
+
+def _own_parameters(
+    guide: Guide, params: Parameters, x: Array, y: Array
+) -> tuple[Parameters, dict[str, Transform]]:
+    """Where the parameters that rows have for themselves start at new rows, and the bijections to them.
+
+    They are declared inside the data plate and say the dimension of a row.
+    """
+
+    def is_own(site: dict[str, Any]) -> bool:
+        inside = site["type"] == "param" and bool(site["cond_indep_stack"])
+        return inside and site["kwargs"].get("event_dim") is not None
+
+    def known(site: dict[str, Any]) -> Array | None:
+        return None if is_own(site) else params.get(site["name"])
+
+    sites = trace(substitute(seed(guide, jax.random.PRNGKey(0)), substitute_fn=known)).get_trace(x, y)
+    own = {name: site for name, site in sites.items() if is_own(site)}
+    bijections = {
+        name: biject_to(site["kwargs"].get("constraint", constraints.real)) for name, site in own.items()
+    }
+    return {name: site["value"] for name, site in own.items()}, bijections
+
+
+def _hidden_sites(key: Array, guide: Guide, params: Parameters, x: Array, y: Array) -> dict[str, Gaussian]:
+    """Mean and scale of each hidden site under q, in closed form or by draws under moments of u."""
+    key_run, key_draws = jax.random.split(key)
+
+    def run(key: Array) -> dict[str, Any]:
+        return trace(substitute(seed(guide, key), params)).get_trace(x, y)  # type: ignore[no-any-return]
+
+    sites = run(key_run)
+    of_role = lambda role: {  # noqa: E731
+        name: site
+        for name, site in sites.items()
+        if site["type"] == "sample" and site["infer"].get("role") == role
+    }
+    hidden = of_role("hidden")
+    if not hidden:
+        raise ValueError("model: found no hidden site, expected latents of rows; use predict()")
+    found = {name: _moments(site["fn"]) for name, site in hidden.items()}
+    if any(value is None for value in found.values()):
+        wishes: dict[str, Carrying] = {
+            name: site["infer"].get("carry", "moments") for name, site in of_role("inducing").items()
+        }
+        carrying = possible_carrying(wishes, sites)
+
+        def draw(key: Array) -> Parameters:
+            key_run, key_carry = jax.random.split(key)
+            with Carried(carrying, x.shape[0], key_carry):
+                drawn_sites = run(key_run)
+            return {name: drawn_sites[name]["value"] for name in hidden}
+
+        draws = jax.lax.map(draw, jax.random.split(key_draws, DRAWS))
+        for name, value in found.items():
+            if value is None:
+                found[name] = Gaussian(draws[name].mean(0), draws[name].std(0))
+    return found  # type: ignore[return-value]
+
+
+def _moments(q: dist.Distribution) -> Gaussian | None:
+    """Of a q that depends on no other draw."""
+    inner = bare(q)
+    if isinstance(inner, dist.Delta):
+        point = jnp.broadcast_to(inner.v, q.shape())
+        return Gaussian(point, jnp.zeros_like(point))
+    if isinstance(inner, HiddenConditional):
+        try:
+            slope, around = inner.rule.linear(inner.params, inner.step)
+        except TypeError:  # no closed form
+            return None
+        return around if slope is None else None
+    return moments_of(q)

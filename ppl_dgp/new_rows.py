@@ -1,0 +1,145 @@
+"""A run of the model at new rows: its globals from the guide, everything else from the model's own conditionals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+from jaxtyping import Array, Float
+from numpyro.handlers import replay, seed, substitute, trace
+from numpyro.primitives import Messenger
+
+from ppl_dgp.gaussian import Gaussian
+from ppl_dgp.gp import Carrying, Emission, Propagation, emission_of
+from ppl_dgp.guides import Guide
+from ppl_dgp.likelihoods import Gaussian as GaussianNoise
+from ppl_dgp.linalg import cholesky
+from ppl_dgp.objectives.carrying import Carried, possible_carrying
+
+Parameters = dict[str, Array]
+Sites = dict[str, dict[str, Any]]
+
+
+def model_sites(
+    key: Array,
+    model: Callable[..., Any],
+    guide: Callable[..., Any],
+    params: Parameters,
+    x: Array,
+    *,
+    joint_draw: bool = False,
+    joint_rows: bool = False,
+    propagation: Propagation = "draws",
+) -> Sites:
+    """A run of the model at new rows, its globals from the guide; ``params`` may hold values of sites too."""
+    key_globals, key_model = jax.random.split(key)
+    kind: Carrying = "joint_draw" if joint_draw else "moments"
+    # rows that are drawn jointly share one function, so where u is drawn it is one draw too
+    draw: Carrying = "joint_draw" if joint_rows else "local_draw"
+    globals_, carried = global_sites(key_globals, guide, params, x, kind, draw, propagation)
+    program = seed(replay(model, globals_), key_model)
+    rows = _JointRows() if joint_rows else Messenger()
+    with carried:
+        # seed is the outer handler: the row sampler inside it asks it for keys
+        found: Sites = trace(substitute(_within(program, rows), params)).get_trace(x)
+    carried.check_heard()
+    return found
+
+
+def global_sites(
+    key: Array,
+    guide: Callable[..., Any],
+    params: Parameters,
+    x: Array,
+    kind: Carrying = "moments",
+    draw: Carrying = "local_draw",
+    propagation: Propagation = "draws",
+) -> tuple[Sites, Carried]:
+    """A run of the guide for new rows: its sites outside the data plate, and the carrier of their inducing outputs.
+
+    :param kind: how u is carried, but for functions used more than once, of which there is one joint draw.
+    :param draw: what takes the place of moments where these would be wrong.
+    :param propagation: how the hidden layers are carried.
+    """
+    key_guide, key_carry = jax.random.split(key)
+    new_rows = guide.with_model_hidden() if isinstance(guide, Guide) else guide
+    run = trace(substitute(seed(new_rows, key_guide), params))
+    sites = run.get_trace(x)
+    found = {
+        name: site
+        for name, site in sites.items()
+        if site["type"] == "sample" and not any(frame.name == "data" for frame in site["cond_indep_stack"])
+    }
+    wishes: dict[str, Carrying] = {
+        name: "joint_draw" if site["infer"].get("reused") else kind
+        for name, site in found.items()
+        if site["infer"].get("role") == "inducing" or name.endswith("/u")
+    }
+    drawn = {name: site for name, site in sites.items() if site["type"] == "sample"}
+    how = {name: propagation for name, site in drawn.items() if site["infer"].get("role") == "hidden"}
+    carried = Carried(possible_carrying(wishes, found, draw), x.shape[0], key_carry, propagation=how)
+    carried.answer_all(found)
+    if carried.propagation:
+        with carried:  # the guide's run answers for the model's
+            run.get_trace(x)
+    return found, carried
+
+
+class _JointRows(Messenger):
+    """Draws each hidden layer's f jointly over the rows."""
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        emission = emission_of(msg["fn"]) if msg["type"] == "sample" else None
+        if (
+            emission is None
+            or msg["is_observed"]
+            or msg["infer"].get("role") != "hidden"
+            or msg["value"] is not None
+        ):
+            return
+        if not isinstance(emission.likelihood, GaussianNoise):
+            raise TypeError(
+                f"model: found hidden site {msg['name']!r} whose noise is not Gaussian; use noisy()"
+            )
+        key_f, key_noise = jax.random.split(numpyro.prng_key())
+        noise = jax.random.normal(key_noise, emission.marginal.mean.shape)
+        msg["value"] = joint_draw(key_f, emission) + jnp.sqrt(emission.likelihood.variance) * noise
+
+
+def joint_draw(key: Array, emission: Emission) -> Float[Array, "N P"]:
+    mean, covariance = emission.marginal.function.joint(emission.marginal.rows)
+    lower, _ = cholesky(covariance)
+    noise = jax.random.normal(key, mean.shape)
+    return mean + jnp.einsum("pnm,mp->np", lower, noise)
+
+
+def _within(fn: Callable[..., Any], messenger: Messenger) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with messenger:
+            return fn(*args, **kwargs)
+
+    return run
+
+
+def blocks(size: int, *arrays: Any) -> Iterator[tuple[int, Any]]:
+    """Rows a block at a time, and where it begins; the last is filled up with its first row: one shape is compiled."""
+    count = len(arrays[0])
+    size = min(size, count)
+    for begin in range(0, count, size):
+        take = np.arange(begin, begin + size)
+        take[take >= count] = begin
+        yield begin, jax.tree.map(lambda each: jnp.asarray(np.asarray(each)[take]), arrays)  # noqa: B023
+
+
+def drawn(key: Array, latents: Mapping[str, Gaussian], alike: bool = False) -> dict[str, Array]:
+    """A draw of each latent, rows independent, or ``alike`` in their noise."""
+    keys = jax.random.split(key, max(1, len(latents)))
+    return {
+        site: known.draw(k, alike) for k, (site, known) in zip(keys, sorted(latents.items()), strict=False)
+    }
+
+
