@@ -13,17 +13,19 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
-import numpyro.distributions as dist
-from numpyro.primitives import Messenger
+from jaxtyping import Array, Float
 
-from ppl_dgp.gp import Propagation, emission_of, mask_of
+from ppl_dgp.gp import Propagation, bare, emission_of, mask_of
 from ppl_dgp.memory import recollection_of
-from ppl_dgp.objectives.cavity import is_gaussian, renyi_and_cavity
-from ppl_dgp.objectives.divergence import AlphaDivergence, Globals, Program
+from ppl_dgp.objectives.carrying import Carried, checked_moments
+from ppl_dgp.objectives.cavity import Cavities, independent_cavity, is_gaussian, renyi_and_cavity
+from ppl_dgp.objectives.chains import tied_chain
+from ppl_dgp.objectives.divergence import AlphaDivergence, Globals, Probe, Program
 from ppl_dgp.objectives.structure import Structure
 from ppl_dgp.objectives.weights import Trace
-from ppl_dgp.tempering import is_number
+from ppl_dgp.tempering import is_number, log_power_mean
 
 
 class ApproximatePowerEP(AlphaDivergence):
@@ -36,6 +38,11 @@ class ApproximatePowerEP(AlphaDivergence):
     ∝ q^(1−α) p^α, or carried as the cavity's moments where ``propagation`` asks for moments (Bui 2017, 3.7): the same
     weights in expectation as draws from q, with less variance. At α = 1 that cavity is the prior and the value does not
     depend on q(x_n) at all, which is then never trained: take α < 1.
+
+    Along a trajectory, of one q(x) factorised over time and dimensions (``MeanField``, or a network's), the factors of
+    each state are tied as well (:mod:`ppl_dgp.objectives.chains`): the states before the steps and behind the data are
+    drawn from their cavities, or carried as moments, each output of f and g on its own but those of a linear emission,
+    and with "full-moments" jointly. x_0 is then as a GPLVM's x_n.
     """
 
     theta_outside = False
@@ -54,6 +61,9 @@ class ApproximatePowerEP(AlphaDivergence):
         guide_trace: Trace,
         parents: Callable[[], dict[str, set[str]]],
     ) -> Globals:
+        if is_number(self.alpha, 0.0) and structure.trajectories:
+            # the bound, which needs no cavities
+            return Globals(guide)
         if any(recollection_of(model_trace[name]["fn"]) is not None for name in structure.factors):
             raise ValueError(
                 "ApproximatePowerEP: found the memory of a stream, which is no factor like the others; take PowerEP"
@@ -80,13 +90,8 @@ class ApproximatePowerEP(AlphaDivergence):
         cavities, total = {}, jnp.zeros(())
         for name in structure.global_sites:
             q, p = guide_trace[name], model_trace[name]
-            if getattr(q["fn"], "given", ()):
-                raise ValueError(
-                    f"guide: found {name!r} conditioned on {q['fn'].given}, expected independent layers, whose "
-                    "cavities are known; take inducing=FullRank()"
-                )
             scale = 1.0 if p["scale"] is None else p["scale"]
-            divergence, cavities[name] = renyi_and_cavity(name, q["fn"], p["fn"], epsilon)
+            divergence, cavities[name] = independent_cavity(name, q["fn"], p["fn"], epsilon)
             total = total + scale * divergence.sum()
         weights = {}
         for name in own:
@@ -94,13 +99,34 @@ class ApproximatePowerEP(AlphaDivergence):
                 q, p = guide_trace[name]["fn"], model_trace[name]["fn"]
                 divergence, cavities[name] = renyi_and_cavity(name, q, p, self.alpha)
                 weights[name] = -divergence
-        if weights and is_number(self.alpha, 1.0):
+        self._warn_of_prior(list(weights))
+        return Globals(Cavities(guide, cavities), total, weights)
+
+    def _along(self, probe: Probe, key: Array) -> Float[Array, ""]:
+        structure = probe.structure
+        chain = tied_chain(structure, probe.model, probe.guide, self.alpha)
+        q: Any = bare(probe.guide[chain.name]["fn"])
+        if not q.initial_from_model:
+            self._warn_of_prior([f"{chain.name}_0"])
+        carrying = checked_moments(structure.carrying, probe.guide)
+        propagation = self._propagation(structure)
+        how = propagation.get(chain.name, "draws")
+
+        def draw(key: Array) -> tuple[Array, Array]:
+            carried = Carried(carrying, structure.num_rows, key, propagation=propagation)
+            traces = probe.again(key, carried, lambda guide: Cavities(guide, chain.cavities))
+            return chain.tilted(structure, *traces, self.alpha, how)
+
+        keys = jax.random.split(key, self.num_particles if how == "draws" else 1)
+        return chain.energy(*(log_power_mean(each, self.alpha) for each in self._over_particles(draw, keys)))
+
+    def _warn_of_prior(self, latents: list[str]) -> None:
+        if latents and is_number(self.alpha, 1.0):
             warnings.warn(
-                f"ApproximatePowerEP: found alpha=1, where the energy does not depend on q of {sorted(weights)}, whose "
+                f"ApproximatePowerEP: found alpha=1, where the energy does not depend on q of {sorted(latents)}, whose "
                 "cavity is the prior, so that it is not trained; take alpha below 1",
-                stacklevel=2,
+                stacklevel=3,
             )
-        return Globals(_Cavities(guide, cavities), total, weights)
 
 
 def _has_cavity(name: str, structure: Structure, model: Trace, guide: Trace) -> bool:
@@ -118,15 +144,3 @@ def number_of_factors(structure: Structure) -> float:
     groups = {structure.groups[name] for name in structure.factors}
     sizes = [structure.scales[group] * structure.plates[group].shape[0] for group in groups if group]
     return sum(sizes) + ("" in groups)
-
-
-class _Cavities(Messenger):
-    """A guide with other distributions at some sites; it wraps the guide, to see what that samples."""
-
-    def __init__(self, fn: Program, cavities: dict[str, dist.Distribution]) -> None:
-        super().__init__(fn)
-        self.cavities = cavities
-
-    def process_message(self, msg: dict[str, Any]) -> None:
-        if msg["type"] == "sample" and msg["name"] in self.cavities and msg["value"] is None:
-            msg["fn"] = self.cavities[msg["name"]]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import log, pi
 from typing import Any
 
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
+from numpyro.primitives import Messenger
 
 from ppl_dgp.gaussian import Gaussian, InducingGaussian, moments_of
 from ppl_dgp.gp import bare
@@ -52,6 +54,33 @@ def renyi_and_cavity(
         return value, InducingGaussian(m, s)
     cavity = dist.MultivariateNormal(centre + _apply(lower, m), scale_tril=lower @ s)
     return value, cavity.to_event(q.event_dim - 1)
+
+
+def independent_cavity(
+    name: str, q: dist.Distribution, p: dist.Distribution, epsilon: Alpha
+) -> tuple[Float[Array, "..."], dist.Distribution]:
+    """As :func:`renyi_and_cavity`, of a global latent.
+
+    :raises ValueError: if its q is conditioned on another latent.
+    """
+    if given := getattr(q, "given", ()):
+        raise ValueError(
+            f"guide: found {name!r} conditioned on {given}, expected independent layers, whose cavities are known; "
+            "take inducing=FullRank()"
+        )
+    return renyi_and_cavity(name, q, p, epsilon)
+
+
+class Cavities(Messenger):
+    """A guide with other distributions at some sites; it wraps the guide, to see what that samples."""
+
+    def __init__(self, fn: Callable[..., Any], cavities: dict[str, dist.Distribution]) -> None:
+        super().__init__(fn)
+        self.cavities = cavities
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "sample" and msg["name"] in self.cavities and msg["value"] is None:
+            msg["fn"] = self.cavities[msg["name"]]
 
 
 def is_gaussian(distribution: dist.Distribution) -> bool:

@@ -22,7 +22,6 @@ from ppl_dgp.objectives.enumeration import power_mean_over_draws, with_every_val
 from ppl_dgp.objectives.structure import Structure, find_structure
 from ppl_dgp.objectives.weights import Trace, global_kl, log_weights, remembered
 from ppl_dgp.tempering import Alpha, is_number
-from ppl_dgp.trajectory import trajectory_of
 
 Program = Callable[..., Any]
 Own = TypeVar("Own", bound="AlphaDivergence")
@@ -48,6 +47,19 @@ class Particle:
 
 
 @dataclass(frozen=True)
+class Probe:
+    """A run of guide and model, and which part each site plays.
+
+    ``again`` runs both once more, given a key, a handler of their ``carry`` messages, and what wraps the guide.
+    """
+
+    structure: Structure
+    model: Trace
+    guide: Trace
+    again: Callable[[Array, Carried, Callable[[Program], Program]], tuple[Trace, Trace]]
+
+
+@dataclass(frozen=True)
 class Globals:
     """The program that the latents are drawn from, and what is known before they are.
 
@@ -69,7 +81,7 @@ class AlphaDivergence(ELBO):
 
     #: whether θ stays outside the logarithm (a bound) or is drawn anew inside it (an energy)
     theta_outside: bool
-    #: whether a trajectory may be among θ at α > 0, its steps tempered one by one
+    #: whether a trajectory is one of the θ at α > 0, its steps tempered one by one
     along_trajectories: bool = False
     #: discrete latents of the data plate are summed out
     can_infer_discrete = True
@@ -144,8 +156,24 @@ class AlphaDivergence(ELBO):
         # one run fixes the minibatch of all particles, the globals, and which site plays which part
         probe_guide = run(guide, probe_key, param_map, args, kwargs)
         probe_model = run(replay(model, probe_guide), probe_key, param_map, args, kwargs)
-        structure = find_structure(probe_model, probe_guide, not is_number(self.alpha, 0.0))
+        powered = not is_number(self.alpha, 0.0)
+        structure = find_structure(probe_model, probe_guide, powered)
         fixed = {**param_map, **structure.plates}
+
+        def both(
+            program: Program, key: Array, known: dict[str, Any], carried: Carried, alone: bool = False
+        ) -> tuple[Trace, Trace]:
+            with carried:
+                with self._functions(carry_key, alone):
+                    guide_trace = run(program, key, known, args, kwargs)
+                with self._functions(carry_key, alone):
+                    model_trace = run(replay(model, guide_trace), key, known, args, kwargs)
+            carried.check_heard()
+            return model_trace, guide_trace
+
+        if powered and structure.trajectories and not self.along_trajectories:
+            again = lambda key, carried, wrap: both(wrap(guide), key, fixed, carried)  # noqa: E731
+            return -self._along(Probe(structure, probe_model, probe_guide, again), particle_key)
         propagation = self._propagation(structure)
         carrying, u_outside = self._carrying(structure)
         if propagation:
@@ -154,8 +182,6 @@ class AlphaDivergence(ELBO):
         parents = lambda: prior_parents(known_model, args, kwargs)  # noqa: E731
         globals_ = self._globals(guide, structure, probe_model, probe_guide, parents)
         shared: dict[str, Any] = {}
-        powered = not is_number(self.alpha, 0.0)
-        self._check_trajectories(probe_model, powered)
         # without locals there is nothing inside the logarithm to average: the particles are draws of θ
         only_outside = self.along_trajectories and not (structure.local_sites or structure.guided_discrete)
         if self.theta_outside and powered and not only_outside:
@@ -175,13 +201,7 @@ class AlphaDivergence(ELBO):
                 if still:
                     known, store = {**held(fixed), **values}, held(store)
                 carried = Carried(carrying, structure.num_rows, key_carry, store, propagation)
-                with carried:
-                    with self._functions(carry_key, alone):
-                        guide_trace = run(globals_.guide, key_run, known, args, kwargs)
-                    with self._functions(carry_key, alone):
-                        model_trace = run(replay(model, guide_trace), key_run, known, args, kwargs)
-                carried.check_heard()
-                return model_trace, guide_trace
+                return both(globals_.guide, key_run, known, carried, alone)
 
             particle = Particle(traces, u_outside, frozenset(propagation), globals_.weights)
             weights, log_q, (model_trace, guide_trace) = self._weigh(structure, probe_model, particle)
@@ -198,13 +218,16 @@ class AlphaDivergence(ELBO):
             objective = objective + structure.scales[group] * rows.sum()
         return -objective
 
-    def _check_trajectories(self, model: Trace, powered: bool) -> None:
-        found = [name for name, site in model.items() if site["type"] == "sample" and trajectory_of(site["fn"])]
-        if found and powered and not self.along_trajectories:
-            raise ValueError(
-                f"{type(self).__name__}: found the trajectory {found[0]!r} at alpha={self.alpha}, whose paths in one "
-                "logarithm have hopeless weights; take PowerEP, which tempers its steps one by one, or alpha=0"
-            )
+    def _along(self, probe: Probe, key: Array) -> Float[Array, ""]:
+        """The objective of a model with a trajectory, at α > 0.
+
+        :raises ValueError: where there is none but path by path.
+        """
+        found = probe.structure.trajectories[0]
+        raise ValueError(
+            f"{type(self).__name__}: found the trajectory {found!r} at alpha={self.alpha}, whose paths in one "
+            "logarithm have hopeless weights; take PowerEP, which tempers its steps one by one, or alpha=0"
+        )
 
     @property
     def _power_of_memory(self) -> Alpha:

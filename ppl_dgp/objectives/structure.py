@@ -11,6 +11,7 @@ from jaxtyping import Array
 from ppl_dgp.gaussian import moments_of
 from ppl_dgp.gp import Carrying, Propagation, bare
 from ppl_dgp.objectives.carrying import possible_carrying
+from ppl_dgp.trajectory import trajectory_of
 
 Trace = dict[str, dict[str, Any]]
 
@@ -24,6 +25,8 @@ class Structure:
     local_sites: list[str] = field(default_factory=list)
     #: observed sites and the model's local latents, in the model's order
     factors: list[str] = field(default_factory=list)
+    #: of the global sites
+    trajectories: list[str] = field(default_factory=list)
     #: discrete local latents that are summed out: the guide has no part in them, or a q of its own
     summed: list[str] = field(default_factory=list)
     guided_discrete: list[str] = field(default_factory=list)
@@ -116,6 +119,8 @@ def find_structure(model: Trace, guide: Trace, powered: bool) -> Structure:
                 found.local_sites.append(name)
             else:
                 found.global_sites.append(name)
+                if trajectory_of(site["fn"]) is not None:
+                    found.trajectories.append(name)
     for name, site in guide.items():
         if not is_sample(site) or name in model or site["is_observed"]:
             continue

@@ -1,0 +1,250 @@
+r"""Approximate power EP along a trajectory: tied factors of each state, each step tilted on its own.
+
+Under a factorised q(x), n_t factors touch the state x_t: the step in, the step out and the row of data, each the n_t-th
+root of q(x_t). Of u all T steps are one factor, T times over. With the cavities, q less α of one factor,
+
+.. math::
+    F = -D_{1-α/T}(q(u) \| p(u)) - D_{1-α}(q(x_0) \| p(x_0))
+    + \sum_{t \ge 1, d} \Bigl[\tfrac12 \log 2π v_{td} - \tfrac{n_t}{2α} \log\bigl(1 - \tfrac{α}{n_t}\bigr)\Bigr]
+    + \frac1α \sum_t \log Z_t^{dyn} + \frac1α \sum_t \log Z_t^{emi}
+
+In a step, f and x_t are integrated exactly: with the moments m, s² of f(x_{t−1}) and c_t, H_t of x_t it is for each
+dimension t_α(c_t; m, s² + H_t). At α → 0 the whole is the mean-field bound. Source: Bui 2017, 3.4 and 3.5 (3.79–3.82,
+with the 2π that the printed Φ leaves out). Shapes: T steps, Q state dimensions, P outputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import pi
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jaxtyping import Array, Bool, Float, Int
+
+from ppl_dgp import likelihoods
+from ppl_dgp.affine import Affine
+from ppl_dgp.gaussian import Gaussian, moments_of
+from ppl_dgp.gp import Emission, Marginal, Propagation, bare, emission_of, mask_of
+from ppl_dgp.guides.trajectory import TrajectoryConditional
+from ppl_dgp.linalg import cholesky
+from ppl_dgp.objectives.cavity import flat_cavity, independent_cavity, renyi_and_cavity
+from ppl_dgp.objectives.structure import Structure
+from ppl_dgp.objectives.weights import Trace, log_weights
+from ppl_dgp.propagation import matched_covariance
+from ppl_dgp.tempering import Alpha, log_det_ratio
+from ppl_dgp.trajectory import Trajectory
+
+
+def whole(trajectory: Trajectory) -> Trajectory:
+    """The trajectory, all of whose steps are at hand, as a closed form over the steps needs them.
+
+    :raises ValueError: if they are those of windows.
+    """
+    if trajectory.whole is not None:
+        raise ValueError(
+            "x: found the steps of some windows, expected all of a series; leave batch_size out, or take PowerEP"
+        )
+    return trajectory
+
+
+@dataclass(frozen=True)
+class TiedChain:
+    """What is known of a trajectory's energy before its steps are tilted.
+
+    :param name: of the trajectory's site.
+    :param group: the data plate.
+    :param cavities: of x and of every u, by site.
+    :param divergence: those of every u and of x_0.
+    :param entropy: what the tied factors of x_t are to the energy; its entropy at α = 0.
+    :param proper: whether x_t has a proper cavity. Where α takes its only factor away the step in and the state have
+        no part in the energy: that is its limit.
+    """
+
+    name: str
+    group: str
+    cavities: dict[str, dist.Distribution]
+    divergence: Float[Array, ""]
+    entropy: Float[Array, " T"]
+    proper: Bool[Array, " T"]
+
+    def tilted(
+        self, structure: Structure, model: Trace, guide: Trace, alpha: Alpha, propagation: Propagation
+    ) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
+        """(1/α) log Z of each step and of each row of data, of a run in which u and x are those of the cavities."""
+        trajectory: Trajectory = bare(model[self.name]["fn"])  # type: ignore[assignment]
+        cavity = moments_of(self.cavities[self.name])
+        assert cavity is not None
+        path = guide[self.name]["value"]
+        if propagation != "draws":
+            path = replace(cavity, linearise=propagation == "linearised")
+        full = propagation == "full-moments"
+        steps = _step(trajectory, path, trajectory.states(cavity), alpha, full)
+        jointly = {name: _jointly(model[name], alpha, full) for name in structure.factors}
+        known = {name: each for name, each in jointly.items() if each is not None}
+        return steps, log_weights(structure, model, guide, alpha, False, known=known)[self.group]
+
+    def energy(self, steps: Float[Array, " T"], rows: Float[Array, " T"]) -> Float[Array, ""]:
+        """The energy, given the tilted steps and rows."""
+        return (jnp.where(self.proper, steps + self.entropy, 0.0) + rows).sum() - self.divergence
+
+
+def tied_chain(structure: Structure, model: Trace, guide: Trace, alpha: Alpha) -> TiedChain:
+    """The divergences and cavities of a model with a trajectory.
+
+    :param model: a run of the model, and ``guide`` one of its guide.
+    :raises ValueError: if there is more than one trajectory, other latents than functions beside it, a rule whose q(x)
+        is not factorised over time and dimensions, or data that are not one row for each step.
+    :raises TypeError: if a q is not Gaussian.
+    """
+    (name, *more) = structure.trajectories
+    if more:
+        raise ValueError(f"model: found the trajectories {[name, *more]}, expected one; take PowerEP")
+    trajectory = whole(bare(model[name]["fn"]))  # type: ignore[arg-type]
+    q: Any = bare(guide[name]["fn"])
+    states = _factorised(name, q)
+    where = trajectory.layout
+    num_steps = where.first.shape[0]
+    group = _group(structure, num_steps)
+    observed, factors = _rows_seen(structure, model, num_steps)
+    transition = f"{trajectory.function.name}/u"
+    factors[transition] = factors.get(transition, jnp.zeros((), int)) + num_steps
+    others = [site for site in structure.global_sites if site != name and site not in factors]
+    if others := others + structure.local_sites + structure.summed:
+        raise ValueError(
+            f"model: found the latents {others} beside the trajectory {name!r}, expected the functions of its steps "
+            "and of its data alone; take PowerEP"
+        )
+    divergence, cavities = jnp.zeros(()), {}
+    for site in structure.global_sites:
+        if site != name:
+            # a function that no row speaks of keeps its q as one factor
+            epsilon = alpha / jnp.maximum(factors[site], 1)
+            term, cavities[site] = independent_cavity(site, guide[site]["fn"], model[site]["fn"], epsilon)
+            scale = 1.0 if model[site]["scale"] is None else model[site]["scale"]
+            divergence = divergence + scale * term.sum()
+    term, first = renyi_and_cavity(f"{name}_0", q.begun, trajectory.prior, alpha)
+    initial = moments_of(first)
+    assert initial is not None
+    ends = jnp.append(where.first[1:], True)
+    # the step in, the step out and the row of data
+    copies = 1.0 + (1.0 - ends) + observed
+    proper = copies > alpha
+    entropy, after = flat_cavity(trajectory.states(states), jnp.where(proper, copies, 2.0), alpha)
+    cavity = Gaussian(where.path(initial.mean, after.mean), where.path(initial.scale, after.scale))
+    cavities[name] = dist.Normal(cavity.mean, cavity.scale).to_event(2)
+    return TiedChain(name, group, cavities, divergence + term.sum(), entropy, proper)
+
+
+def _factorised(name: str, q: dist.Distribution) -> Gaussian:
+    """Moments of q(x), independent over time and dimensions."""
+    if isinstance(q, TrajectoryConditional) and not (q.rule.from_model or q.rule.conditions_on_u):
+        states = q.moments("moments")
+        if states.diagonal:
+            return states
+    found = q.rule if isinstance(q, TrajectoryConditional) else type(q).__name__
+    raise ValueError(
+        f"guide: found {found} along {name!r}, expected q factorised over time and dimensions, whose cavities are "
+        "known; take Guide(model, hidden=MeanField()), or PowerEP for any rule"
+    )
+
+
+def _group(structure: Structure, num_steps: int) -> str:
+    """The data plate, a row for each step."""
+    groups = {structure.groups[name] for name in structure.factors}
+    sizes = {name: structure.plates[name].shape[0] for name in groups if name}
+    if len(groups) != 1 or list(sizes.values()) != [num_steps] or any(structure.scales[name] != 1 for name in groups):
+        raise ValueError(
+            f"model: found data in the plates {sizes or groups}, expected one plate of {num_steps} rows, one for each "
+            "step; take PowerEP"
+        )
+    return groups.pop()
+
+
+def _rows_seen(
+    structure: Structure, model: Trace, rows: int
+) -> tuple[Bool[Array, " T"], dict[str, Int[Array, ""]]]:
+    """Whether each row has an entry that was observed, and for how many rows each u has one."""
+    anything = jnp.zeros(rows, bool)
+    each: dict[str, Array] = {}
+    for name in structure.factors:
+        fn, value = model[name]["fn"], model[name]["value"]
+        emission = emission_of(fn)
+        if emission is None:
+            anything = anything | mask_of(fn)
+            continue
+        for part, columns in with_columns(emission, value):
+            there = _seen(part, columns, mask_of(fn)).any(1)
+            site = f"{part.marginal.function.name}/u"
+            each[site] = each.get(site, False) | there
+            anything = anything | there
+    return anything, {site: seen.sum() for site, seen in each.items()}
+
+
+def with_columns(emission: Emission, y: Array) -> list[tuple[Emission, Array]]:
+    """The parts of an emission, each with its columns of y."""
+    columns = [y] if len(emission.parts) == 1 else emission.split(y)
+    return list(zip(emission.parts, columns, strict=True))
+
+
+def _seen(emission: Emission, y: Array, mask: Any) -> Bool[Array, "B P"]:
+    """The entries that count."""
+    there = jnp.ones(y.shape, bool) if mask is True else jnp.broadcast_to(mask[:, None], y.shape)
+    return there & ~jnp.isnan(y) if emission.partly and jnp.issubdtype(y.dtype, jnp.floating) else there
+
+
+def _step(
+    trajectory: Trajectory, path: Array | Gaussian, after: Gaussian, alpha: Alpha, full: bool
+) -> Float[Array, " T"]:
+    """(1/α) log Z of each step, from x_{t−1} as the path has it to the cavity ``after`` of x_t."""
+    step = trajectory.at(jax.tree.map(lambda leaf: leaf[trajectory.layout.after - 1], path))
+    marginal = step.marginal
+    if full and isinstance(marginal.inputs, Gaussian):
+        covariance = matched_covariance(marginal.function, marginal.inputs) + after.covariance()
+        noise = jnp.broadcast_to(trajectory.noise, after.mean.shape)
+        return tempered_jointly(after.mean - marginal.mean, covariance, noise, alpha)
+    return step.likelihood.tempered(after.mean, marginal.mean, marginal.variance + after.variance, alpha).sum(1)
+
+
+def _jointly(site: dict[str, Any], alpha: Alpha, full: bool) -> Float[Array, " T"] | None:
+    """(1/α) log Z of Gaussian data whose outputs an uncertain state correlates, where their covariance is known."""
+    emission = emission_of(site["fn"])
+    if emission is None or len(emission.parts) != 1 or not isinstance(emission.likelihood, likelihoods.Gaussian):
+        return None
+    covariance = _covariance(emission.marginal, full)
+    if covariance is None:
+        return None
+    y, mean = site["value"], emission.marginal.mean
+    seen = _seen(emission, y, mask_of(site["fn"]))
+    noise = jnp.where(seen, jnp.broadcast_to(emission.likelihood.variance, mean.shape), jnp.inf)
+    return tempered_jointly(jnp.where(seen, y, 0.0) - mean, covariance, noise, alpha)
+
+
+def _covariance(marginal: Marginal, full: bool) -> Float[Array, "T P P"] | None:
+    """The covariance of the outputs at an uncertain input: of a linear map's always, of a GP's if asked for."""
+    f, h = marginal.function, marginal.inputs
+    if not isinstance(h, Gaussian):
+        return None
+    if isinstance(f, Affine):
+        return jnp.einsum("qp,tqr,rk->tpk", f.weights, h.covariance(), f.weights)
+    return matched_covariance(f, h) if full else None
+
+
+def tempered_jointly(
+    residual: Float[Array, "B P"], covariance: Float[Array, "B P P"], noise: Float[Array, "B P"], alpha: Alpha
+) -> Float[Array, "B"]:
+    """t_α of outputs that are correlated, f ~ N(m, V), y = f + ε, ε ~ N(0, R) with R diagonal (Bui 2017, 3.78).
+
+    −½ log |2πR| − (1/2α) log |I + αR⁻½VR⁻½| − ½ (y − m)ᵀ(R + αV)⁻¹(y − m); an output of infinite noise counts for
+    nothing.
+    """
+    seen = jnp.isfinite(noise)
+    volume = jnp.where(seen, jnp.log(2.0 * pi * jnp.where(seen, noise, 1.0)), 0.0)
+    root = jnp.where(seen, 1.0 / jnp.sqrt(jnp.where(seen, noise, 1.0)), 0.0)
+    ratio = root[:, :, None] * covariance * root[:, None, :]
+    lower, _ = cholesky(jnp.eye(ratio.shape[-1], dtype=ratio.dtype) + alpha * ratio, 0.0)
+    log_det = 2.0 * jnp.log(jnp.diagonal(lower, axis1=1, axis2=2)).sum(1)
+    whitened = jax.scipy.linalg.solve_triangular(lower, (root * residual)[:, :, None], lower=True)[:, :, 0]
+    return -0.5 * (volume.sum(1) + log_det_ratio(alpha, ratio, log_det) + jnp.square(whitened).sum(1))
