@@ -150,7 +150,7 @@ def test_predict_at_rows_without_targets(
 def test_models_lists_every_choice(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert {"gp", "sparse-gp", "deep-gp", "gplvm"} == set(found["models"])
+    assert {"gp", "sparse-gp", "deep-gp", "gplvm", "gpssm"} == set(found["models"])
     assert {"diabetes", "linnerud", "step", "sinusoids", "periodic"} <= set(found["sources"])
     assert main(["models"]) == 0
     assert "doubly-stochastic" in capsys.readouterr().out
@@ -159,6 +159,7 @@ def test_models_lists_every_choice(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_names_in_the_help_are_those_of_the_rules() -> None:
     assert settings.HIDDEN.keys() == HIDDEN_RULES.keys()
     assert settings.LATENTS.keys() == LATENT_RULES.keys()
+    assert settings.STATES.keys() <= HIDDEN_RULES.keys()
     assert settings.INDUCING.keys() == INDUCING_RULES.keys()
     assert settings.OBJECTIVES.keys() <= OBJECTIVES.keys()
     assert settings.KERNELS.keys() == KERNELS.keys()
@@ -167,7 +168,7 @@ def test_the_names_in_the_help_are_those_of_the_rules() -> None:
 def test_help_tells_every_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    steps = "deep-gp 5000, gplvm 300 or 5000)"
+    steps = "deep-gp 5000, gplvm 300 or 5000, gpssm 2000)"
     for told in ("(default deep-gp)", steps, "--drop-missing", "(default runs/NAME-NUMBER)"):
         assert told in shown
 

@@ -40,19 +40,23 @@ SETTINGS: dict[str, tuple[type, str, str | None]] = {
     "model": (str, " | ".join(choices.MODELS), "deep-gp"),
     "hidden": (
         str,
-        " | ".join(choices.HIDDEN) + "; of a gplvm " + " | ".join(choices.LATENTS),
-        "doubly-stochastic, of a gplvm mean-field",
+        " | ".join(choices.HIDDEN)
+        + "; of a gplvm "
+        + " | ".join(choices.LATENTS)
+        + "; of a gpssm "
+        + " | ".join(choices.STATES),
+        "doubly-stochastic, of a gplvm mean-field, of a gpssm markov",
     ),
     "inducing_rule": (str, " | ".join(choices.INDUCING), "full-rank"),
     "objective": (str, " | ".join(choices.OBJECTIVES), "power-ep"),
     "alpha": (float, "Divergence, from 0 (the ELBO) to 1", "0"),
     "widths": (str, "Widths of the hidden layers", "2,2"),
-    "latent": (int, "Latent dimensions of a gplvm", "2"),
-    "inducing": (int, "Inducing points per layer", "100 (gplvm 50), or fewer rows"),
+    "latent": (int, "Latent dimensions of a gplvm, or state dimensions of a gpssm", "2; as many as targets"),
+    "inducing": (int, "Inducing points per layer", "100 (gplvm 50, gpssm 20), or fewer rows"),
     "kernel": (str, " | ".join(choices.KERNELS) + ", or several with + and * between", "rbf"),
     "particles": (int, "Draws per step", "1 at α = 0, else 8"),
-    "steps": (int, "Training steps", "gp 100, sparse-gp 3000, deep-gp 5000, gplvm 300 or 5000"),
-    "batch": (int, "Rows per step", "all up to 2000 rows, else 1000"),
+    "steps": (int, "Training steps", "gp 100, sparse-gp 3000, deep-gp 5000, gplvm 300 or 5000, gpssm 2000"),
+    "batch": (int, "Rows per step", "all up to 2000 rows, else 1000; of a gpssm all"),
     "learning_rate": (float, "Learning rate of Adam", "0.01"),
     "restarts": (int, "Independent fits side by side; the best is kept", "1"),
     "seed": (int, "Seed of splits, synthetic data and training", "0"),
@@ -61,9 +65,15 @@ SETTINGS: dict[str, tuple[type, str, str | None]] = {
         "Target columns with commas between, or the target array of an .npz; of a gplvm the rows' labels",
         "the last one, or y of an .npz; none",
     ),
+    "controls": (
+        str,
+        "Columns that drive the series of a gpssm, with commas between, or an array of an .npz",
+        "none, or u of an .npz",
+    ),
+    "sequence_column": (str, "Column that names the sequences of a gpssm, the rows of each together", "one sequence"),
     "drop_missing": (bool, "Leave out rows with missing or infinite values", None),
     "split": (int, "Which split", "0"),
-    "test_fraction": (float, "Share of the rows kept for the test, 0 for none", "0.1"),
+    "test_fraction": (float, "Share of the rows kept for the test, of a gpssm the last, 0 for none", "0.1"),
     "float32": (bool, "Compute in 32 bits", None),
     "float64": (bool, "Compute in 64 bits, as is usual on a CPU", None),
 }
@@ -119,6 +129,7 @@ def models(as_json: Json = False) -> None:
         "models": choices.MODELS,
         "hidden": choices.HIDDEN,
         "hidden_of_gplvm": choices.LATENTS,
+        "hidden_of_gpssm": choices.STATES,
         "inducing_rules": choices.INDUCING,
         "objectives": choices.OBJECTIVES,
         "kernels": choices.KERNELS,
@@ -204,7 +215,7 @@ def predict(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Predict at the rows of SOURCE with the model of RUN_DIR."""
+    """Predict at the rows of SOURCE with the model of RUN_DIR; of a gpssm, the steps after those it was trained on."""
     if out is not None and Path(out).exists():
         raise BadInput(f"--out {out!r} exists", "name a file that does not")
     from ppl_dgp.cli import commands
@@ -243,11 +254,15 @@ def show(run_dir: RunDir, as_json: Json = False) -> None:
 _LISTS = ("model", "hidden", "inducing_rule", "objective")
 
 _SPARSE = {"hidden", "widths", "latent"}
+_SERIES = {"controls", "sequence_column"}
 _UNUSED = {
-    "deep-gp": {"latent"},
-    "sparse-gp": _SPARSE,
-    "gplvm": {"inducing_rule", "objective", "alpha", "particles", "restarts", "widths", "drop_missing"},
+    "deep-gp": {"latent"} | _SERIES,
+    "sparse-gp": _SPARSE | _SERIES,
+    "gpssm": {"inducing_rule", "objective", "widths", "drop_missing", "batch", "controls"},
+    "gplvm": {"inducing_rule", "objective", "alpha", "particles", "restarts", "widths", "drop_missing"}
+    | _SERIES,
     "gp": _SPARSE
+    | _SERIES
     | {"inducing", "inducing_rule", "objective", "alpha", "particles", "learning_rate", "restarts"},
 }
 
@@ -261,8 +276,9 @@ def _settings(given: dict[str, Any]) -> Settings:
         raise BadInput("--float32 and --float64 are both given", "leave one of them out")
     if precisions:
         (given["precision"],) = precisions
-    if given.get("model") == "gplvm":
-        given.setdefault("hidden", next(iter(choices.LATENTS)))
+    rules = {"gplvm": choices.LATENTS, "gpssm": choices.STATES}.get(given.get("model", ""))
+    if rules is not None:
+        given.setdefault("hidden", next(iter(rules)))
     settings = Settings(**given)
     settings.check()
     return settings
@@ -283,7 +299,8 @@ def _print_record(folder: str, record: Any) -> None:
 
     table = Table("", folder, title=f"{record.settings.model} on {record.source} ({record.status})")
     shown = {"rows": f"{record.num_train} to train on, {record.num_test} to test"}
-    shown |= {"features": ", ".join(record.feature_names), "targets": ", ".join(record.target_names)}
+    features = "controls" if record.settings.model == "gpssm" else "features"
+    shown |= {features: ", ".join(record.feature_names), "targets": ", ".join(record.target_names)}
     unused = _UNUSED[record.settings.model]
     settings = {
         name: value

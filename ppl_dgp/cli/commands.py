@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from ppl_dgp.checkpoint import INDEX
-from ppl_dgp.cli import latent, run_directory
+from ppl_dgp.cli import latent, run_directory, series
 from ppl_dgp.cli.artefacts import trust, write_figures, write_posterior
 from ppl_dgp.cli.errors import BadInput, Stopped
 from ppl_dgp.cli.programs import Program, build, elbo, predict_rows, start_at, train
@@ -32,6 +32,8 @@ def load_task(source: str, settings: Settings) -> Task:
     """The data of a fit; only the rows to train on decide the standardisation. Raises DataError or BadInput."""
     if settings.model == "gplvm":
         return latent.load_task(source, settings)
+    if settings.model == "gpssm":
+        return series.load_task(source, settings)
     table = load_table(source, settings.target, settings.drop_missing, settings.seed)
     train_rows, test_rows = split(table, settings.split, settings.test_fraction, settings.seed)
     y = table.y[train_rows]
@@ -49,8 +51,8 @@ def precision(settings: Settings) -> Settings:
     """The settings with their precision decided: 64 bits on a CPU, else 32, unless asked otherwise."""
     if settings.precision is not None:
         return settings
-    # expectations of kernels, which a gplvm lives by, need 64 bits anywhere
-    double = settings.model == "gplvm" or jax.default_backend() == "cpu"
+    # expectations of kernels, which these live by, need 64 bits anywhere
+    double = settings.model in ("gplvm", "gpssm") or jax.default_backend() == "cpu"
     return dataclasses.replace(settings, precision="float64" if double else "float32")
 
 
@@ -97,7 +99,7 @@ def fit(
 def record_of(source: str, task: Task, settings: Settings) -> Record:
     """The record of a run not yet started, its settings resolved. Raises BadInput if they ask for too much."""
     return Record(
-        settings=precision(settings).resolve(len(task.train_rows)),
+        settings=precision(settings).resolve(len(task.train_rows), len(task.table.target_names)),
         source=source,
         fingerprint=task.fingerprint(),
         feature_names=task.table.feature_names,
@@ -106,6 +108,7 @@ def record_of(source: str, task: Task, settings: Settings) -> Record:
         y_units=task.y_units,
         num_train=len(task.train_rows),
         num_test=len(task.test_rows),
+        sequences=task.series.labels if isinstance(task, series.SeriesTask) else (),
     )
 
 
@@ -122,7 +125,7 @@ def run(
 
     `poorer` is the directory of a run whose guide this one's contains: training begins at its optimum.
     """
-    program = build(record.settings, len(record.target_names))
+    program = _program(record)
     with jax.enable_x64(record.settings.precision == "float64"):
         try:
             return _run(folder, record, task, program, resume, progress, say, poorer)
@@ -132,6 +135,10 @@ def run(
             ) from None
         except KeyboardInterrupt:
             raise Stopped(f"interrupted; {str(folder)!r} holds what was done so far, {CONTINUE}") from None
+
+
+def _program(record: Record) -> Program:
+    return build(record.settings, len(record.target_names), max(1, len(record.sequences)))
 
 
 def _run(
@@ -149,7 +156,7 @@ def _run(
     run_directory.write(folder, record)
     x, y = task.rows(task.train_rows)
     saved = folder / "checkpoint"
-    training = {"x": x, "y": y} if program.guide is None else {}
+    training = {"x": x, "y": y} if program.guide is None or record.settings.model == "gpssm" else {}
     try:
         continued = resume and (saved / INDEX).is_file()
         start = None
@@ -160,7 +167,9 @@ def _run(
             warnings.simplefilter("ignore", JitterWarning)  # said below, as a note
             fitted = train(program, x, y, start=start, checkpoint=saved, resume=continued, progress=progress)
     except Interrupted as stop:
-        run_directory.save_parameters(folder, stop.fit.params, training)
+        # those of a warm start are another guide's
+        if getattr(stop.fit.guide, "hidden", None) == getattr(program.guide, "hidden", None):
+            run_directory.save_parameters(folder, stop.fit.params, training)
         run_directory.write(folder, dataclasses.replace(record, status="interrupted"))
         raise
     except Exception:
@@ -181,6 +190,8 @@ def finish(folder: Path, record: Record, task: Task, program: Program, fitted: F
     """Evaluate a fit on its rows and write everything of the run directory but the parameters."""
     if record.settings.model == "gplvm":
         found = latent.evaluate(folder, record, task, fitted)
+    elif record.settings.model == "gpssm":
+        found = series.evaluate(folder, record, task, program, fitted)
     else:
         found = _evaluate(folder, record, task, program, fitted)
     running = max(fitted.seconds - fitted.compile_seconds, 1e-9)
@@ -245,21 +256,22 @@ def predict(
     if record.status != "done":
         say(f"note: the run in {str(folder)!r} was not finished; predictions are those of its fit so far")
     settings = record.settings
+    program = _program(record)
+    rows_seed = settings.seed if seed is None else seed
     if settings.model == "gplvm":
-        program = build(settings, len(record.target_names))
-        rows_seed = settings.seed if seed is None else seed
         return latent.predict_rows(record, program.model, program.guide, params, source, rows_seed)
+    if settings.model == "gpssm":
+        return series.predict_rows(record, program, params, training, source, rows_seed)
     x, y, notes = load_rows(
         source,
         record.feature_names,
         record.target_names,
         target=target,
         drop_missing=drop_missing,
-        seed=settings.seed if seed is None else seed,
+        seed=rows_seed,
     )
     for note in notes:
         say(f"note: {note}")
-    program = build(settings, len(record.target_names))
     rows = (np.asarray(training["x"]), np.asarray(training["y"])) if program.guide is None else None
     targets = None if y is None else record.y_units.transform(y)
     with jax.enable_x64(settings.precision == "float64"):

@@ -26,8 +26,9 @@ UNUSED_BY_EXACT = ("hidden", "inducing_rule", "objective", "alpha")
 def combinations(base: Settings, lists: dict[str, Sequence[Any]]) -> dict[str, Settings]:
     """Every combination of the listed settings, under its name; what a model does not use is not varied."""
     found: dict[str, Settings] = {}
-    if "gplvm" in (base.model, *lists.get("model", ())):
-        raise BadInput("--model has gplvm, which predicts no target", "leave it out, and fit it by itself")
+    for name, why in (("gplvm", "which predicts no target"), ("gpssm", "whose rows are the steps of a series")):
+        if name in (base.model, *lists.get("model", ())):
+            raise BadInput(f"--model has {name}, {why}", "leave it out, and fit it by itself")
     for values in itertools.product(*lists.values()):
         choice = dict(zip(lists, values, strict=True))
         model = choice.get("model", base.model)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,16 @@ from numpyro.infer import ELBO
 
 from ppl_dgp.cli.settings import Settings
 from ppl_dgp.estimators.latent import fit_latent, latent_program
-from ppl_dgp.fit import Fit, fit_lbfgs, fit_svi
+from ppl_dgp.fit import Fit, fit_lbfgs, fit_series, fit_svi
+from ppl_dgp.fit.series import CLOSED
 from ppl_dgp.guides import HIDDEN_RULES, INDUCING_RULES, Guide
+from ppl_dgp.guides.following import follows
 from ppl_dgp.guides.nesting import contains, nested_start
 from ppl_dgp.kernels import Kernel
 from ppl_dgp.linalg import cholesky
-from ppl_dgp.models import deep_gp, exact_gp_regression, sparse_gp_regression
+from ppl_dgp.models import deep_gp, exact_gp_regression, gpssm, sparse_gp_regression
 from ppl_dgp.models.parts import Composed, kernel_parameters, named_kernel
-from ppl_dgp.objectives import OBJECTIVES
+from ppl_dgp.objectives import OBJECTIVES, PowerEP
 from ppl_dgp.predict import Prediction, predict
 
 LEVELS = (0.025, 0.5, 0.975)
@@ -44,13 +47,16 @@ class Program:
     objective: ELBO | None
 
 
-def build(settings: Settings, num_outputs: int) -> Program:
+def build(settings: Settings, num_outputs: int, num_sequences: int = 1) -> Program:
     """The model, guide and objective that resolved `settings` name, for P = `num_outputs` target columns."""
+    if settings.model == "gpssm":
+        return _state_space(settings, num_outputs, num_sequences)
     kernel = named_kernel(settings.kernel)
     if settings.model == "gp":
         return Program(settings, exact_gp_regression(kernel=kernel), None, None)
     assert settings.inducing is not None
     if settings.model == "gplvm":
+        assert settings.latent is not None
         rules = settings.kernel, settings.hidden, "shared", "pca"
         latents, rule = latent_program(num_outputs, settings.latent, settings.inducing, *rules)
         return Program(settings, latents, rule, None)
@@ -62,6 +68,29 @@ def build(settings: Settings, num_outputs: int) -> Program:
         )
     model = deep_gp(settings.widths, settings.inducing, num_outputs=num_outputs, kernel=kernel)
     return Program(settings, model, _guide(model, settings), objective)
+
+
+@lru_cache(maxsize=16)
+def _state_space(settings: Settings, num_outputs: int, num_sequences: int) -> Program:
+    """The same for the same settings, so that a second use compiles nothing."""
+    assert settings.inducing is not None
+    model = gpssm(
+        num_outputs,
+        settings.latent,
+        settings.inducing,
+        kernel=named_kernel(settings.kernel),
+        noise="per-column",
+        num_sequences=num_sequences,
+        missing=True,
+    )
+    closed = _closed(settings) and settings.alpha == 0.0 and settings.hidden in ("mean-field", "markov")
+    objective = CLOSED if closed else PowerEP(settings.alpha, settings.particles)
+    return Program(settings, model, Guide(model, hidden=HIDDEN_RULES[settings.hidden]), objective)
+
+
+def _closed(settings: Settings) -> bool:
+    """Whether the kernel's expectations have a closed form."""
+    return {name.strip() for name in settings.kernel.split("+")} <= {"rbf", "linear", "constant"}
 
 
 def train(
@@ -83,6 +112,18 @@ def train(
         how: dict[str, Any] = dict(steps=settings.steps, batch_size=settings.batch)
         how |= {"learning_rate": settings.learning_rate, "progress": progress}
         return fit_latent(key, program.model, program.guide, y, checkpoint=checkpoint, resume=resume, **how)
+    if settings.model == "gpssm":
+        assert isinstance(program.guide, Guide) and program.objective is not None
+        steps, warm = settings.steps, None
+        if resume and follows(program.guide.hidden):  # what was kept is of the steps after the warm start
+            steps, warm = steps - steps // 2, 0
+        how = {"learning_rate": settings.learning_rate, "restarts": settings.restarts, "progress": progress}
+        how |= {"checkpoint": checkpoint, "resume": resume, "warm_steps": warm}
+        how["warm_objective"] = CLOSED if _closed(settings) else PowerEP(0.0)
+        controls = x if x.shape[1] else None
+        return fit_series(
+            key, program.model, program.guide, program.objective, controls, y, steps=steps, **how
+        )
     if program.guide is None or program.objective is None:
         return fit_lbfgs(
             key,
@@ -147,6 +188,9 @@ def elbo(
 
     key = jax.random.key(program.settings.seed + 1)
     rows, targets = jnp.asarray(x), jnp.asarray(y)
+    if program.objective is CLOSED:
+        value = jax.jit(lambda params: CLOSED.loss(key, params, program.model, program.guide, rows, targets))
+        return -float(value(fitted.params)), 0.0
     if program.guide is None:
         sites = trace(substitute(seed(program.model, key), fitted.params)).get_trace(rows, targets)
         return float(sites["y"]["fn"].log_prob(sites["y"]["value"]).sum()), 0.0

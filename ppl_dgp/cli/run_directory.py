@@ -1,7 +1,8 @@
 """A run directory: what a fit was asked, what it found, and how to load it again. Every file is written whole.
 
 `config.json` (settings, data, standardisation, results), `parameters/` (safetensors), `checkpoint/` (the state
-of training), `predictions.csv`, `posterior.nc`, `figures/*.png`.
+of training), `predictions.csv`, `posterior.nc`, `figures/*.png`; of a gplvm also `latents.csv` and `filled.csv`, of a
+gpssm `states.csv`.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ class Record:
     num_test: int
     status: str = "training"
     result: dict[str, Any] = field(default_factory=dict)
+    #: what the source calls its sequences, of a series
+    sequences: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -52,6 +55,7 @@ class Record:
             "fingerprint": self.fingerprint,
             "features": list(self.feature_names),
             "targets": list(self.target_names),
+            "sequences": list(self.sequences),
             "train_rows": self.num_train,
             "test_rows": self.num_test,
             "settings": self.settings.to_json(),
@@ -100,6 +104,7 @@ def read(folder: Path) -> Record:
             num_test=int(values["test_rows"]),
             status=str(values["status"]),
             result=dict(values["result"]),
+            sequences=tuple(map(str, values.get("sequences", ()))),
         )
         lengths = len(record.x_units.mean), len(record.y_units.mean)
         if lengths != (len(record.feature_names), len(record.target_names)):

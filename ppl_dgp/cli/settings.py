@@ -20,6 +20,7 @@ MODELS = {
     "sparse-gp": "sparse GP regression: inducing points, minibatches",
     "deep-gp": "deep GP: layers of sparse GPs, for steps and changing lengthscales",
     "gplvm": "latents of a table's rows, all its columns alike; missing entries filled in",
+    "gpssm": "states of a series and how they move: to smooth, forecast and simulate",
 }
 #: what a gplvm offers for --hidden, the first unless told
 LATENTS = {
@@ -27,6 +28,13 @@ LATENTS = {
     "mean-field-full": "the same with correlated dimensions, for tables with many holes",
     "amortised": "one Gaussian per row, from a network of the row's entries",
     "point-estimate": "one value per row",
+}
+#: the same of a gpssm
+STATES = {
+    "markov": "a linear-Gaussian chain, its bound in closed form",
+    "mean-field": "one Gaussian per step",
+    "conditional": "each state follows the transition function; begins where markov has ended",
+    "doubly-stochastic": "the model's own transition, nothing learnt per step",
 }
 HIDDEN = {
     "mean-field": "one Gaussian per datum and layer",
@@ -67,9 +75,11 @@ KERNELS = {
 }
 DEFAULT_INDUCING = 100
 LATENT_INDUCING = 50
+SERIES_INDUCING = 20
+LATENT = 2  # dimensions of a gplvm
 FULL_BATCH_ROWS = 2000  # up to so many rows every step sees them all
 DEFAULT_BATCH = 1000
-DEFAULT_STEPS = {"gp": 100, "sparse-gp": 3000, "deep-gp": 5000, "gplvm": 300}
+DEFAULT_STEPS = {"gp": 100, "sparse-gp": 3000, "deep-gp": 5000, "gplvm": 300, "gpssm": 2000}
 LATENT_STEPS = 5000  # on minibatches
 
 
@@ -83,7 +93,7 @@ class Settings:
     objective: str = "power-ep"
     alpha: float = 0.0
     widths: tuple[int, ...] = (2, 2)
-    latent: int = 2
+    latent: int | None = None
     inducing: int | None = None
     kernel: str = "rbf"
     particles: int | None = None
@@ -94,6 +104,8 @@ class Settings:
     seed: int = 0
     precision: str | None = None
     target: str | None = None
+    controls: str | None = None
+    sequence_column: str | None = None
     drop_missing: bool = False
     split: int | None = None
     test_fraction: float = 0.1
@@ -102,7 +114,7 @@ class Settings:
         """Raise BadInput for the first setting that no data could make right."""
         for option, value, allowed in (
             ("--model", self.model, MODELS),
-            ("--hidden", self.hidden, LATENTS if self.model == "gplvm" else HIDDEN),
+            ("--hidden", self.hidden, {"gplvm": LATENTS, "gpssm": STATES}.get(self.model, HIDDEN)),
             ("--inducing-rule", self.inducing_rule, INDUCING),
             ("--objective", self.objective, OBJECTIVES),
             *(("--kernel", name.strip(), KERNELS) for name in re.split(r"[+*]", self.kernel)),
@@ -148,6 +160,30 @@ class Settings:
                 raise BadInput("--float32 is given, but a gplvm needs 64 bits", "leave it out")
             if self.restarts > 1:
                 raise BadInput(f"--restarts is {self.restarts}, but a gplvm is fitted once", "vary --seed")
+        self._check_series()
+
+    def _check_series(self) -> None:
+        """Raise BadInput for what a series cannot be combined with, or what only a series has."""
+        if self.model != "gpssm":
+            for option, value in (("--controls", self.controls), ("--sequence-column", self.sequence_column)):
+                if value is not None:
+                    raise BadInput(
+                        f"{option} is {value!r}, but a {self.model} has no time", "leave it out, or take --model gpssm"
+                    )
+            return
+        for option, value, kept in (
+            ("--objective", self.objective, "power-ep"),
+            ("--inducing-rule", self.inducing_rule, "full-rank"),
+        ):
+            if value != kept:
+                raise BadInput(f"{option} is {value}, but a gpssm takes {kept}", "leave it out")
+        for option, given, why in (
+            ("--batch", self.batch is not None, "sees all its steps at once"),
+            ("--drop-missing", self.drop_missing, "needs every step; it takes targets that are missing as they are"),
+            ("--float32", self.precision == "float32", "needs 64 bits"),
+        ):
+            if given:
+                raise BadInput(f"{option} is given, but a gpssm {why}", "leave it out")
 
     def _check_moments(self) -> None:
         """Raise BadInput for what a rule that carries layers as moments cannot be combined with."""
@@ -166,8 +202,11 @@ class Settings:
                 f"give --alpha 0{other}, or a --hidden rule that draws, such as doubly-stochastic",
             )
 
-    def resolve(self, num_rows: int) -> Settings:
-        """Defaults that depend on the `num_rows` rows to train on, filled in. Raises BadInput if more is asked."""
+    def resolve(self, num_rows: int, num_targets: int = 1) -> Settings:
+        """Defaults that depend on the `num_rows` rows to train on, and on the targets, filled in.
+
+        Raises BadInput if more is asked.
+        """
         rows = f"{num_rows} rows to train on"
         if self.model != "gp" and self.inducing is not None and self.inducing > num_rows:
             raise BadInput(
@@ -178,12 +217,13 @@ class Settings:
                 f"--batch is {self.batch}, more than the {rows}", f"lower it to at most {num_rows}"
             )
         usual = DEFAULT_BATCH if num_rows > FULL_BATCH_ROWS else None
-        batch = self.batch or (None if self.model == "gp" else usual)
-        latent = self.model == "gplvm"
-        steps = LATENT_STEPS if latent and batch is not None else DEFAULT_STEPS[self.model]
+        batch = self.batch or (None if self.model in ("gp", "gpssm") else usual)
+        steps = LATENT_STEPS if self.model == "gplvm" and batch is not None else DEFAULT_STEPS[self.model]
+        inducing = {"gplvm": LATENT_INDUCING, "gpssm": SERIES_INDUCING}.get(self.model, DEFAULT_INDUCING)
         return dataclasses.replace(
             self,
-            inducing=self.inducing or min(LATENT_INDUCING if latent else DEFAULT_INDUCING, num_rows),
+            inducing=self.inducing or min(inducing, num_rows),
+            latent=self.latent or (num_targets if self.model == "gpssm" else LATENT),
             batch=batch,
             steps=self.steps or steps,
         )
@@ -195,7 +235,8 @@ class Settings:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Settings:
         """The inverse of `to_json`. Raises KeyError, TypeError or ValueError if `values` is not of it."""
-        values = {"latent": cls.latent, **values}  # which earlier runs lack
+        # which earlier runs lack
+        values = {"latent": LATENT, "controls": None, "sequence_column": None, **values}
         settings = cls(
             **{field.name: values[field.name] for field in dataclasses.fields(cls)}
             | {"widths": tuple(int(width) for width in values["widths"])}

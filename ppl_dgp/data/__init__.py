@@ -7,20 +7,25 @@ Whatever is wrong with the input is a `DataError` of one line that names the cau
 
 from ppl_dgp.data.columns import load_columns, load_entries
 from ppl_dgp.data.load import BUILT_INS, load_rows, load_table
+from ppl_dgp.data.series import Series, load_series, load_steps, split_series
 from ppl_dgp.data.synthetic import periodic, sinusoids, step
 from ppl_dgp.data.table import DataError, Standardiser, Table, split
 
 __all__ = [
     "BUILT_INS",
     "DataError",
+    "Series",
     "Standardiser",
     "Table",
     "load_columns",
     "load_entries",
     "load_rows",
+    "load_series",
+    "load_steps",
     "load_table",
     "periodic",
     "sinusoids",
     "split",
+    "split_series",
     "step",
 ]

@@ -122,6 +122,31 @@ def read_table_npz(path: Path, label: str | None) -> tuple[pd.DataFrame, np.ndar
     return frame, arrays[label]
 
 
+def read_series_npz(path: Path, target: str | None, controls: str | None, need_target: bool = True) -> Raw:
+    """Array `target` (default `y`) and array `controls` (default `u`, if there is one), with `train` and `test`."""
+    observed, driven = target or "y", controls or "u"
+    if observed == driven:
+        raise DataError(f"array {observed!r} of {path.name} is asked to be target and control: name two")
+    arrays, held = _read(path, lambda file: _read_arrays(file, (observed, driven)))
+    needed = ([observed] if need_target else []) + ([driven] if controls else [])
+    for name in needed if observed in arrays or driven in arrays else [observed]:
+        if name not in arrays:
+            raise DataError(
+                f"{path.name} has no array {name!r}; it holds {listing(held)}: store what is observed as 'y' [T P] and "
+                "controls as 'u' [T C], or name the arrays"
+            )
+    frames = {name: _columns(path, name, arrays[name]) for name in (observed, driven) if name in arrays}
+    lengths = {name: len(frame) for name, frame in frames.items()}
+    if len(set(lengths.values())) > 1:
+        raise DataError(f"{driven!r} and {observed!r} of {path.name} have {lengths} rows: both need one for each step")
+    for name, frame in frames.items():
+        given = arrays.get("feature_names" if name == driven else "target_name")
+        names = _names(given, name, frame.shape[1])
+        frame.columns = pd.Index([name] if names == [f"{name}0"] else names)
+    none = pd.DataFrame(index=range(next(iter(lengths.values()))))
+    return Raw(frames.get(driven, none), frames.get(observed), arrays.get("train"), arrays.get("test"))
+
+
 def listing(names: list[str], most: int = 20) -> str:
     """Names for a message, at most `most` of them."""
     shown = ", ".join(names[:most]) or "nothing"

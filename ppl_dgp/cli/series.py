@@ -1,0 +1,215 @@
+"""What `fit` and `predict` do for a state space model: its series, its states, its forecasts, its figures."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int
+
+from ppl_dgp.cli import run_directory
+from ppl_dgp.cli.errors import BadInput
+from ppl_dgp.cli.programs import PREDICTION_DRAWS, Program, elbo
+from ppl_dgp.cli.report import finite
+from ppl_dgp.cli.run_directory import Record
+from ppl_dgp.cli.settings import Settings
+from ppl_dgp.cli.task import Task
+from ppl_dgp.data import Series, Standardiser, load_series, load_steps, split_series
+from ppl_dgp.data.series import steps
+from ppl_dgp.estimators.latent import standardise
+from ppl_dgp.fit import Fit
+from ppl_dgp.forecast import Forecast, forecast, smooth
+
+#: a forecast over more steps draws f anew at each, for one function along a path takes the cube of their number
+LONGEST_PATH = 300
+WRITTEN = ("sequence", "step", "log_density")
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class SeriesTask(Task):
+    """A series cut into steps to train on and steps after them."""
+
+    series: Series
+
+    def rows(self, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """As `Task.rows`; where there are several sequences, their numbers are the last column of the inputs."""
+        u, y = super().rows(which)
+        several = len(self.series.labels) > 1
+        return np.column_stack([u, self.series.sequence[which]]) if several else u, y
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the series, of where its sequences begin and of which steps are trained on."""
+        digest = hashlib.sha256(super().fingerprint().encode())
+        digest.update(np.ascontiguousarray(self.series.sequence, dtype="<i8").tobytes())
+        return digest.hexdigest()
+
+
+def load_task(source: str, settings: Settings) -> SeriesTask:
+    """The data of a fit. Raises DataError or BadInput."""
+    series = load_series(source, settings.target, settings.controls, settings.sequence_column, settings.seed)
+    table = series.table
+    train_rows, test_rows = split_series(series, settings.split, settings.test_fraction)
+    if reserved := sorted(set(WRITTEN) & set(table.target_names)):
+        raise BadInput(f"{source} has a target named {reserved[0]!r}, as the tables that are written do", "rename it")
+    y = table.y[train_rows]
+    for name, column in zip(table.target_names, y.T, strict=True):
+        if len(np.unique(column[~np.isnan(column)])) < 2:
+            raise BadInput(
+                f"target {name!r} of {table.name} has no two different values to train on",
+                "choose another target, or a smaller --test-fraction",
+            )
+    units = Standardiser.fit(table.X[train_rows]), standardise(y)
+    return SeriesTask(table, train_rows, test_rows, *units, series=series)
+
+
+def evaluate(folder: Path, record: Record, task: Task, program: Program, fitted: Fit) -> dict[str, Any]:
+    """The results of a fit; its states, forecasts and figures are written."""
+    assert isinstance(task, SeriesTask)
+    x, y = task.rows(task.train_rows)
+    numbers = task.series.sequence
+    states = states_frame(program, fitted.params, x, y, numbers[task.train_rows], record.sequences)
+    run_directory.place(folder / "states.csv", lambda path: states.to_csv(path, index=False))
+    measures: dict[str, float | None] = dict.fromkeys(("test_log_density", "test_rmse", "coverage95"))
+    if len(task.test_rows):
+        steps_ahead = (*task.raw(task.test_rows), numbers[task.test_rows])
+        frame, measures = forecasts(record, program, fitted.params, (x, y), *steps_ahead)
+        run_directory.place(folder / "predictions.csv", lambda path: frame.to_csv(path, index=False))
+    seen, (value, error) = ~np.isnan(y), elbo(program, fitted, x, y)
+    noise = np.broadcast_to(np.asarray(fitted.params["likelihood/noise"]).ravel(), y.shape[1:])
+    result = {
+        # log p of the data = log p of the standardised data − Σ log s over its entries
+        "elbo": finite(value - (seen @ np.log(task.y_units.scale)).sum()),
+        "elbo_se": finite(error),
+        **measures,
+        "missing": int((~seen).sum()),
+        # of the states, which have units of their own, and of y in its units: variances
+        "process_noise": [finite(each) for each in fitted.params["transition/noise"]],
+        "observation_noise": [finite(each) for each in noise * np.square(task.y_units.scale)],
+    }
+    _write_figures(folder, fitted)
+    return result
+
+
+def predict_rows(
+    record: Record, program: Program, params: dict[str, Any], training: dict[str, Any], source: str, seed: int
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Forecasts of the steps after those trained on, under the controls of `source`, and their log density."""
+    settings = record.settings
+    named = record.feature_names, record.target_names, record.sequences
+    asked = settings.target, settings.controls, settings.sequence_column
+    u, y, sequence = load_steps(source, *named, *asked, seed=seed)
+    data = np.asarray(training["x"]), np.asarray(training["y"])
+    with jax.enable_x64(settings.precision == "float64"):
+        frame, measures = forecasts(record, program, params, data, u, y, sequence)
+    return frame, {"rows": len(u), **measures}
+
+
+def states_frame(
+    program: Program,
+    params: dict[str, Any],
+    x: Float[np.ndarray, "T K"],
+    y: Float[np.ndarray, "T P"],
+    sequence: Int[np.ndarray, " T"],
+    labels: tuple[str, ...],
+) -> pd.DataFrame:
+    """One line per step: its sequence, its number there, mean and sd of each dimension of the state after it."""
+    assert program.guide is not None
+    key = jax.random.key(program.settings.seed + 3)
+    data = jnp.asarray(x), jnp.asarray(y)
+    found = smooth(key, program.model, program.guide, params, *data, num_samples=PREDICTION_DRAWS)
+    # every sequence has one slot more, of its x_0, before the others
+    slots = np.arange(len(y)) + sequence + 1
+    columns = {"sequence": np.array(labels)[sequence], "step": steps(sequence)}
+    for q in range(found.mean.shape[1]):
+        columns[f"state{q + 1}_mean"] = found.mean[slots, q]
+        columns[f"state{q + 1}_sd"] = found.deviation[slots, q]
+    return pd.DataFrame(columns)
+
+
+def forecasts(
+    record: Record,
+    program: Program,
+    params: dict[str, Any],
+    training: tuple[Float[np.ndarray, "T K"], Float[np.ndarray, "T P"]],
+    controls: Float[np.ndarray, "H C"],
+    y: Float[np.ndarray, "H P"] | None,
+    sequence: Int[np.ndarray, " H"],
+) -> tuple[pd.DataFrame, dict[str, float | None]]:
+    """Each sequence going on from the end of its `training`, which is standardised; all else in the source's units.
+
+    Returns one line per step, and where there is `y` its log density (the mean over steps), RMSE and coverage.
+    """
+    assert program.guide is not None
+    units, several = record.y_units, len(record.sequences) > 1
+    of_training = training[0][:, -1] if several else np.zeros(len(training[0]))
+    u, data = record.x_units.transform(controls), (jnp.asarray(training[0]), jnp.asarray(training[1]))
+    pieces = []
+    for number in dict.fromkeys(sequence.tolist()):
+        rows = np.flatnonzero(sequence == number)
+        found = forecast(
+            jax.random.fold_in(jax.random.key(program.settings.seed + 2), number),
+            program.model,
+            program.guide,
+            params,
+            *data,
+            jnp.asarray(u[rows]),
+            y_future=None if y is None else jnp.asarray(units.transform(y[rows])),
+            sequence=number,
+            function="path" if len(rows) <= LONGEST_PATH else "independent",
+            num_samples=PREDICTION_DRAWS,
+        )
+        first = int((of_training == number).sum())
+        place = {"sequence": record.sequences[number], "step": first + np.arange(len(rows))}
+        pieces.append(pd.DataFrame(place | _columns(record, found, None if y is None else y[rows])))
+    frame = pd.concat(pieces, ignore_index=True)
+    return frame, _measures(frame, record.target_names, y is not None)
+
+
+def _columns(record: Record, found: Forecast, y: Float[np.ndarray, "H P"] | None) -> dict[str, np.ndarray]:
+    """What came, mean, sd and 95 % interval of each target, and the log density of what came."""
+    units, columns = record.y_units, {}
+    mean, deviation = units.inverse(found.mean), np.sqrt(found.variance) * units.scale
+    low, high = units.inverse(np.quantile(found.samples, (0.025, 0.975), axis=0))
+    for p, name in enumerate(record.target_names):
+        if y is not None:
+            columns[name] = y[:, p]
+        columns[f"{name}_mean"], columns[f"{name}_sd"] = mean[:, p], deviation[:, p]
+        columns[f"{name}_lower95"], columns[f"{name}_upper95"] = low[:, p], high[:, p]
+    if y is not None and found.log_density is not None:
+        seen = ~np.isnan(y)
+        # nothing is known of a step at which nothing was observed
+        density = np.where(seen.any(1), found.log_density - seen @ np.log(units.scale), np.nan)
+        columns["log_density"] = density
+    return columns
+
+
+def _measures(frame: pd.DataFrame, names: tuple[str, ...], known: bool) -> dict[str, float | None]:
+    """Over the entries that were observed."""
+    if not known:
+        return dict.fromkeys(("test_log_density", "test_rmse", "coverage95"))
+
+    def of(ending: str) -> np.ndarray:
+        return frame[[name + ending for name in names]].to_numpy()
+
+    y = of("")
+    seen = ~np.isnan(y)
+    inside = (of("_lower95") <= y) & (y <= of("_upper95"))
+    return {
+        "test_log_density": finite(frame["log_density"].mean()),
+        "test_rmse": finite(np.sqrt(np.square(y - of("_mean"))[seen].mean())),
+        "coverage95": finite(inside[seen].mean()),
+    }
+
+
+def _write_figures(folder: Path, fitted: Fit) -> None:
+    from ppl_dgp.diagnostics import plots
+
+    figure = plots.plot_losses(fitted.losses)
+    run_directory.place(folder / "figures" / "losses.png", partial(figure.savefig, dpi=120))
