@@ -10,6 +10,7 @@ from ppl_dgp.diagnostics.latent_plots import plot_grid, plot_latents, plot_relev
 from ppl_dgp.diagnostics.layers import LayerMap, layer_maps
 from ppl_dgp.diagnostics.plots import plot_calibration, plot_fit, plot_layers, plot_losses, plot_predicted
 from ppl_dgp.diagnostics.scores import held_out_scores, scores
+from ppl_dgp.diagnostics.series_plots import plot_series, plot_states, plot_transition, plot_vector_field
 
 __all__ = [
     "Comparison",
@@ -31,6 +32,10 @@ __all__ = [
     "plot_losses",
     "plot_predicted",
     "plot_relevance",
+    "plot_series",
+    "plot_states",
+    "plot_transition",
+    "plot_vector_field",
     "plot_views",
     "save_arviz",
     "scores",

@@ -1,0 +1,278 @@
+"""Pictures of a state space model: its states in time, a series and its forecast, and the transition that drives them.
+
+As in :mod:`ppl_dgp.diagnostics.plots`, every function returns a matplotlib ``Figure`` without pyplot state. Shapes: T
+steps of S sequences, Q state dimensions, C controls, P outputs, H steps ahead. State dimensions count from 1 in what is
+written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+
+from ppl_dgp.diagnostics.plots import COLOURS, FAINT, INK, _panel
+from ppl_dgp.forecast import Forecast, Smoothed
+from ppl_dgp.gaussian import Gaussian
+from ppl_dgp.gp import SparseGP
+
+#: on either side of what a grid is to hold, in its width
+MARGIN = 0.1
+
+
+def plot_states(smoothed: Smoothed, truth: ArrayLike | None = None, *, names: Sequence[str] | None = None) -> Figure:
+    """Each state dimension in time, mean and ± 2 standard deviations; a panel for each, faint lines between sequences.
+
+    :param truth: the states that the series was made with, (T + S, Q), or (T, Q) without the x_0. A latent state is
+        that of the truth only where the model says what it means, as with an identity emission.
+    :param names: of the Q dimensions, "state 1", … by default.
+    :raises ValueError: if truth or names do not fit.
+    """
+    slots, width = smoothed.mean.shape
+    titles = _names(names, width)
+    pieces = np.split(np.arange(slots), smoothed.initial[1:])
+    known = None if truth is None else _truth(truth, smoothed)
+    figure = Figure(figsize=(7.5, 0.8 + 1.9 * width), layout="constrained")
+    panels = figure.subplots(width, 1, sharex=True, squeeze=False)[:, 0]
+    for q, panel in enumerate(panels):
+        panel.spines[["top", "right"]].set_visible(False)
+        for number, piece in enumerate(pieces):
+            mean, band = smoothed.mean[piece, q], 2.0 * smoothed.deviation[piece, q]
+            around, middle, true = ("± 2 deviations", "mean", "truth") if number == 0 else (None, None, None)
+            panel.fill_between(piece, mean - band, mean + band, color=COLOURS[0], alpha=0.2, linewidth=0, label=around)
+            panel.plot(piece, mean, color=COLOURS[0], linewidth=1.6, label=middle)
+            if known is not None:
+                panel.plot(piece, known[piece, q], color=COLOURS[1], linewidth=1.0, linestyle="--", label=true)
+            if number > 0:
+                panel.axvline(piece[0] - 0.5, color=FAINT, linewidth=0.8)
+        panel.set(ylabel=titles[q], xlim=(0, slots - 1))
+    figure.align_ylabels(panels)
+    panels[-1].set_xlabel("step" if len(pieces) == 1 else "step, sequence after sequence")
+    _above(panels[0])
+    return figure
+
+
+def plot_series(
+    y: ArrayLike,
+    forecast: Forecast,
+    y_future: ArrayLike | None = None,
+    *,
+    column: int = 0,
+    levels: Sequence[float] = (0.5, 0.8, 0.95),
+    shown: int | None = None,
+    label: str = "y",
+    axes: Axes | None = None,
+) -> Figure:
+    """A series and the fan of its forecast: the median of the samples, and central bands of them.
+
+    :param y: what was observed, (T, P) or (T,), NaN where it is missing; the forecast begins behind it.
+    :param y_future: what came, (H, P) or (H,).
+    :param column: which of the P outputs.
+    :param levels: share of the samples in each band.
+    :param shown: how many of the last observed steps are drawn, all by default.
+    :raises ValueError: for a column that is not there, levels outside (0, 1), or steps that do not fit the forecast.
+    """
+    steps, outputs = forecast.mean.shape
+    if not 0 <= column < outputs:
+        raise ValueError(f"column: found {column}, expected 0 to {outputs - 1}, one of the outputs")
+    if not levels or not all(0.0 < level < 1.0 for level in levels):
+        raise ValueError(f"levels: found {tuple(levels)}, expected shares of the samples in (0, 1)")
+    series = _columns("y", y, outputs)
+    start, ahead = series.shape[0], series.shape[0] + np.arange(1, steps + 1)
+    first = 0 if shown is None else max(0, start - shown)
+    samples = forecast.samples[:, :, column]
+    figure, panel = _panel(axes, (7.5, 3.6))
+    for number, level in enumerate(sorted(levels, reverse=True)):
+        low, high = np.quantile(samples, [0.5 - level / 2, 0.5 + level / 2], axis=0)
+        # opaque, so that the legend shows the shades of the picture
+        shade = 1.0 - (0.18 + 0.42 * number / len(levels)) * (1.0 - np.array(to_rgb(COLOURS[0])))
+        panel.fill_between(ahead, low, high, color=shade, linewidth=0, label=f"{100 * level:g} %")
+    panel.plot(ahead, np.median(samples, 0), color=COLOURS[0], linewidth=1.8, label="median")
+    seen = np.arange(first, start) + 1, series[first:, column]
+    panel.plot(*seen, ".-", color=INK, markersize=3, linewidth=0.8, label=label)
+    if y_future is not None:
+        came = _columns("y_future", y_future, outputs)
+        if came.shape[0] != steps:
+            raise ValueError(f"y_future: found {came.shape[0]} rows, expected {steps}, one for each step ahead")
+        panel.plot(
+            ahead, came[:, column], ".-", color=COLOURS[1], markersize=4, linewidth=0.8, label="what came", zorder=3
+        )
+    panel.axvline(start + 0.5, color=FAINT, linewidth=0.8)
+    panel.set(xlabel="step", ylabel=label, xlim=(first + 1, ahead[-1]))
+    _above(panel)
+    return figure
+
+
+def plot_transition(
+    f: SparseGP,
+    smoothed: Smoothed | None = None,
+    *,
+    controls: Sequence[float] = (),
+    truth: Callable[[np.ndarray], ArrayLike] | None = None,
+    span: tuple[float, float] | None = None,
+    axes: Axes | None = None,
+) -> Figure:
+    """The transition of a one-dimensional state: mean and ± 2 standard deviations of f.
+
+    Open circles are at inducing inputs, dots are pairs (x_{t−1}, x_t) of smoothed means; where f meets the dashed
+    diagonal a state stays where it is.
+
+    :param f: from ``transition_function``.
+    :param controls: the values at which C controls are held.
+    :param truth: the function that the series was made with, (B,) to (B,).
+    :param span: from which state to which; by default all of the smoothed means and inducing inputs.
+    :raises ValueError: if the state has more than one dimension, or the controls are not those of f.
+    """
+    inducing = _state_inputs(f, 1, controls)
+    before, after = _steps(smoothed)
+    line = np.linspace(*(_span([inducing[:, 0], before[:, 0], after[:, 0]]) if span is None else span), 200)
+    mean, deviation = _evaluated(f, line[:, None], controls)
+    figure, panel = _panel(axes, (5.2, 4.4))
+    panel.plot(line, line, color=FAINT, linewidth=1.0, linestyle="--", zorder=1)
+    low, high = mean[:, 0] - 2.0 * deviation[:, 0], mean[:, 0] + 2.0 * deviation[:, 0]
+    panel.fill_between(line, low, high, color=COLOURS[0], alpha=0.2, linewidth=0, label="± 2 deviations of f")
+    if len(before):
+        panel.plot(before[:, 0], after[:, 0], ".", color=INK, markersize=4, alpha=0.5, label="smoothed steps")
+    panel.plot(line, mean[:, 0], color=COLOURS[0], linewidth=2.0, label="mean of f")
+    if truth is not None:
+        panel.plot(line, np.asarray(truth(line)), color=COLOURS[1], linewidth=1.4, linestyle="--", label="truth")
+    panel.plot(
+        inducing[:, 0], _evaluated(f, inducing, controls)[0][:, 0], "o", markerfacecolor="white",
+        markeredgecolor=COLOURS[0], markersize=5, markeredgewidth=1.1, label="inducing inputs", zorder=3,
+    )  # fmt: skip
+    # the truth may go where f has never been
+    heights = _span([mean, after])
+    panel.set(xlabel="state before", ylabel="state after", xlim=(line[0], line[-1]), ylim=heights)
+    panel.legend(frameon=False, fontsize="small")
+    return figure
+
+
+def plot_vector_field(
+    f: SparseGP,
+    smoothed: Smoothed | None = None,
+    *,
+    controls: Sequence[float] = (),
+    size: int = 18,
+    names: Sequence[str] | None = None,
+    axes: Axes | None = None,
+) -> Figure:
+    """Where f moves a two-dimensional state: arrows along f(x) − x, fainter where f is less certain; smoothed paths.
+
+    The arrows' lengths grow with the square root of the way, so that slow places are seen too, and compare with each
+    other alone. Open circles are inducing inputs, a dot is a path's x_0.
+
+    :param f: from ``transition_function``.
+    :param controls: the values at which C controls are held.
+    :param size: arrows along each side.
+    :param names: of the two dimensions, "state 1" and "state 2" by default.
+    :raises ValueError: if the state has not two dimensions, or the controls are not those of f.
+    """
+    inducing = _state_inputs(f, 2, controls)
+    titles = _names(names, 2)
+    means = np.zeros((0, 2)) if smoothed is None else smoothed.mean
+    ends = [_span([inducing[:, q], means[:, q]]) for q in range(2)]
+    sides = [np.linspace(low, high, size) for low, high in ends]
+    grid = np.stack(np.meshgrid(*sides), -1).reshape(-1, 2)
+    mean, deviation = _evaluated(f, grid, controls)
+    moves, uncertain = mean - grid, np.sqrt(np.square(deviation).mean(1))
+    figure, panel = _panel(axes, (5.8, 4.6))
+    # in units of the cells, of which the longest arrows cross one
+    cells = np.array([side[1] - side[0] for side in sides])
+    lengths = np.linalg.norm(moves / cells, axis=1)
+    moves = moves / np.sqrt(np.maximum(lengths * lengths.max(), 1e-24))[:, None]
+    arrows = panel.quiver(
+        *grid.T, *moves.T, uncertain, cmap="Blues_r", angles="xy", scale_units="xy", scale=1.0, width=0.004, zorder=2
+    )
+    # white arrows would not be seen
+    arrows.set_clim(uncertain.min(), uncertain.min() + 1.35 * max(np.ptp(uncertain), 1e-12))
+    bar = figure.colorbar(arrows, ax=panel, shrink=0.85, aspect=30, label="deviation of f")
+    bar.outline.set_visible(False)
+    bar.ax.set_ylim(uncertain.min(), uncertain.max())
+    if smoothed is not None:
+        for number, path in enumerate(np.split(smoothed.mean, smoothed.initial[1:])):
+            name = "smoothed" if number == 0 else None
+            panel.plot(*path.T, color=COLOURS[1], linewidth=0.9, alpha=0.7, label=name, zorder=3)
+            panel.plot(*path[0], "o", color=COLOURS[1], markersize=5, zorder=4)
+    panel.plot(
+        *inducing.T, "o", markerfacecolor="white", markeredgecolor=INK, markersize=4.5, markeredgewidth=1.0,
+        label="inducing inputs", linestyle="", zorder=4,
+    )  # fmt: skip
+    limits = [(low - cell, high + cell) for (low, high), cell in zip(ends, cells, strict=True)]
+    panel.set(xlabel=titles[0], ylabel=titles[1], xlim=limits[0], ylim=limits[1])
+    _above(panel)
+    return figure
+
+
+def _above(panel: Axes) -> None:
+    """A legend on top of the panel, whose inside is full."""
+    panel.legend(
+        frameon=False, fontsize="small", loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.1, ncols=6,
+        handlelength=1.6, columnspacing=1.2,
+    )  # fmt: skip
+
+
+def _names(names: Sequence[str] | None, count: int) -> list[str]:
+    if names is not None and len(names) != count:
+        raise ValueError(f"names: found {len(names)}, expected {count}, one for each state dimension")
+    return [f"state {q + 1}" for q in range(count)] if names is None else list(names)
+
+
+def _columns(name: str, values: ArrayLike, outputs: int) -> np.ndarray:
+    found = np.asarray(values, float)
+    found = found[:, None] if found.ndim == 1 else found
+    if found.ndim != 2 or found.shape[1] != outputs:
+        raise ValueError(f"{name}: found shape {np.shape(values)}, expected {outputs} columns as the forecast has")
+    return found
+
+
+def _truth(truth: ArrayLike, smoothed: Smoothed) -> np.ndarray:
+    """By slots, NaN for x_0 where it is not given."""
+    found, (slots, width) = np.asarray(truth, float), smoothed.mean.shape
+    found = found[:, None] if found.ndim == 1 else found
+    sequences = len(smoothed.initial)
+    if found.shape == (slots - sequences, width):
+        after = np.setdiff1d(np.arange(slots), smoothed.initial)
+        filled = np.full((slots, width), np.nan)
+        filled[after] = found
+        return filled
+    if found.shape != (slots, width):
+        raise ValueError(
+            f"truth: found shape {np.shape(truth)}, expected {(slots, width)}, or {slots - sequences} rows without x_0"
+        )
+    return found
+
+
+def _steps(smoothed: Smoothed | None) -> tuple[np.ndarray, np.ndarray]:
+    """Means of the states before and after each step."""
+    if smoothed is None:
+        return np.zeros((0, 1)), np.zeros((0, 1))
+    after = np.setdiff1d(np.arange(len(smoothed.mean)), smoothed.initial)
+    return smoothed.mean[after - 1], smoothed.mean[after]
+
+
+def _state_inputs(f: SparseGP, width: int, controls: Sequence[float]) -> np.ndarray:
+    """The states of the inducing inputs."""
+    found, inputs = (f.u.mean if isinstance(f.u, Gaussian) else f.u).shape[-2], f.inducing.shape[1]
+    if found != width:
+        raise ValueError(f"f: found {found} state dimensions, expected {width}; other transitions have other pictures")
+    if inputs != width + len(controls):
+        raise ValueError(f"controls: found {len(controls)}, expected {inputs - width}, a value to hold each of them at")
+    return np.asarray(f.inducing)[:, :width]
+
+
+def _evaluated(f: SparseGP, states: np.ndarray, controls: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and deviation of f."""
+    held = np.broadcast_to(np.asarray(controls, float), (len(states), len(controls)))
+    marginal = f(jnp.asarray(np.concatenate([states, held], 1)))
+    return np.asarray(marginal.mean), np.sqrt(np.asarray(marginal.variance))
+
+
+def _span(values: Sequence[np.ndarray]) -> tuple[float, float]:
+    every = np.concatenate([np.ravel(each) for each in values])
+    margin = MARGIN * max(float(np.ptp(every)), 1e-9)
+    return float(every.min()) - margin, float(every.max()) + margin
