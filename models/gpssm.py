@@ -5,13 +5,15 @@ r"""The Gaussian process state space model (Frigola 2014; Bui 2017, 3.2; Doerr e
     y_t = C x_t + d + ε,   ε ~ N(0, R),   or y_t ~ p(y | C x_t + d), or p(y | g(x_t)) with g_p ~ GP(0, k')
 
 Card. For series with a state that is not observed: systems with inputs c_t to identify, forecast and simulate. Guides,
-of one and the same model: ``MeanField()`` (Frigola; over-estimates Q), ``Markov()`` (McHutchon; Eleftheriadis et al.),
-``Conditional()`` (Ialongo et al.: x_t follows f, the best calibrated), ``DoublyStochastic()`` (the model's own
-transition: Doerr et al., with one draw of u for a trajectory: their factorised form is no bound). Where f is in q, the
-f(x_{t−1}) of a trajectory are drawn independently given u, as they do. Objectives: ``PowerEP(alpha)``, each step
-tempered on its own; for ``MeanField()`` and ``Markov()`` ``PowerEP(0.0, propagation="moments")`` needs no draws (in 64
-bits). Sites: ``transition/u``, ``x`` (T + 1, Q) with x_0 first, ``y``; parameters ``transition/lengthscale``,
-``transition/noise``, ``emission/weights``, ``likelihood/noise``, ….
+of one model: ``MeanField()`` (Frigola; over-estimates Q), ``Markov()`` (McHutchon; Eleftheriadis et al.),
+``Conditional()`` (Ialongo et al.: x_t follows f), ``DoublyStochastic()`` (the model's own transition: Doerr et al. with
+one draw of u for a trajectory; their factorised form, no bound, is ``PRSSMSurrogate()``), ``MomentMatched()`` (Bui: its
+moments, no bound either), ``Amortised(net, base, around=k)`` (from a network of k rows before and after each; as
+``latent=`` a recognition model of x_0). Where f is in q, the f(x_{t−1}) of a trajectory are drawn independently given
+u, as they do. ``fit_series`` trains, from a chain where q follows f; ``window=`` cuts the series for minibatches.
+Objectives: ``PowerEP(alpha)``, each step tempered on its own; for ``MeanField()`` and ``Markov()``
+``PowerEP(0.0, propagation="moments")`` needs no draws (in 64 bits). Sites: ``transition/u``, ``x`` (T + 1, Q) with x_0
+first, ``y``; parameters ``transition/lengthscale``, ``transition/noise``, ``emission/weights``, ``likelihood/noise`` ….
 """
 
 from __future__ import annotations
@@ -83,8 +85,8 @@ def gpssm(
     :param likelihood: instead of Gaussian noise, see :func:`ppl_dgp.models.gplvm`.
     :param initial: m_0 and s_0² of every dimension of x_0.
     :param start: where the states begin: "outputs", as y has them and its earlier values (its principal components if
-        they are fewer), or "linear", smoothed by the linear-Gaussian model that fits best (EM), whose dynamics and
-        noises the transition begins at.
+        they are fewer), or "linear", smoothed by the linear-Gaussian model that fits best (EM): the transition begins
+        at its noise, with ``mean="linear"`` at its dynamics, and f varies by as much as they leave open.
     :param num_sequences: S; their rows come one sequence after the other.
     :param window: steps L of a window, where ``fit_svi(batch_size=…)`` is to see W windows of contiguous steps at a
         time, a batch size of W·L: the bound stays unbiased under ``MeanField()`` and ``Markov()``, which know the state
@@ -116,7 +118,8 @@ def gpssm(
         begin = Begin(start, y, controls, where, (width, functions), missing, emission == "identity", initial)
 
         inducing = inducing_inputs("transition", lambda: begin.inputs, num_inducing, train_inducing)
-        k = kernel_parameters("transition", kernel, width + controls.shape[1])
+        starts = (lambda: begin.lengthscales, lambda: begin.variance) if start == "linear" else ()
+        k = kernel_parameters("transition", kernel, width + controls.shape[1], *starts)
         m = _transition_mean(mean, width, controls.shape[1], begin)
         q = numpyro.param(
             "transition/noise",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import jax
@@ -74,15 +74,18 @@ def kernel_parameters(
     name: str,
     kernel: Callable[..., Kernel] | Composed,
     input_dim: int,
-    lengthscale: Float[Array, " D"] | None = None,
+    lengthscale: Float[Array, " D"] | Callable[[], Array] | None = None,
+    variance: Callable[[], Array] | None = None,
 ) -> Kernel:
     """The kernel of layer ``name``, its values ``numpyro.param`` sites ``name/variance``, ``name/lengthscale`` ….
 
     :param kernel: a class of :mod:`ppl_dgp.kernels`, several of them :class:`Composed`, or a function of the input
         dimension D that returns a kernel.
-    :param lengthscale: where the lengthscales start; 1 if not given.
+    :param lengthscale: where the lengthscales start, or what gives it when that is asked for; 1 if not given.
+    :param variance: what gives where the variance of a single kernel starts; 1 if not given.
     """
-    starts = {} if lengthscale is None else {"lengthscale": lengthscale}
+    given = {"lengthscale": lengthscale, "variance": variance}
+    starts = {name: start for name, start in given.items() if start is not None}
     if isinstance(kernel, Composed):
         return _composed(name, kernel, input_dim, starts)
     if kernel not in _STARTS:
@@ -118,10 +121,14 @@ def _with_values(
             continue
         start = starts.get(argument, usual)
         shape = (input_dim,) if argument == "lengthscale" else ()
-        initial = jnp.broadcast_to(jnp.asarray(start, float), shape)
+        initial = partial(_broadcast, start, shape)
         site = f"{name}/{argument}"
         arguments[argument] = numpyro.param(site, initial, constraint=constraints.softplus_positive)
     return kernel(**arguments)
+
+
+def _broadcast(start: Any, shape: tuple[int, ...], _key: Array) -> Array:
+    return jnp.broadcast_to(jnp.asarray(start() if callable(start) else start, float), shape)
 
 
 def inducing_inputs(

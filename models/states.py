@@ -84,6 +84,17 @@ class Begin:
         """The states before each step, and its controls."""
         return jnp.concatenate([self._slots[self._where.after - 1], self._controls], 1)
 
+    @property
+    def lengthscales(self) -> Float[Array, " QC"]:
+        """√D deviations of each input, so that distances between inputs are of the order of 1."""
+        inputs = self.inputs
+        return jnp.sqrt(inputs.shape[1]) * jnp.maximum(inputs.std(0), 1e-3)
+
+    @property
+    def variance(self) -> Float[Array, ""]:
+        """What a linear transition leaves open, the most that f has to explain."""
+        return self.found.process_noise(1.0).max()
+
     def path(self, deviation: Float[Array, " Q"]) -> Gaussian:
         """All slots."""
         return Gaussian(self._slots, jnp.broadcast_to(deviation, self._slots.shape))
