@@ -12,6 +12,7 @@ from ppl_dgp.models.heteroscedastic import deep_heteroscedastic_gp, sparse_heter
 from ppl_dgp.models.linear_gaussian import linear_gaussian_ssm
 from ppl_dgp.models.mixture import mixture_of_functions
 from ppl_dgp.models.shared_gplvm import shared_gplvm
+from ppl_dgp.models.switching_gpssm import switching_gpssm
 
 __all__ = [
     "conditioned_gplvm",
@@ -31,4 +32,5 @@ __all__ = [
     "sparse_gp_classification",
     "sparse_gp_regression",
     "sparse_heteroscedastic_gp",
+    "switching_gpssm",
 ]

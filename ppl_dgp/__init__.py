@@ -20,7 +20,9 @@ _HOMES = {
         "SparseGPClassifier",
         "SparseGPRegressor",
     ),
-    "ppl_dgp.fit": ("Fit", "FitError", "Interrupted", "fit_lbfgs", "fit_power_ep", "fit_svi", "natural_adam"),
+    "ppl_dgp.fit": (
+        "Fit", "FitError", "Interrupted", "fit_lbfgs", "fit_power_ep", "fit_series", "fit_svi", "natural_adam",
+    ),
     "ppl_dgp.gp": ("data_plate", "sparse_gp"),
     "ppl_dgp.guides": (
         "AcrossOutputs",
@@ -40,6 +42,7 @@ _HOMES = {
         "MomentMatched",
         "NestedCompression",
         "Optimal",
+        "PRSSMSurrogate",
         "PointEstimate",
     ),
     "ppl_dgp.guides.nesting": ("nested_start",),
@@ -62,6 +65,7 @@ _HOMES = {
         "sparse_gp_classification",
         "sparse_gp_regression",
         "sparse_heteroscedastic_gp",
+        "switching_gpssm",
     ),
     "ppl_dgp.narx": ("lagged", "simulate_narx"),
     "ppl_dgp.objectives": (
@@ -74,6 +78,7 @@ _HOMES = {
         "collapsed_posterior",
     ),
     "ppl_dgp.predict": ("Prediction", "joint_prediction", "log_likelihood", "sample_functions"),
+    "ppl_dgp.switching": ("regime_probabilities",),
     "ppl_dgp.streaming": ("Stream", "remember", "renew", "streamed"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -119,7 +119,8 @@ class Trajectory(dist.Distribution):
     def in_lanes(self, rows: Any) -> Any:
         """What is known of each step, a pytree, as a scan takes it, windows side by side: from (T, …) to (L, W, …)."""
         lanes = 1 if self.whole is None else self.layout.num_sequences
-        return jax.tree.map(lambda leaf: jnp.moveaxis(leaf.reshape(lanes, -1, *leaf.shape[1:]), 1, 0), rows)
+        each = self.controls.shape[0] // lanes
+        return jax.tree.map(lambda leaf: jnp.moveaxis(leaf.reshape(lanes, each, *leaf.shape[1:]), 1, 0), rows)
 
     def out_of_lanes(self, steps: Any) -> Any:
         """What a scan returns, back to rows."""

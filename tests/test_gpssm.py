@@ -29,10 +29,10 @@ from ppl_dgp.guides.kalman import LinearEmission, posterior
 from ppl_dgp.guides.nesting import nested_start
 from ppl_dgp.guides.trajectory import TrajectoryConditional
 from ppl_dgp.kernels import RBF
+from ppl_dgp.layout import layout
 from ppl_dgp.likelihoods import Poisson
 from ppl_dgp.models import gpssm
 from ppl_dgp.objectives import ApproximatePowerEP, BlackBoxAlpha, ImportanceWeighted, PowerEP
-from ppl_dgp.layout import layout
 
 KEY = jax.random.PRNGKey(1)
 MOMENTS = PowerEP(0.0, propagation="moments")

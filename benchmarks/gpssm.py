@@ -1,0 +1,458 @@
+"""State space models: kinks with known answers, system identification, Hodgkin-Huxley, cost per step.
+
+    python benchmarks/gpssm.py kink --data DIR       # the others: recurrent, sysid (DIR too), neuron, speed
+    python benchmarks/gpssm.py page                  # docs/gpssm.md from the CSVs
+
+DIR holds ``sysid/<set>.npz``. Rows are appended to CSVs as they come, and what these hold is not done again; figures go
+to docs/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+import numpyro
+import optax
+import rows
+from gpssm_page import page
+from scipy.integrate import solve_ivp
+from scipy.special import logsumexp
+
+numpyro.enable_x64()
+
+from ppl_dgp import (  # noqa: E402
+    ApproximatePowerEP,
+    Collapsed,
+    Conditional,
+    DoublyStochastic,
+    Guide,
+    Markov,
+    MeanField,
+    MomentMatched,
+    PowerEP,
+    PRSSMSurrogate,
+    fit_lbfgs,
+    fit_series,
+    gpssm,
+)
+from ppl_dgp.forecast import forecast, smooth, transition_function, transition_moments  # noqa: E402
+from ppl_dgp.guides.chain import LinearGaussianChain  # noqa: E402
+from ppl_dgp.models.gp_narx import gp_narx  # noqa: E402
+from ppl_dgp.narx import lagged, simulate_narx  # noqa: E402
+
+HERE, DOCS = Path("benchmarks"), Path("docs")
+Array = np.ndarray
+CLOSED = PowerEP(0.0, propagation="moments")
+RULES = {
+    "mean field": MeanField(),
+    "markov": Markov(),
+    "coupled": Conditional(),
+    "doubly stochastic": DoublyStochastic(),
+    "moment matched": MomentMatched(),
+}
+
+
+def decaying(rate: float, steps: int) -> optax.GradientTransformation:
+    """Adam whose rate falls to a fiftieth."""
+    return optax.adam(optax.cosine_decay_schedule(rate, steps, 0.02))
+
+
+# --- kinks
+
+
+def broken_line(x: Any) -> Any:
+    """Bui 2017, 3.8.1."""
+    return np.where(x < 4.0, x + 1.0, 21.0 - 4.0 * x)
+
+
+def smooth_kink(x: Any) -> Any:
+    """Ialongo et al. 2019."""
+    return 0.8 + (x + 0.2) * (1.0 - 5.0 / (1.0 + np.exp(-2.0 * x)))
+
+
+KINK = ["function", "noise", "objective", "guide", "alpha", "bound", "rmse", "log_density", "process", "observation"]
+KINK += ["path", "moments", "linearised", "seconds"]
+
+
+def kink(options: argparse.Namespace) -> None:
+    """One series of each kind; what is learnt of f, of both noises, and of the next twenty steps."""
+    out = HERE / "gpssm-kink.csv"
+    found = rows.done(out, KINK[:5])
+    for name, f, q, r, x, y in kinks(options):
+        for objective, guide, alpha in settings(name, r):
+            if (name, f"{r}", objective, guide, f"{alpha}") in found:
+                continue
+            started = time.perf_counter()
+            row = learnt(options, name, f, (q, r), x, y, (objective, guide, alpha))
+            rows.append(out, KINK, [name, r, objective, guide, alpha, *row, time.perf_counter() - started])
+            print(name, r, objective, guide, alpha, *(f"{value:.4g}" for value in row), flush=True)
+
+
+def kinks(options: argparse.Namespace) -> Any:
+    """Name, f, Q, R, states x_0 …, observations of the steps that are trained on."""
+    random, x = np.random.default_rng(0), [0.5]
+    for _ in range(200):
+        x.append(broken_line(x[-1]) + 0.2**0.5 * random.normal())
+    states = np.array(x)
+    yield "broken line", broken_line, 0.2, 0.05, states, states[1:, None] + 0.05**0.5 * random.normal(size=(200, 1))
+    data = np.load(options.data / "sysid" / "kink.npz")
+    for level in (1, 0, 2):
+        states, r = data["x"][level, 0], float(data["noise_variance"][level])
+        yield "smooth kink", smooth_kink, 0.0025, r, states, data["y"][level, 0][1:, None]
+
+
+def settings(name: str, noise: float) -> list[tuple[str, str, float]]:
+    """Every guide and α on the broken line and at the middle noise, α = 0 at the others."""
+    everywhere = [("power-ep", guide, 0.0) for guide in RULES]
+    if name == "smooth kink" and noise != 0.08:
+        return everywhere
+    powers = [("power-ep", guide, alpha) for alpha in (0.001, 0.5, 1.0) for guide in list(RULES)[:4]]
+    return everywhere + powers + [("approximate", "mean field", alpha) for alpha in (0.001, 0.5, 1.0)]
+
+
+def learnt(
+    options: argparse.Namespace, name: str, f: Any, true: tuple[float, float], x: Array, y: Array,
+    how: tuple[str, str, float],  # fmt: skip
+) -> list[float]:
+    """The row of one fit; its figure where it is one of those shown."""
+    (q, r_true), (objective, guide, alpha) = true, how
+    key, rule = jax.random.key(0), RULES[guide]
+    model = gpssm(1, 1, 30 if name == "broken line" else 20, emission="identity")
+    q_of = Guide(model, hidden=rule)
+    closed = guide in ("mean field", "markov") and alpha == 0.0
+    if objective == "approximate":
+        minimised: Any = ApproximatePowerEP(alpha, propagation="moments")
+    else:
+        minimised = CLOSED if closed else PowerEP(alpha, 1)
+    steps = options.steps
+    fit = fit_series(key, model, q_of, minimised, None, y, steps=steps, optimizer=decaying(0.02, steps))
+    bound = -fit.losses[0, -100:].mean()
+    low, high = np.quantile(x, [0.01, 0.99])
+    grid = np.linspace(low, high, 200)[:, None]
+    mean, variance = transition_moments(model, q_of, fit.params, None, y, grid)
+    error = f(grid) - np.asarray(mean)
+    density = -0.5 * np.log(2 * np.pi * np.asarray(variance)) - 0.5 * error**2 / np.asarray(variance)
+    # twenty continuations of the series, each from the state where it ended
+    random, futures = np.random.default_rng(1), []
+    state, r = np.full(20, x[len(y)]), float(np.mean(fit.params["likelihood/noise"]))
+    for _ in range(20):
+        state = f(state) + q**0.5 * random.normal(size=20)
+        futures.append(state + r_true**0.5 * random.normal(size=20))
+    scores = []
+    for function in ("path", "moments", "linearised"):
+        found = forecast(key, model, q_of, fit.params, None, y, 20, function=function, num_samples=500)
+        scores.append(np.mean([ahead(found, function, np.array(futures)[:, each], r) for each in range(20)]))
+    if options.figures and alpha == 0.0 and name == "broken line" and guide in ("mean field", "coupled"):
+        from ppl_dgp.diagnostics import plot_transition
+
+        about = model, q_of, fit.params, None, y
+        figure = plot_transition(transition_function(*about), smooth(key, *about), truth=f)
+        figure.savefig(DOCS / f"gpssm-kink-{guide.replace(' ', '-')}.png", dpi=110)
+    noises = float(np.mean(fit.params["transition/noise"])), r
+    return [bound, float(np.sqrt(np.mean(error**2))), float(density.mean()), *noises, *scores]
+
+
+def ahead(found: Any, how: str, future: Array, noise: float) -> float:
+    """The mean over steps of the log density of what came."""
+    if how != "path":
+        variance = found.variance[:, 0]
+        return float((-0.5 * np.log(2 * np.pi * variance) - 0.5 * (future - found.mean[:, 0]) ** 2 / variance).mean())
+    each = -0.5 * np.log(2 * np.pi * noise) - 0.5 * (future - found.states[:, :, 0]) ** 2 / noise
+    return float((logsumexp(each, axis=0) - np.log(len(each))).mean())
+
+
+# --- PR-SSM on the smooth kink
+
+
+RECURRENT = ["guide", "trained_on", "rmse", "log_density", "process", "observation", "seconds"]
+
+
+def recurrent(options: argparse.Namespace) -> None:
+    """The model's own transition on 300 steps of the smooth kink: open loop, in windows, recognised, begun warm."""
+    out = HERE / "gpssm-recurrent.csv"
+    found = rows.done(out, RECURRENT[:2])
+    data = np.load(options.data / "sysid" / "kink.npz")
+    x, y = data["x"][1, 0][:301], data["y"][1, 0][1:301, None]
+    recognition, steps = Amortised((32,), MeanField(), around=5), options.steps
+    for name, rule in (("PR-SSM surrogate", PRSSMSurrogate()), ("doubly stochastic", DoublyStochastic())):
+        for label, window, latent, warm in (
+            ("open loop", None, None, 0),
+            ("windows", 30, None, 0),
+            ("windows, recognised", 30, recognition, 0),
+            ("windows, recognised, warm", 30, recognition, steps // 2),
+        ):
+            if (name, label) in found:
+                continue
+            started, key = time.perf_counter(), jax.random.key(0)
+            model = gpssm(1, 1, 20, emission="identity", window=window)
+            guide = Guide(model, hidden=rule, latent=latent)
+            batch = None if window is None else 150
+            fit = fit_series(key, model, guide, PowerEP(0.0), None, y, steps=steps, warm_steps=warm,
+                             batch_size=batch, optimizer=decaying(0.02, steps))  # fmt: skip
+            grid = np.linspace(*np.quantile(x, [0.01, 0.99]), 200)[:, None]
+            mean, variance = transition_moments(model, guide, fit.params, None, y, grid)
+            error, spread = smooth_kink(grid) - np.asarray(mean), np.asarray(variance)
+            density = (-0.5 * np.log(2 * np.pi * spread) - 0.5 * error**2 / spread).mean()
+            noises = [float(np.mean(fit.params[each])) for each in ("transition/noise", "likelihood/noise")]
+            row = [name, label, float(np.sqrt(np.mean(error**2))), density, *noises, time.perf_counter() - started]
+            rows.append(out, RECURRENT, row)
+            print(*row, flush=True)
+
+
+# --- system identification
+
+SYSID = ["set", "method", "seed", "rmse", "log_density", "deviation", "noise", "seconds"]
+REPORTED = {"actuator": (0.50, 0.63), "ballbeam": (0.07, 0.28), "drive": (0.49, 0.70), "dryer": (0.14, 0.31)}
+METHODS = {
+    "doubly stochastic": DoublyStochastic(),
+    "PR-SSM surrogate": PRSSMSurrogate(),
+    "markov": Markov(),
+    "coupled": Conditional(),
+}
+
+
+def standardised(path: Path) -> tuple[Array, Array, Array, Array]:
+    """Controls and outputs by the first half; rows of both halves."""
+    data = np.load(path)
+    train, test = data["train"], data["test"]
+    scaled = [(each - each[train].mean(0)) / each[train].std(0) for each in (data["u"], data["y"])]
+    return scaled[0], scaled[1], train, test
+
+
+def sysid(options: argparse.Namespace) -> None:
+    """Free simulation of the second half, under one configuration for all sets."""
+    out = HERE / "gpssm-sysid.csv"
+    found = rows.done(out, SYSID[:3])
+    for seed in range(options.seeds):
+        for method in options.methods.split(","):
+            for name in options.sets.split(","):
+                if (name, method, f"{seed}") in found:
+                    continue
+                u, y, train, test = standardised(options.data / "sysid" / f"{name}.npz")
+                started = time.perf_counter()
+                row = simulated(options, jax.random.key(seed), name, method, u, y, train, test, seed == 0)
+                rows.append(out, SYSID, [name, method, seed, *row, time.perf_counter() - started])
+                print(name, method, seed, *(f"{value:.4g}" for value in row), flush=True)
+
+
+def simulated(
+    options: argparse.Namespace,
+    key: Array,
+    name: str,
+    method: str,
+    u: Array,
+    y: Array,
+    train: Array,
+    test: Array,
+    shown: bool,
+) -> list[float]:
+    """RMSE, mean log density and deviation of the simulated second half, and the observation noise learnt."""
+    if method == "gp-narx":
+        return by_narx(key, u, y, train, test)
+    rule = METHODS[method]
+    window = None if method == "markov" else options.window
+    model = gpssm(1, options.latent, 20, mean="linear", start="linear", emission="identity", window=window,
+                  process_noise=1e-3)  # fmt: skip
+    guide = Guide(model, hidden=rule)
+    batch = None if window is None else options.window * options.windows
+    settings: dict[str, Any] = {"steps": options.steps, "optimizer": decaying(options.rate, options.steps)}
+    objective = CLOSED if method == "markov" else PowerEP(0.0)
+    warm = options.warm if rule.conditions_on_u else 0
+    fit = fit_series(key, model, guide, objective, u[train], y[train], batch_size=batch, warm_steps=warm, **settings)
+    about = model, guide, fit.params, u[train], y[train]
+    found = forecast(key, *about, u[test], y_future=y[test], function="independent", num_samples=100)
+    error = float(np.sqrt(np.mean((found.mean - y[test]) ** 2)))
+    if shown and options.figures:
+        from ppl_dgp.diagnostics import plot_series
+
+        figure = plot_series(y[train], found, y[test], shown=100)
+        figure.axes[0].set_title(f"{name}: {method}", loc="left")
+        figure.savefig(DOCS / f"gpssm-{name}.png", dpi=100)
+    noise = float(np.mean(fit.params["likelihood/noise"]))
+    return [error, float(found.log_density.mean()), float(np.sqrt(found.variance.mean())), noise]
+
+
+# --- Hodgkin-Huxley
+
+
+def neuron(current: Callable[[float], float], times: Array) -> Array:
+    """V, m, h, n of Hodgkin & Huxley 1952 (mV, ms, uA/cm²), at rest to begin with."""
+
+    def slope(t: float, state: Array) -> list[float]:
+        v, m, h, n = state
+        a_m = 1.0 if abs(v + 40.0) < 1e-6 else 0.1 * (v + 40.0) / (1.0 - np.exp(-0.1 * (v + 40.0)))
+        a_n = 0.1 if abs(v + 55.0) < 1e-6 else 0.01 * (v + 55.0) / (1.0 - np.exp(-0.1 * (v + 55.0)))
+        a_h, b_h = 0.07 * np.exp(-0.05 * (v + 65.0)), 1.0 / (1.0 + np.exp(-0.1 * (v + 35.0)))
+        b_m, b_n = 4.0 * np.exp(-(v + 65.0) / 18.0), 0.125 * np.exp(-(v + 65.0) / 80.0)
+        flow = 120.0 * m**3 * h * (v - 50.0) + 36.0 * n**4 * (v + 77.0) + 0.3 * (v + 54.4)
+        return [current(t) - flow, a_m * (1 - m) - b_m * m, a_h * (1 - h) - b_h * h, a_n * (1 - n) - b_n * n]
+
+    rest = [-65.0, 0.053, 0.596, 0.317]
+    return solve_ivp(slope, (0.0, times[-1]), rest, "LSODA", times, rtol=1e-8, max_step=0.1).y.T
+
+
+NEURON = ["objective", "guide", "alpha", "steps_ahead", "rmse", "log_density", "inside_2sd", "seconds"]
+
+
+def hodgkin_huxley(options: argparse.Namespace) -> None:
+    """Steps and slopes of current to train on; another step, and another slope, to forecast 100 steps under."""
+    out = HERE / "gpssm-neuron.csv"
+    found = rows.done(out, NEURON[:2])
+    times, width = np.arange(0.0, 240.0, 0.4), 0.4
+    train = slice(0, 500)
+    levels = [0.0, 12.0, 0.0, 25.0, 6.0]
+
+    def current(t: float, last: Callable[[float], float]) -> float:
+        if t >= 500 * width:
+            return last(t - 500 * width)
+        piece, within = divmod(t, 40.0)
+        if piece in (1, 3):
+            return levels[int(piece)]
+        return levels[int(piece)] + (0.5 * within if piece == 4 else 0.0)
+
+    unseen = {"step": lambda t: 18.0, "slope": lambda t: 35.0 - 0.7 * t}
+    random = np.random.default_rng(0)
+    series = {k: neuron(lambda t, last=last: current(t, last), times) for k, last in unseen.items()}
+    drives = {k: np.array([[current(t, last)] for t in times]) for k, last in unseen.items()}
+    y = series["step"][train]
+    mean, scale = y.mean(0), y.std(0)
+    noisy = (y - mean) / scale + 0.05 * random.normal(size=y.shape)
+    centre, spread = drives["step"][train].mean(), drives["step"][train].std()
+    u = {k: (drive - centre) / spread for k, drive in drives.items()}
+    for label, rule, objective in (
+        ("approximate", MeanField(), ApproximatePowerEP(0.2, propagation="moments")),
+        ("elbo", Markov(), CLOSED),
+    ):
+        guide_name = type(rule).__name__
+        if (label, guide_name) in found:
+            continue
+        model = gpssm(4, 2, 30, emission="gp", noise="per-column", process_noise=0.01)
+        guide, started = Guide(model, hidden=rule), time.perf_counter()
+        steps = options.steps
+        fit = fit_series(jax.random.key(0), model, guide, objective, u["step"][train], noisy, steps=steps,
+                         optimizer=decaying(0.02, steps))  # fmt: skip
+        from ppl_dgp.diagnostics import plot_series
+
+        for name, path in series.items():
+            future = (path[500:] - mean) / scale
+            about = model, guide, fit.params, u["step"][train], noisy, u[name][500:]
+            ahead = forecast(jax.random.key(1), *about, y_future=future, function="independent", num_samples=100)
+            error = np.sqrt(np.mean((ahead.mean - future) ** 2))
+            inside = np.mean(abs(future - ahead.mean) < 2 * np.sqrt(ahead.variance))
+            row = [label, guide_name, 0.2 if label == "approximate" else 0.0, f"{name} 100", error]
+            row += [ahead.log_density.mean(), inside, time.perf_counter() - started]
+            rows.append(out, NEURON, row)
+            print(*row, flush=True)
+            figure, axes = plt.subplots(4, 1, figsize=(8, 7), sharex=True, constrained_layout=True)
+            for column, axis in enumerate(axes):
+                plot_series(noisy, ahead, future, column=column, shown=100, label="Vmhn"[column], axes=axis)
+            figure.savefig(DOCS / f"gpssm-neuron-{label}-{name}.png", dpi=100)
+            plt.close(figure)
+
+
+# --- cost
+
+
+SPEED = ["work", "steps", "milliseconds", "ratio"]
+
+
+def speed(options: argparse.Namespace) -> None:
+    """A gradient step of Markov() at T = 1000 and 4000, in turn; chains in sequence and in parallel."""
+    from numpyro.infer import SVI
+
+    out, random = HERE / "gpssm-speed.csv", np.random.default_rng(0)
+    work: dict[str, dict[int, Callable[[], Any]]] = {}
+    for label, objective in (("markov, drawn", PowerEP(0.0)), ("markov, closed form", CLOSED)):
+        work[label] = {}
+        for length in (1000, 4000):
+            y = np.cumsum(random.normal(size=(length, 4)), 0) * 0.1
+            model = gpssm(4, 4, 50)
+            svi = SVI(model, Guide(model, hidden=Markov()), numpyro.optim.Adam(1e-3), objective)
+            x, y = jnp.zeros((length, 0)), jnp.asarray(y)
+            state = svi.init(jax.random.key(0), x, y)
+            step = jax.jit(lambda state, svi=svi, x=x, y=y: svi.update(state, x, y)[0])
+            work[label][length] = lambda step=step, state=state: jax.block_until_ready(step(state))
+    for parallel in (False, True):
+        label = f"moments of a chain, {'parallel' if parallel else 'in sequence'}"
+        work[label] = {}
+        for length in (1000, 4000):
+            slopes = 0.9 * jnp.broadcast_to(jnp.eye(4), (length, 4, 4))
+            scales = jnp.broadcast_to(jnp.eye(4), (length, 4, 4))
+            chain = LinearGaussianChain(jnp.zeros(4), jnp.eye(4), slopes, jnp.zeros((length, 4)), scales)
+            run = jax.jit(jax.value_and_grad(lambda c, parallel=parallel: c.marginals(parallel=parallel).means.sum()
+                                             + c.marginals(parallel=parallel).covariances.sum()))  # fmt: skip
+            work[label][length] = lambda run=run, chain=chain: jax.block_until_ready(run(chain))
+    for label, sizes in work.items():
+        for call in sizes.values():
+            call()
+        taken: dict[int, list[float]] = {length: [] for length in sizes}
+        for _ in range(options.repeats):
+            for length, call in sizes.items():
+                started = time.perf_counter()
+                call()
+                taken[length].append(1e3 * (time.perf_counter() - started))
+        median = {length: float(np.median(each)) for length, each in taken.items()}
+        ratio = float(np.median(np.array(taken[4000]) / np.array(taken[1000])))
+        for length in sizes:
+            rows.append(out, SPEED, [label, length, median[length], ratio if length == 4000 else ""])
+        print(label, median, f"ratio {ratio:.2f}", flush=True)
+
+
+def by_narx(key: Array, u: Array, y: Array, train: Array, test: Array) -> list[float]:
+    """The baseline: a sparse GP of ten earlier outputs and controls, its predictions fed back."""
+    lags = 10
+    table = lagged(y[train], u[train], lags=lags)
+    model = gp_narx(1, 50, lags=lags)
+    guide = Guide(model)
+    fit = fit_lbfgs(key, model, table.x, table.y, guide=guide, objective=Collapsed(), steps=300)
+    history, controls = y[train][-lags:], np.concatenate([u[train][1 - lags :], u[test]])
+    about = model, fit.guide, fit.params, history, controls
+    found = simulate_narx(key, *about, y_future=y[test], num_samples=100)
+    error = float(np.sqrt(np.mean((found.mean - y[test]) ** 2)))
+    deviation, noise = np.sqrt(found.variance.mean()), np.mean(fit.params["likelihood/noise"])
+    return [error, float(np.mean(found.log_density)), float(deviation), float(noise)]
+
+
+def main() -> None:
+    """Run one of the experiments."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    experiments = {
+        "kink": (kink, 600),
+        "recurrent": (recurrent, 800),
+        "sysid": (sysid, 800),
+        "neuron": (hodgkin_huxley, 800),
+        "speed": (speed, 0),
+    }
+    for name, (experiment, steps) in experiments.items():
+        each = commands.add_parser(name, help=experiment.__doc__)
+        each.add_argument("--data", type=Path)
+        each.add_argument("--steps", type=int, default=steps)
+        each.add_argument("--figures", action="store_true", help="draw the fits that the page shows")
+        each.set_defaults(run=experiment)
+        if name == "sysid":
+            each.add_argument("--seeds", type=int, default=5)
+            each.add_argument("--sets", default=",".join(REPORTED))
+            each.add_argument("--methods", default="doubly stochastic")
+            each.add_argument("--latent", type=int, default=4)
+            each.add_argument("--window", type=int, default=50)
+            each.add_argument("--windows", type=int, default=5)
+            each.add_argument("--rate", type=float, default=0.01)
+            each.add_argument("--warm", type=int, default=500)
+        elif name == "speed":
+            each.add_argument("--repeats", type=int, default=15)
+    commands.add_parser("page", help=page.__doc__).set_defaults(run=page)
+    options = parser.parse_args()
+    options.run(options)
+
+
+if __name__ == "__main__":
+    main()
