@@ -1,0 +1,369 @@
+"""Switching state space models: sums over regimes by brute force and by funsor, Kalman's evidence, one regime alone."""
+
+from dataclasses import replace
+from functools import cache
+from itertools import permutations, product
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from compiled import initial, loss, refuse
+from numpyro.contrib.control_flow import scan
+from numpyro.contrib.funsor import config_enumerate, enum, log_density
+from numpyro.handlers import seed, substitute, trace
+from numpyro.ops.indexing import Vindex
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal
+from test_gpssm import CONTROLS, KEY, NOISE, NONE, PROCESS, T, Y, mean_of, moved, nearly_nothing, random_walk
+
+from ppl_dgp.fit import fit_svi
+from ppl_dgp.gaussian import Gaussian
+from ppl_dgp.guides import Conditional, DoublyStochastic, Guide, Markov, MeanField
+from ppl_dgp.models import gpssm, switching_gpssm
+from ppl_dgp.objectives import PowerEP
+from ppl_dgp.regimes import RegimeChain, regime_regressions
+from ppl_dgp.switching import SwitchingTrajectory, regime_probabilities
+
+CHAIN = RegimeChain(jnp.array([0.7, 0.3]), jnp.array([[0.8, 0.2], [0.35, 0.65]]))
+#: two sequences of 4 and 2 steps
+CUT = 4
+FIRST = jnp.isin(jnp.arange(T), jnp.array([0, CUT]))
+X = jnp.column_stack([CONTROLS, (jnp.arange(T) >= CUT).astype(float)])
+
+
+def log_prior(sequence, chain=CHAIN, first=FIRST):
+    """log p(s) of all sequences, step by step."""
+    total = 0.0
+    for t, regime in enumerate(sequence):
+        row = chain.initial if first[t] else chain.transition[sequence[t - 1]]
+        total += np.log(float(row[regime]))
+    return total
+
+
+def enumerated(weights, chain=CHAIN, first=FIRST):
+    """log Σ_s p(s) exp Σ_t w_t(s_t) over all K^T sequences, and the probabilities of each step."""
+    weights = np.asarray(weights)
+    steps, regimes = weights.shape
+    sequences = np.array(list(product(range(regimes), repeat=steps)))
+    each = weights[np.arange(steps), sequences].sum(1) + [log_prior(s, chain, first) for s in sequences]
+    shares = np.exp(each - logsumexp(each))
+    return logsumexp(each), np.stack([shares @ (sequences == k) for k in range(regimes)], 1)
+
+
+def test_regimes_are_summed_out_exactly():
+    """Against all 3^5 sequences, of a whole series and of one cut in two."""
+    random = np.random.default_rng(0)
+    chain = RegimeChain(*(jnp.asarray(random.dirichlet(np.ones(3), size)) for size in (None, 3)))
+    weights = jnp.asarray(3.0 * random.normal(size=(5, 3)))
+    for first in (np.arange(5) == 0, np.isin(np.arange(5), [0, 2])):
+        total, shares = enumerated(weights, chain, first)
+        increments = chain.log_evidence(weights, jnp.asarray(first))
+        assert float(increments.sum()) == pytest.approx(total, abs=1e-10)
+        # what the first steps add is the evidence of these alone
+        assert float(increments[:3].sum()) == pytest.approx(enumerated(weights[:3], chain, first[:3])[0], abs=1e-10)
+        np.testing.assert_allclose(chain.probabilities(weights, jnp.asarray(first)), shares, atol=1e-10)
+
+
+def test_regimes_that_cannot_be_are_never_taken():
+    """Probabilities of 0, with a finite gradient: a cycle of three regimes is known from its first."""
+    chain = RegimeChain(jnp.array([0.0, 1.0, 0.0]), jnp.eye(3)[jnp.array([1, 2, 0])])
+    first = jnp.arange(5) == 0
+    np.testing.assert_array_equal(jax.jit(chain.sample)(KEY, first), [1, 2, 0, 1, 2])
+    total = lambda c: c.log_evidence(jnp.zeros((5, 3)), first).sum()  # noqa: E731
+    value, slope = jax.value_and_grad(total)(chain)
+    assert float(value) == pytest.approx(0.0, abs=1e-10)
+    assert all(np.isfinite(leaf).all() for leaf in slope)
+
+
+def test_regimes_are_drawn_as_their_chain_says():
+    draws = np.asarray(jax.jit(jax.vmap(lambda key: CHAIN.sample(key, FIRST)))(jax.random.split(KEY, 20_000)))
+    share = np.asarray(CHAIN.initial)
+    for t in range(T):
+        share = np.asarray(CHAIN.initial) if FIRST[t] else share @ np.asarray(CHAIN.transition)
+        assert abs((draws[:, t] == 0).mean() - share[0]) < 4 * 0.5 / 20_000**0.5
+
+
+@cache
+def prepared(rule, num_regimes=2, **settings):
+    """A model of two sequences, its guide and where they start."""
+    model = switching_gpssm(1, num_regimes, **{"num_inducing": 3, "noise": NOISE, "num_sequences": 2} | settings)
+    guide = Guide(model, hidden=rule)
+    return model, guide, initial(KEY, model, guide, X, Y)
+
+
+def away(params, size=0.3):
+    """Parameters elsewhere, the chain of regimes the one above."""
+    return moved(params, size) | {"regimes/initial": CHAIN.initial, "regimes/transition": CHAIN.transition}
+
+
+@cache
+def parts():
+    """A trajectory of two dimensions, its q and a path; and the trajectory with u as moments."""
+    _, guide, params = prepared(Markov(), latent=2)
+    q = trace(substitute(seed(guide, KEY), away(params))).get_trace(X, Y)["x"]
+    trajectory, u = q["fn"].trajectory, q["fn"].trajectory.function.u
+    function = replace(trajectory.function, u=Gaussian(u, 0.2 * jnp.ones_like(u)))
+    about = trajectory.noises, trajectory.regimes, trajectory.controls, trajectory.initial, trajectory.layout
+    return trajectory, q["fn"], q["value"], SwitchingTrajectory(function, *about)
+
+
+def regime_weights(trajectory, path, alpha):
+    """t_α of each step under each regime, (T, K), in NumPy from the marginals of the functions."""
+    where = trajectory.layout
+    inputs = jnp.concatenate([path[where.after - 1], trajectory.controls], 1)
+    marginal, s2 = trajectory.function(inputs), np.asarray(trajectory.noises)
+    cut = lambda values: np.broadcast_to(values, (T, 4)).reshape(T, 2, 2)  # noqa: E731
+    mean, residual, from_u = cut(marginal.mean), cut(marginal.residual), cut(marginal.from_u)
+    error = np.square(np.asarray(path[where.after])[:, None] - mean)
+    penalty = residual / s2 if alpha == 0.0 else np.log1p(alpha * residual / s2) / alpha
+    each = -0.5 * np.log(2 * np.pi * s2) - 0.5 * penalty - 0.5 * (error + from_u) / (s2 + alpha * residual)
+    return each.sum(-1)
+
+
+@pytest.mark.parametrize("carried", ["draw", "moments"])
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+def test_the_weight_of_a_path_sums_over_all_sequences(alpha, carried):
+    """log Σ_s Π p(s_t | s_{t−1}) exp t_α − log q, two sequences, controls, two dimensions; and p(s_t) of each step."""
+    trajectory, q, path, other = parts()
+    trajectory = trajectory if carried == "draw" else other
+    total, shares = enumerated(regime_weights(trajectory, path, alpha))
+    begun = float(trajectory.prior.log_prob(path[trajectory.layout.initial]).sum())
+    start = {"loc": q.begun.mean, "scale": jnp.sqrt(q.begun.variance)}
+    found = type(q)(trajectory, q.rule, q.params, MeanField(), start)
+    own = lambda path: (found.log_weight(path, alpha), q.log_prob(path), trajectory.log_prob(path))  # noqa: E731
+    weight, log_q, log_p = map(float, jax.jit(own)(path))
+    assert weight == pytest.approx(total + begun - log_q, abs=1e-8)
+    probabilities = jax.jit(lambda path: trajectory.regime_probabilities(path, alpha))(path)
+    np.testing.assert_allclose(probabilities, shares, atol=1e-10)
+    if alpha == 1.0 and carried == "draw":
+        assert log_p == pytest.approx(total + begun, abs=1e-8)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_funsor_enumerates_the_same(alpha):
+    """NumPyro's own scan over a discrete site. (Its TraceEnum_ELBO knows no scan, and sums over something else.)"""
+    trajectory, _, path, _ = parts()
+    where, noise = trajectory.layout, trajectory.noises
+    marginal = trajectory.function(jnp.concatenate([path[where.after - 1], trajectory.controls], 1))
+    means = marginal.mean.reshape(T, 2, 2)
+    residual = jnp.broadcast_to(marginal.residual[..., None], means.shape)
+    # at α = 0 the variance of f given u is a penalty, at 1 a part of the noise
+    variance = noise + alpha * residual
+    penalty = 0.5 * (1.0 - alpha) * (residual / noise).sum(-1)
+    # exp(−penalty) as the density of an observation at 0: of factors the scan loses the axis of time
+    distance, unit = jnp.sqrt(penalty / jnp.pi), (2.0 * jnp.pi) ** -0.5
+
+    def model():
+        def step(before, turn):
+            first, mean, variance, distance, state, zero = turn
+            probabilities = jnp.where(first, CHAIN.initial, Vindex(CHAIN.transition)[before])
+            regime = numpyro.sample("s", dist.Categorical(probabilities))
+            moments = Vindex(mean)[regime], jnp.sqrt(Vindex(variance)[regime])
+            numpyro.sample("x", dist.Normal(*moments).to_event(1), obs=state)
+            numpyro.sample("penalty", dist.Normal(Vindex(distance)[regime], unit), obs=zero)
+            return regime, None
+
+        scan(step, 0, (FIRST, means, variance, distance, path[where.after], jnp.zeros(T)))
+
+    evidence = log_density(enum(config_enumerate(model), first_available_dim=-1), (), {}, {})[0]
+    found = trajectory.steps(path).tempered(trajectory.states(path), alpha).sum()
+    assert float(found) == pytest.approx(float(evidence), abs=1e-8)
+
+
+@pytest.mark.parametrize("objective", [PowerEP(0.0), PowerEP(0.5, 2)], ids=repr)
+def test_one_regime_is_the_gpssm(objective):
+    """The same draws, the same number."""
+    _, guide, params = prepared(Markov(), 1)
+    params = moved(params) | {name: params[name] for name in ("regimes/initial", "regimes/transition")}
+    plain = gpssm(1, num_inducing=3, noise=NOISE, mean="linear", num_sequences=2)
+    own = {name: value for name, value in params.items() if not name.startswith("regimes")}
+    own |= {name: own[name][0] for name in ("transition/weights", "transition/bias", "transition/noise")}
+    expected = loss(objective, own, plain, Guide(plain, hidden=Markov()), X, Y)
+    assert loss(objective, params, guide.model, guide, X, Y) == pytest.approx(expected, abs=1e-9)
+
+
+@cache
+def systems():
+    """A model of two linear systems, their functions without variance, at a random walk each, q(x) its smoother."""
+    settings = {"emission": "identity", "kernel": nearly_nothing, "noise": NOISE}
+    model = switching_gpssm(1, 2, num_inducing=3, **settings)
+    guide = Guide(model, hidden=Markov())
+    params, (chain, _) = initial(KEY, model, guide, NONE, Y), random_walk()
+    shape = params["transition/u_scale"].shape
+    params |= {"transition/u_scale": jnp.broadcast_to(jnp.eye(shape[-1]), shape)}
+    params |= {"transition/u_loc": jnp.zeros(shape[:2]), "transition/noise": jnp.full((2, 1), PROCESS)}
+    params |= {"transition/weights": jnp.ones((2, 1, 1)), "transition/bias": jnp.zeros((2, 1))}
+    params |= {"regimes/initial": CHAIN.initial, "regimes/transition": CHAIN.transition}
+    params |= {"x_0_loc": chain.initial_mean[None], "x_0_scale": jnp.diag(chain.initial_scale_tril)[None]}
+    scale = chain.scale_trils[:, 0] / PROCESS**0.5
+    return model, guide, params | {"x_slope": chain.slopes, "x_loc": chain.offsets, "x_scale": scale}
+
+
+@pytest.mark.parametrize("objective", [PowerEP(0.0), PowerEP(0.5, 2)], ids=repr)
+def test_regimes_that_are_alike_reach_kalmans_evidence(objective):
+    """Of a random walk, at the smoother's chain, whatever the regimes do."""
+    model, guide, params = systems()
+    assert -loss(objective, params, model, guide, NONE, Y) == pytest.approx(random_walk()[1], abs=1e-5)
+
+
+def test_of_regimes_that_are_alike_nothing_is_learnt():
+    _, guide, params = systems()
+    share = CHAIN.initial
+    for found in regime_probabilities(KEY, guide, params, None, Y, num_samples=2):
+        np.testing.assert_allclose(found, share, atol=1e-4)
+        share = share @ CHAIN.transition
+
+
+#: two linear systems and their noises
+SLOPES, SHIFTS, NOISES = np.array([0.9, -0.5]), np.array([0.3, -0.4]), np.array([0.2, 0.4])
+
+
+def mixture():
+    """Weights, means and covariances of a path x_0 … x_T for each of the 2^T sequences of one series."""
+    found, first = [], np.arange(T) == 0
+    for sequence in product(range(2), repeat=T):
+        mean, covariance = np.zeros(1), np.ones((1, 1))
+        for k in sequence:
+            row = SLOPES[k] * covariance[-1:]
+            mean = np.append(mean, SLOPES[k] * mean[-1] + SHIFTS[k])
+            covariance = np.block([[covariance, row.T], [row, SLOPES[k] * row[:, -1:] + NOISES[k]]])
+        found.append((np.exp(log_prior(sequence, CHAIN, first)), mean, covariance))
+    return found
+
+
+@cache
+def two_systems():
+    """As above, the systems different; q(x) stays, for the average noise is the same."""
+    model, guide, params = systems()
+    slopes, shifts, noises = (jnp.asarray(each)[:, None] for each in (SLOPES, SHIFTS, NOISES))
+    params |= {"transition/weights": slopes[..., None], "transition/bias": shifts, "transition/noise": noises}
+    return model, guide, params
+
+
+def test_the_bound_lies_below_the_exact_evidence():
+    """The sum over all sequences of Gaussian evidences; the gap is KL[q(x) ‖ p(x | y)], here from draws of q."""
+    model, guide, params = two_systems()
+    y = np.asarray(Y)[:, 0]
+    parts = mixture()
+    each = [np.log(w) + multivariate_normal.logpdf(y, m[1:], c[1:, 1:] + NOISE * np.eye(T)) for w, m, c in parts]
+    evidence = logsumexp(each)
+    value, error = mean_of(PowerEP(0.0), params, model, guide, NONE, Y)
+    chain = random_walk()[0]
+    drawn = chain.sample(KEY, (4000,))
+    paths = np.asarray(drawn)[..., 0]
+    joint = logsumexp([np.log(w) + multivariate_normal.logpdf(paths, m, c) for w, m, c in parts], axis=0)
+    joint += -0.5 * T * np.log(2 * np.pi * NOISE) - 0.5 * np.square(y - paths[:, 1:]).sum(1) / NOISE
+    gaps = evidence - joint + np.asarray(chain.log_prob(drawn))
+    assert gaps.mean() > 0.2
+    spread = gaps.std() / len(gaps) ** 0.5
+    assert abs(evidence - gaps.mean() - value) < 4 * (spread**2 + error**2) ** 0.5
+
+
+def test_paths_have_the_moments_of_the_mixture():
+    model, _, params = two_systems()
+    trajectory = trace(substitute(seed(model, KEY), params)).get_trace(NONE, Y)["x"]["fn"]
+    draws = np.asarray(jax.jit(lambda key: trajectory.sample(key, (20_000,)))(KEY))[..., 0]
+    parts = mixture()
+    mean = sum(w * m for w, m, _ in parts)
+    covariance = sum(w * (c + np.outer(m - mean, m - mean)) for w, m, c in parts)
+    assert (abs(draws.mean(0) - mean) < 4 * np.sqrt(np.diag(covariance) / len(draws))).all()
+    fourth = np.einsum("ni,nj->ij", np.square(draws - mean), np.square(draws - mean)) / len(draws)
+    error = np.sqrt((fourth - covariance**2) / len(draws))
+    assert (abs(np.cov(draws.T) - covariance) < 4.5 * error).all()
+
+
+def test_regressions_that_switch_are_found():
+    """Of two noisy lines and of one, which is least squares."""
+    random = np.random.default_rng(2)
+    inputs, regime = random.normal(size=(120, 1)), np.repeat([0, 1, 0], [50, 40, 30])
+    targets = np.array([1.0, -1.5])[regime, None] * inputs + np.array([0.5, 0.0])[regime, None]
+    targets += 0.1 * random.normal(size=targets.shape)
+    given = jnp.asarray(inputs), jnp.asarray(targets), jnp.arange(120) == 0
+    found = regime_regressions(KEY, *given, 2)
+    assert (np.asarray(found.probabilities).argmax(1) == regime).mean() > 0.98
+    np.testing.assert_allclose(found.weights[:, 0, 0], [1.0, -1.5], atol=0.1)
+    np.testing.assert_allclose(found.bias[:, 0], [0.5, 0.0], atol=0.1)
+    assert float(found.chain.transition[0, 0]) > 0.9 and float(found.chain.transition[1, 1]) > 0.9
+    one = regime_regressions(KEY, *given, 1, iterations=2)
+    design = np.concatenate([inputs, np.ones_like(inputs)], 1)
+    expected, residual, *_ = np.linalg.lstsq(design, targets, rcond=None)
+    np.testing.assert_allclose([one.weights[0, 0, 0], one.bias[0, 0]], expected[:, 0], atol=1e-8)
+    np.testing.assert_allclose(one.noise[0, 0], residual[0] / 120, rtol=1e-8)
+    with pytest.raises(ValueError, match="num_regimes: found 0"):
+        regime_regressions(KEY, *given, 0)
+
+
+@pytest.mark.slow
+def test_training_finds_the_regimes():
+    """Two nonlinear transitions, switching about every 20 steps: cos 2x and −cos 2x."""
+    random, x, regime = np.random.default_rng(1), 0.0, 0
+    y, truth = np.zeros((300, 1)), np.zeros(300, int)
+    for t in range(300):
+        regime = 1 - regime if random.uniform() < 0.05 else regime
+        x = (1 - 2 * regime) * np.cos(2 * x) + 0.15 * random.normal()
+        truth[t], y[t] = regime, x + 0.05 * random.normal()
+    y = jnp.asarray((y - y.mean()) / y.std())
+    model = switching_gpssm(1, 2, num_inducing=15)
+    guide = Guide(model, hidden=Markov())
+    fit = fit_svi(KEY, model, guide, PowerEP(0.0), None, y, steps=800, learning_rate=0.02)
+    shares = regime_probabilities(KEY, guide, fit.params, None, y, num_samples=10)
+    np.testing.assert_allclose(shares.sum(1), 1.0, atol=1e-8)
+    found = shares.argmax(1)
+    assert max((np.array(names)[found] == truth).mean() for names in permutations(range(2))) > 0.95
+    assert (np.diagonal(fit.params["regimes/transition"]) > 0.85).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings", [{"emission": "gp", "latent": 2}, {"mean": "zero", "num_regimes": 3}, {"missing": True}]
+)
+def test_other_settings_have_finite_gradients(settings):
+    y = Y.at[2].set(jnp.nan) if settings.get("missing") else Y
+    model = switching_gpssm(1, num_inducing=3, num_sequences=2, **settings)
+    guide = Guide(model, hidden=MeanField())
+    params = initial(KEY, model, guide, X, y)
+    value, slope = jax.jit(jax.value_and_grad(lambda p: PowerEP(0.5).loss(KEY, p, model, guide, X, y)))(params)
+    assert np.isfinite(value) and all(np.isfinite(leaf).all() for leaf in slope.values())
+    # without y it draws from the prior, all regimes alike
+    draw = trace(seed(model, KEY)).get_trace(X)["y"]["value"]
+    assert draw.shape == (T, 1) and np.isfinite(draw).all()
+
+
+def test_what_regimes_cannot_do_is_said():
+    model, guide, params = prepared(Markov(), latent=2)
+    for rule in (Conditional(), DoublyStochastic()):
+        with pytest.raises(ValueError, match="take hidden=MeanField"):
+            jax.eval_shape(lambda: seed(Guide(model, hidden=rule), KEY)(X, Y))  # noqa: B023
+    with pytest.raises(ValueError, match="take hidden=MeanField"):
+        refuse(PowerEP(0.0, propagation="moments"), params, model, guide, X, Y)
+    with pytest.raises(ValueError, match="index: found a minibatch"):
+        model(X[:2], Y[:2], index=jnp.arange(2), size=T)
+    plain = gpssm(1, num_inducing=3)
+    with pytest.raises(ValueError, match="found 0 trajectories with regimes"):
+        regime_probabilities(KEY, Guide(plain, hidden=MeanField()), {}, CONTROLS, Y)
+    with pytest.raises(ValueError, match="num_samples: found 0"):
+        regime_probabilities(KEY, guide, params, X, Y, num_samples=0)
+    trajectory = parts()[0]
+    with pytest.raises(ValueError, match="found 4 outputs, expected 6: those of 3 regimes"):
+        SwitchingTrajectory(trajectory.function, jnp.ones((3, 2)), CHAIN, CONTROLS, trajectory.initial)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"num_regimes": 0}, "num_regimes: found 0"),
+        ({"num_sequences": 0}, "num_sequences: found 0"),
+        ({"latent": 0}, "latent"),
+        ({"mean": "cubic"}, "mean: found 'cubic'"),
+        ({"emission": "none"}, "emission: found 'none'"),
+        ({"start": "none"}, "start: found 'none'"),
+        ({"process_noise": 0.0}, "process_noise: found 0.0"),
+        ({"initial": (0.0, -1.0)}, "initial"),
+    ],
+)
+def test_wrong_settings_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        switching_gpssm(1, **settings)
