@@ -12,10 +12,14 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from ppl_dgp.cli import main
 from ppl_dgp.cli.commands import _program, record_of
+from ppl_dgp.cli.programs import build, train
 from ppl_dgp.cli.series import forecasts, load_task
 from ppl_dgp.cli.settings import Settings
 from ppl_dgp.data import DataError, load_series, split_series
+from ppl_dgp.estimators.latent import as_fit
+from ppl_dgp.fit import Fit
 from ppl_dgp.forecast import Forecast
+from ppl_dgp.objectives import PowerEP
 
 TINY = ["--model", "gpssm", "--inducing", "5", "--steps", "60", "--learning-rate", "0.05", "--quiet"]
 SERIES = ["--controls", "flow", "--sequence-column", "id", "--target", "level"]
@@ -88,7 +92,7 @@ def test_run_directory(run: Path, frame: pd.DataFrame) -> None:
     assert_allclose(found["test_rmse"], np.sqrt(np.square(ahead.level_mean - ahead.level).mean()))
     # levels are around 100, and follow the flow
     assert found["test_rmse"] < 0.7 * frame.level.std()
-    assert (run / "figures" / "losses.png").is_file()
+    assert {path.stem for path in (run / "figures").iterdir()} == {"losses", "states", "forecast-1"}
 
 
 def test_predict_goes_on_from_the_training_steps(
@@ -140,7 +144,7 @@ def test_forecasts_are_told_in_the_units_of_the_source(source: Path, monkeypatch
         data = task.rows(task.train_rows)
         assert_array_equal(data[0][:, 1], task.series.sequence[task.train_rows])
         rows = (np.ones((2, 1)), y, np.array([1, 1]))
-        frame, measures = forecasts(record, _program(record), {}, data, *rows)
+        frame, measures, _ = forecasts(record, _program(record), {}, data, *rows)
     mean, scale = record.y_units.mean[0], record.y_units.scale[0]
     assert_allclose(frame.level_mean, mean + scale)
     assert_allclose(frame.level_sd, 2.0 * scale)
@@ -164,6 +168,24 @@ def test_an_npz_is_one_sequence(tmp_path: Path) -> None:
         np.savez(path, u=u, y=y, train=np.array(train), test=np.array(test))
         with pytest.raises(DataError, match="'test' those that follow"):
             split_series(load_series(str(path)))
+
+
+@pytest.mark.parametrize("resume, expected", [(False, (41, None)), (True, (21, 0))])
+def test_what_is_resumed_has_its_warm_start_behind_it(
+    resume: bool, expected: tuple[int, int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, object] = {}
+
+    def fitted(key: object, model: object, guide: object, *args: object, **settings: object) -> Fit:
+        asked.update(settings)
+        return as_fit(model, guide, {})
+
+    monkeypatch.setattr("ppl_dgp.cli.programs.fit_series", fitted)
+    settings = Settings(model="gpssm", hidden="conditional", inducing=3, latent=1, steps=41, kernel="matern52")
+    train(build(settings, 1), np.ones((5, 0)), np.ones((5, 1)), resume=resume)
+    assert (asked["steps"], asked["warm_steps"]) == expected
+    # expectations of this kernel have no closed form
+    assert asked["warm_objective"] == PowerEP(0.0)
 
 
 def test_bad_input_is_refused(

@@ -121,9 +121,9 @@ def train(
         how |= {"checkpoint": checkpoint, "resume": resume, "warm_steps": warm}
         how["warm_objective"] = CLOSED if _closed(settings) else PowerEP(0.0)
         controls = x if x.shape[1] else None
-        return fit_series(
-            key, program.model, program.guide, program.objective, controls, y, steps=steps, **how
-        )
+        found = fit_series(key, program.model, program.guide, program.objective, controls, y, steps=steps, **how)
+        # of the warm start and of what follows it, as its losses and seconds are
+        return dataclasses.replace(found, steps=found.losses.shape[-1])
     if program.guide is None or program.objective is None:
         return fit_lbfgs(
             key,

@@ -25,7 +25,7 @@ from ppl_dgp.data import Series, Standardiser, load_series, load_steps, split_se
 from ppl_dgp.data.series import steps
 from ppl_dgp.estimators.latent import standardise
 from ppl_dgp.fit import Fit
-from ppl_dgp.forecast import Forecast, forecast, smooth
+from ppl_dgp.forecast import Forecast, Smoothed, forecast, smooth
 
 #: a forecast over more steps draws f anew at each, for one function along a path takes the cube of their number
 LONGEST_PATH = 300
@@ -74,12 +74,16 @@ def evaluate(folder: Path, record: Record, task: Task, program: Program, fitted:
     assert isinstance(task, SeriesTask)
     x, y = task.rows(task.train_rows)
     numbers = task.series.sequence
-    states = states_frame(program, fitted.params, x, y, numbers[task.train_rows], record.sequences)
+    key, data = jax.random.key(program.settings.seed + 3), (jnp.asarray(x), jnp.asarray(y))
+    assert program.guide is not None
+    found = smooth(key, program.model, program.guide, fitted.params, *data, num_samples=PREDICTION_DRAWS)
+    states = states_frame(found, numbers[task.train_rows], record.sequences)
     run_directory.place(folder / "states.csv", lambda path: states.to_csv(path, index=False))
+    ahead: dict[int, Forecast] = {}
     measures: dict[str, float | None] = dict.fromkeys(("test_log_density", "test_rmse", "coverage95"))
     if len(task.test_rows):
         steps_ahead = (*task.raw(task.test_rows), numbers[task.test_rows])
-        frame, measures = forecasts(record, program, fitted.params, (x, y), *steps_ahead)
+        frame, measures, ahead = forecasts(record, program, fitted.params, (x, y), *steps_ahead)
         run_directory.place(folder / "predictions.csv", lambda path: frame.to_csv(path, index=False))
     seen, (value, error) = ~np.isnan(y), elbo(program, fitted, x, y)
     noise = np.broadcast_to(np.asarray(fitted.params["likelihood/noise"]).ravel(), y.shape[1:])
@@ -93,7 +97,7 @@ def evaluate(folder: Path, record: Record, task: Task, program: Program, fitted:
         "process_noise": [finite(each) for each in fitted.params["transition/noise"]],
         "observation_noise": [finite(each) for each in noise * np.square(task.y_units.scale)],
     }
-    _write_figures(folder, fitted)
+    _write_figures(folder, task, fitted, found, ahead)
     return result
 
 
@@ -107,25 +111,14 @@ def predict_rows(
     u, y, sequence = load_steps(source, *named, *asked, seed=seed)
     data = np.asarray(training["x"]), np.asarray(training["y"])
     with jax.enable_x64(settings.precision == "float64"):
-        frame, measures = forecasts(record, program, params, data, u, y, sequence)
+        frame, measures, _ = forecasts(record, program, params, data, u, y, sequence)
     return frame, {"rows": len(u), **measures}
 
 
-def states_frame(
-    program: Program,
-    params: dict[str, Any],
-    x: Float[np.ndarray, "T K"],
-    y: Float[np.ndarray, "T P"],
-    sequence: Int[np.ndarray, " T"],
-    labels: tuple[str, ...],
-) -> pd.DataFrame:
+def states_frame(found: Smoothed, sequence: Int[np.ndarray, " T"], labels: tuple[str, ...]) -> pd.DataFrame:
     """One line per step: its sequence, its number there, mean and sd of each dimension of the state after it."""
-    assert program.guide is not None
-    key = jax.random.key(program.settings.seed + 3)
-    data = jnp.asarray(x), jnp.asarray(y)
-    found = smooth(key, program.model, program.guide, params, *data, num_samples=PREDICTION_DRAWS)
     # every sequence has one slot more, of its x_0, before the others
-    slots = np.arange(len(y)) + sequence + 1
+    slots = np.arange(len(sequence)) + sequence + 1
     columns = {"sequence": np.array(labels)[sequence], "step": steps(sequence)}
     for q in range(found.mean.shape[1]):
         columns[f"state{q + 1}_mean"] = found.mean[slots, q]
@@ -141,16 +134,17 @@ def forecasts(
     controls: Float[np.ndarray, "H C"],
     y: Float[np.ndarray, "H P"] | None,
     sequence: Int[np.ndarray, " H"],
-) -> tuple[pd.DataFrame, dict[str, float | None]]:
+) -> tuple[pd.DataFrame, dict[str, float | None], dict[int, Forecast]]:
     """Each sequence going on from the end of its `training`, which is standardised; all else in the source's units.
 
-    Returns one line per step, and where there is `y` its log density (the mean over steps), RMSE and coverage.
+    Returns one line per step, where there is `y` its log density (the mean over steps), RMSE and coverage, and the
+    forecast of each sequence.
     """
     assert program.guide is not None
     units, several = record.y_units, len(record.sequences) > 1
     of_training = training[0][:, -1] if several else np.zeros(len(training[0]))
     u, data = record.x_units.transform(controls), (jnp.asarray(training[0]), jnp.asarray(training[1]))
-    pieces = []
+    pieces, ahead = [], {}
     for number in dict.fromkeys(sequence.tolist()):
         rows = np.flatnonzero(sequence == number)
         found = forecast(
@@ -165,28 +159,40 @@ def forecasts(
             function="path" if len(rows) <= LONGEST_PATH else "independent",
             num_samples=PREDICTION_DRAWS,
         )
+        came = None if y is None else y[rows]
+        ahead[number] = _in_units(found, units, came)
         first = int((of_training == number).sum())
         place = {"sequence": record.sequences[number], "step": first + np.arange(len(rows))}
-        pieces.append(pd.DataFrame(place | _columns(record, found, None if y is None else y[rows])))
+        pieces.append(pd.DataFrame(place | _columns(ahead[number], came, record.target_names)))
     frame = pd.concat(pieces, ignore_index=True)
-    return frame, _measures(frame, record.target_names, y is not None)
+    return frame, _measures(frame, record.target_names, y is not None), ahead
 
 
-def _columns(record: Record, found: Forecast, y: Float[np.ndarray, "H P"] | None) -> dict[str, np.ndarray]:
-    """What came, mean, sd and 95 % interval of each target, and the log density of what came."""
-    units, columns = record.y_units, {}
-    mean, deviation = units.inverse(found.mean), np.sqrt(found.variance) * units.scale
-    low, high = units.inverse(np.quantile(found.samples, (0.025, 0.975), axis=0))
-    for p, name in enumerate(record.target_names):
-        if y is not None:
-            columns[name] = y[:, p]
-        columns[f"{name}_mean"], columns[f"{name}_sd"] = mean[:, p], deviation[:, p]
-        columns[f"{name}_lower95"], columns[f"{name}_upper95"] = low[:, p], high[:, p]
-    if y is not None and found.log_density is not None:
+def _in_units(found: Forecast, units: Standardiser, y: Float[np.ndarray, "H P"] | None) -> Forecast:
+    """A forecast in the units of the source; the density is of the entries of `y` that were observed."""
+    density = found.log_density
+    if density is not None and y is not None:
         seen = ~np.isnan(y)
         # nothing is known of a step at which nothing was observed
-        density = np.where(seen.any(1), found.log_density - seen @ np.log(units.scale), np.nan)
-        columns["log_density"] = density
+        density = np.where(seen.any(1), density - seen @ np.log(units.scale), np.nan)
+    mean, variance = units.inverse(found.mean), found.variance * np.square(units.scale)
+    samples = units.inverse(found.samples)
+    return dataclasses.replace(found, mean=mean, variance=variance, samples=samples, log_density=density)
+
+
+def _columns(
+    found: Forecast, y: Float[np.ndarray, "H P"] | None, names: tuple[str, ...]
+) -> dict[str, np.ndarray]:
+    """What came, mean, sd and 95 % interval of each target, and the log density of what came."""
+    low, high = np.quantile(found.samples, (0.025, 0.975), axis=0)
+    columns = {}
+    for p, name in enumerate(names):
+        if y is not None:
+            columns[name] = y[:, p]
+        columns[f"{name}_mean"], columns[f"{name}_sd"] = found.mean[:, p], np.sqrt(found.variance[:, p])
+        columns[f"{name}_lower95"], columns[f"{name}_upper95"] = low[:, p], high[:, p]
+    if found.log_density is not None:
+        columns["log_density"] = found.log_density
     return columns
 
 
@@ -208,8 +214,20 @@ def _measures(frame: pd.DataFrame, names: tuple[str, ...], known: bool) -> dict[
     }
 
 
-def _write_figures(folder: Path, fitted: Fit) -> None:
+def _write_figures(
+    folder: Path, task: SeriesTask, fitted: Fit, found: Smoothed, ahead: dict[int, Forecast]
+) -> None:
+    """Losses, states, and of each target the first sequence with its forecast."""
     from ppl_dgp.diagnostics import plots
+    from ppl_dgp.diagnostics.series_plots import plot_series, plot_states
 
-    figure = plots.plot_losses(fitted.losses)
-    run_directory.place(folder / "figures" / "losses.png", partial(figure.savefig, dpi=120))
+    figures = {"losses": plots.plot_losses(fitted.losses), "states": plot_states(found)}
+    for number, each in list(ahead.items())[:1]:
+        of_it = task.series.sequence == number
+        past, future = (task.table.y[rows[of_it[rows]]] for rows in (task.train_rows, task.test_rows))
+        for p, name in enumerate(task.table.target_names):
+            figures[f"forecast-{p + 1}"] = plot_series(
+                past, each, future, column=p, shown=2 * len(future), label=name
+            )
+    for name, figure in figures.items():
+        run_directory.place(folder / "figures" / f"{name}.png", partial(figure.savefig, dpi=120))
