@@ -77,6 +77,7 @@ def test_run_directory(run: Path, frame: pd.DataFrame) -> None:
     assert config["sequences"] == ["north", "south"] and config["settings"]["latent"] == 1
     assert found["missing"] == 1 and len(found["process_noise"]) == len(found["observation_noise"]) == 1
     assert np.isfinite([found["elbo"], found["test_log_density"]]).all() and found["elbo_se"] == 0.0
+    assert (run / "posterior.nc").stat().st_size > 0
     states = pd.read_csv(run / "states.csv")
     assert list(states.columns) == ["sequence", "step", "state1_mean", "state1_sd"] and len(states) == 24
     levels = frame.level[[*range(16), *range(20, 28)]].to_numpy()

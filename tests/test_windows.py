@@ -24,6 +24,7 @@ from test_gpssm import (
 )
 from test_gpssm import Y as Y6
 
+from ppl_dgp.diagnostics import to_arviz
 from ppl_dgp.fit import fit_svi
 from ppl_dgp.gaussian import moments_of
 from ppl_dgp.guides import (
@@ -140,6 +141,10 @@ def test_fit_in_windows():
     guide = Guide(model, hidden=MeanField())
     fit = fit_svi(KEY, model, guide, MOMENTS, X, Y, steps=3, batch_size=2 * WINDOW)
     assert np.isfinite(fit.losses).all() and fit.params["x_loc"].shape == (9, 2)
+    # in ArviZ the slots of all states, x_0 of both sequences among them
+    data = to_arviz(fit, KEY, X, Y, num_draws=3)
+    assert dict(data.posterior["x"].sizes) == {"chain": 1, "draw": 3, "x_slot": 11, "x_latent": 2}
+    assert np.isfinite(data.log_likelihood["y"]).all()
     for size in (3, 6 * WINDOW):
         with pytest.raises(ValueError, match="batch_size"):
             fit_svi(KEY, model, guide, MOMENTS, X, Y, steps=3, batch_size=size)

@@ -15,6 +15,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from ppl_dgp.cli import run_directory
+from ppl_dgp.cli.artefacts import write_posterior
 from ppl_dgp.cli.errors import BadInput
 from ppl_dgp.cli.programs import PREDICTION_DRAWS, Program, elbo
 from ppl_dgp.cli.report import finite
@@ -70,7 +71,7 @@ def load_task(source: str, settings: Settings) -> SeriesTask:
 
 
 def evaluate(folder: Path, record: Record, task: Task, program: Program, fitted: Fit) -> dict[str, Any]:
-    """The results of a fit; its states, forecasts and figures are written."""
+    """The results of a fit; its states, forecasts, posterior and figures are written."""
     assert isinstance(task, SeriesTask)
     x, y = task.rows(task.train_rows)
     numbers = task.series.sequence
@@ -97,6 +98,7 @@ def evaluate(folder: Path, record: Record, task: Task, program: Program, fitted:
         "process_noise": [finite(each) for each in fitted.params["transition/noise"]],
         "observation_noise": [finite(each) for each in noise * np.square(task.y_units.scale)],
     }
+    write_posterior(folder, program, fitted, x, y)
     _write_figures(folder, task, fitted, found, ahead)
     return result
 

@@ -149,7 +149,9 @@ def _posterior(chains: list[Draws], layers: dict[str, np.ndarray]) -> Variables:
     latents = _latent_axes(chains[0])
     for site in chains[0].sites:
         value = np.stack([chain.sites[site] for chain in chains])
-        axes = _axes(site, value.ndim - 2, ["output", "inducing"] if site in chains[0].unwhitened else None)
+        # a latent outside the data plate is a trajectory
+        named = ["slot", "latent"] if site in chains[0].latents else None
+        axes = _axes(site, value.ndim - 2, ["output", "inducing"] if site in chains[0].unwhitened else named)
         variables[variable_name(site)] = (["chain", "draw", *axes], value)
     for site in chains[0].unwhitened:
         value = np.stack([chain.unwhitened[site] for chain in chains])
@@ -164,7 +166,7 @@ def _posterior(chains: list[Draws], layers: dict[str, np.ndarray]) -> Variables:
 
 def _latent_axes(draws: Draws) -> dict[str, str]:
     """The last axis of each latent (S, N, Q): ``latent``, or where they are several, each its own."""
-    sites = [site for site in sorted(draws.latents) if draws.hidden[site].ndim == 3]
+    sites = [site for site in sorted(draws.latents) if site in draws.hidden and draws.hidden[site].ndim == 3]
     return {site: "latent" if len(sites) == 1 else f"{variable_name(site)}_latent" for site in sites}
 
 
