@@ -78,6 +78,8 @@ def _state_space(settings: Settings, num_outputs: int, num_sequences: int) -> Pr
         num_outputs,
         settings.latent,
         settings.inducing,
+        mean="linear",
+        start="linear",
         kernel=named_kernel(settings.kernel),
         noise="per-column",
         num_sequences=num_sequences,
