@@ -10,11 +10,16 @@ import numpyro
 import pytest
 
 numpyro.enable_x64()
-# most of a test's time is compilation, of programs that run once; processes that a test starts inherit the setting
+# most of a test's time is compilation, of programs that run once; processes that a test starts inherit the settings
 jax.config.update("jax_disable_most_optimizations", True)
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+# the plainer emitter, its code in one piece, takes half the time; XLA ends a process at a flag it does not know
+if jax.__version_info__ < (0, 11):
+    PLAINER = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {PLAINER}"
 
-MOST_MAPPINGS = 30_000
+#: about three for each program, each program about a megabyte
+MOST_MAPPINGS = 10_000
 #: the files that take longest come first, so that no process is left alone with one of them at the end
 LONGEST = [
     "test_diagnostics", "test_inducing", "test_cli", "test_nested", "test_propagation", "test_gp", "test_collapsed",
@@ -31,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def few_mappings() -> Iterator[None]:
-    """Drop compiled programs before they use up the memory mappings that Linux allows a process, 65530 by default."""
+    """Drop compiled programs before they use up memory, or the mappings of it that Linux allows a process, 65530."""
     yield
     maps = Path("/proc/self/maps")
     if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPPINGS:
