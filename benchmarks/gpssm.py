@@ -29,6 +29,7 @@ from scipy.special import logsumexp
 numpyro.enable_x64()
 
 from ppl_dgp import (  # noqa: E402
+    Amortised,
     ApproximatePowerEP,
     Collapsed,
     Conditional,
@@ -86,14 +87,19 @@ def kink(options: argparse.Namespace) -> None:
     """One series of each kind; what is learnt of f, of both noises, and of the next twenty steps."""
     out = HERE / "gpssm-kink.csv"
     found = rows.done(out, KINK[:5])
-    for name, f, q, r, x, y in kinks(options):
-        for objective, guide, alpha in settings(name, r):
-            if (name, f"{r}", objective, guide, f"{alpha}") in found:
-                continue
-            started = time.perf_counter()
-            row = learnt(options, name, f, (q, r), x, y, (objective, guide, alpha))
-            rows.append(out, KINK, [name, r, objective, guide, alpha, *row, time.perf_counter() - started])
-            print(name, r, objective, guide, alpha, *(f"{value:.4g}" for value in row), flush=True)
+    work = [(each, how) for each in kinks(options) for how in settings(each[0], each[3])]
+    # what the page is about first: all guides at α = 0, then the thesis' energy
+    for (name, f, q, r, x, y), (objective, guide, alpha) in sorted(work, key=lambda turn: _order(turn[1])):
+        if (name, f"{r}", objective, guide, f"{alpha}") in found:
+            continue
+        started = time.perf_counter()
+        row = learnt(options, name, f, (q, r), x, y, (objective, guide, alpha))
+        rows.append(out, KINK, [name, r, objective, guide, alpha, *row, time.perf_counter() - started])
+        print(name, r, objective, guide, alpha, *(f"{value:.4g}" for value in row), flush=True)
+
+
+def _order(how: tuple[str, str, float]) -> int:
+    return 0 if how[2] == 0.0 else 1 if how[0] == "approximate" else 2
 
 
 def kinks(options: argparse.Namespace) -> Any:
