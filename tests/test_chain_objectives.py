@@ -14,10 +14,12 @@ from numpyro.infer import SVI
 from numpyro.infer.autoguide import AutoNormal
 from test_gpssm import CONTROLS, KEY, MOMENTS, NOISE, NONE, Y, nearly_nothing
 
-from ppl_dgp.guides import Conditional, Coupled, Guide, Markov, MeanField
+from ppl_dgp.fit import fit_lbfgs
+from ppl_dgp.forecast import forecast, smooth
+from ppl_dgp.guides import Conditional, Coupled, DoublyStochastic, Guide, Markov, MeanField, Optimal
 from ppl_dgp.likelihoods import Poisson
 from ppl_dgp.models import gpssm
-from ppl_dgp.objectives import ApproximatePowerEP, PowerEP
+from ppl_dgp.objectives import ApproximatePowerEP, Collapsed, PowerEP
 from ppl_dgp.objectives.chains import tempered_jointly
 
 TWO = jnp.column_stack([CONTROLS, jnp.array([0, 0, 0, 0, 1, 1])])
@@ -293,3 +295,99 @@ def test_what_has_no_cavity_is_refused():
     guide = Guide(lifted, hidden=MeanField(), others=AutoNormal)
     with pytest.raises(ValueError, match="latents \\['bias'\\]"):
         refuse(ApproximatePowerEP(0.5), {}, lifted, guide, CONTROLS, Y)
+
+
+def collapsed_at(params, model, guide, x, y):
+    """The collapsed bound, and the parameters with q(u) at its optimum."""
+    both = lambda p: (Collapsed().loss(KEY, p, model, guide, x, y), Collapsed().finish(p, model, guide, x, y))  # noqa: E731
+    value, best = jax.jit(both)(params)
+    return -float(value), best
+
+
+SETTINGS = {
+    "mean-field": (MeanField(), {"latent": 2}),
+    "markov": (Markov(full=True), {"latent": 2, "missing": True}),
+    "gp": (Markov(), {"latent": 2, "emission": "gp"}),
+}
+
+
+def at_optimum(name):
+    rule, settings = SETTINGS[name]
+    y = GAPS if settings.get("missing") else Y
+    model, guide, params = started(TWO, y, rule, num_sequences=2, **settings)
+    collapsed, best = collapsed_at(params, model, guide, TWO, y)
+    return params, best, collapsed, lambda p: -MOMENTS.loss(KEY, p, model, guide, TWO, y)
+
+
+@pytest.mark.parametrize("name", [*SETTINGS][:2] + [pytest.param("gp", marks=pytest.mark.slow)])
+def test_collapsed_is_the_bound_at_the_optimal_q_of_u(name):
+    """T11, two sequences with controls; another q(u) lies below."""
+    params, best, collapsed, bound = at_optimum(name)
+    bound = jax.jit(bound)
+    assert float(bound(best)) == pytest.approx(collapsed, abs=1e-8)
+    assert float(bound(params)) < collapsed - 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SETTINGS)
+def test_collapsed_is_stationary_in_q_of_u(name):
+    params, best, _, bound = at_optimum(name)
+    slope = jax.jit(jax.grad(bound))(best)
+    for site in [each for each in params if each.endswith("/u_loc")]:
+        np.testing.assert_allclose(slope[site], 0.0, atol=1e-6)
+        # a Cholesky factor has a lower triangle only
+        np.testing.assert_allclose(jnp.tril(slope[site.replace("loc", "scale")]), 0.0, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_it_is_fitted_by_it():
+    """Its gradient is that of the bound at the optimum; a few steps go further than with q(u) among the parameters."""
+    model = gpssm(1, 1, 4, emission="identity")
+    x, y = jnp.zeros((20, 0)), jnp.sin(jnp.arange(20.0))[:, None]
+    optimal, free = Guide(model, hidden=Markov(), inducing=Optimal()), Guide(model, hidden=Markov())
+    found = fit_lbfgs(KEY, model, None, y, guide=optimal, objective=Collapsed(), steps=15)
+    trained = fit_lbfgs(KEY, model, None, y, guide=free, objective=MOMENTS, steps=15)
+    assert found.losses[0, -1] < trained.losses[0, -1] - 0.1
+    # it ends at a q(u) that all else can use
+    assert loss(MOMENTS, found.params, model, free, x, y) == pytest.approx(found.losses[0, -1], abs=1e-7)
+    slopes = [
+        jax.jit(jax.grad(lambda p, each=each: each.loss(KEY, p, model, free, x, y)))(found.params)
+        for each in (Collapsed(), MOMENTS)
+    ]
+    for name in (name for name in slopes[0] if "/u_" not in name):
+        np.testing.assert_allclose(slopes[0][name], slopes[1][name], atol=1e-6)
+        assert np.isfinite(slopes[0][name]).all()
+    smoothed = smooth(KEY, model, optimal, found.params, None, y, num_samples=200)
+    assert abs(smoothed.mean[1:] - y).max() < 0.5
+    ahead = forecast(KEY, model, optimal, found.params, None, y, 2, num_samples=200)
+    assert abs(ahead.mean[0, 0] - np.sin(20.0)) < 4 * np.sqrt(ahead.variance[0, 0])
+
+
+@pytest.mark.slow
+def test_any_likelihood_of_a_linear_map_of_the_states_is_collapsed():
+    counts = jnp.array([0, 1, 3, 2, 5, 4])[:, None]
+    model, guide, params = started(NONE, counts, noise=None, likelihood=Poisson())
+    collapsed, best = collapsed_at(params, model, guide, NONE, counts)
+    assert -loss(MOMENTS, best, model, guide, NONE, counts) == pytest.approx(collapsed, abs=1e-8)
+
+
+def test_what_cannot_be_collapsed_is_refused():
+    model = gpssm(1, num_inducing=3, emission="gp", noise=None, likelihood=Poisson())
+    counts = jnp.array([0, 1, 3, 2, 5, 4])[:, None]
+    guide = Guide(model, hidden=MeanField(), inducing=Optimal())
+    with pytest.raises(TypeError, match="found Poisson behind a GP"):
+        refuse(Collapsed(), {}, model, guide, CONTROLS, counts)
+    model = gpssm(1, num_inducing=3, window=2)
+    guide = Guide(model, hidden=MeanField(), inducing=Optimal())
+    index = {"index": jnp.arange(2), "size": 3}
+    for objective in (Collapsed(), ApproximatePowerEP(0.5)):
+        with pytest.raises(ValueError, match="steps of some windows"):
+            # b: of one loop round
+            jax.eval_shape(lambda: objective.loss(KEY, {}, model, guide, CONTROLS, Y, **index))  # noqa: B023
+    for rule in (Conditional(), DoublyStochastic()):
+        guide = Guide(model, hidden=rule)
+        with pytest.raises(TypeError, match="closed form q"):
+            refuse(Collapsed(), {}, model, guide, CONTROLS, Y)
+    with pytest.raises(ValueError, match="Collapsed"):
+        guide = Guide(model, hidden=MeanField())
+        refuse(Collapsed(0.5), {}, model, guide, CONTROLS, Y)

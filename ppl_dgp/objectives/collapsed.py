@@ -1,7 +1,8 @@
 """Bounds with q(u) optimised in closed form: the power-EP energy of one layer, the mean-field bound of a deep GP.
 
 Sources: Bui, Yan & Turner 2017 for one layer (:mod:`ppl_dgp.objectives.closed_form`); Damianou & Lawrence 2013 and
-Chamberlin 2016, 2.5 and 4.6, for hidden layers.
+Chamberlin 2016, 2.5 and 4.6, for hidden layers; Bui 2017, 3.24–3.26 and 3.36, for trajectories, whose steps are the
+rows of one layer.
 """
 
 from __future__ import annotations
@@ -22,21 +23,24 @@ from ppl_dgp.gaussian import Gaussian
 from ppl_dgp.gp import Carrying, Emission, Marginal, Propagation, SparseGP, bare, emission_of, mask_of
 from ppl_dgp.guides.guide import HiddenConditional
 from ppl_dgp.guides.hidden import Markov, MeanField, entropy
+from ppl_dgp.guides.trajectory import TrajectoryConditional
 from ppl_dgp.memory import recollection_of
 from ppl_dgp.objectives.carrying import Carried, checked_moments
 from ppl_dgp.objectives.certain import CertainFeatures
+from ppl_dgp.objectives.chains import whole, with_columns
 from ppl_dgp.objectives.closed_form import Powers, columns_of_noise
 from ppl_dgp.objectives.factors import Blocks, Factors
 from ppl_dgp.objectives.regression import Features, Statistics, UncertainFeatures
 from ppl_dgp.objectives.weights import row_divergence
+from ppl_dgp.trajectory import trajectory_of
 
 
 class Collapsed(ELBO):
     """Minus the energy with q(u) optimised away: deterministic, on all rows, for ``fit_lbfgs``.
 
-    For one layer :func:`collapsed_energy` at any α, whatever the guide. For hidden layers the bound at α = 0 under a
-    guide whose q(h) is ``MeanField`` or ``Markov``, by kernel expectations. The guide's q(u) is ignored, so that its
-    parameters have no gradient; :meth:`finish` gives them their optimum, and ``fit_lbfgs`` ends by it.
+    For one layer :func:`collapsed_energy` at any α, whatever the guide. For hidden layers and trajectories the bound at
+    α = 0 under a guide whose q(h) is ``MeanField`` or ``Markov``, by kernel expectations. The guide's q(u) is ignored,
+    so that its parameters have no gradient; :meth:`finish` gives them their optimum, and ``fit_lbfgs`` ends by it.
 
     ``Collapsed.vfe()``, ``.fitc()``, ``.pitc(blocks)``, ``.dtc()`` and ``.exact()`` are the cases that have names. Only
     ``vfe`` is a bound for every Z; the others may lie above the evidence.
@@ -101,8 +105,8 @@ class Collapsed(ELBO):
     ) -> Float[Array, ""]:
         """Minus the energy in total nats; takes no random draw.
 
-        :raises ValueError: if the model has other latents than inducing outputs and hidden layers, a minibatch or
-            masked rows, hidden layers at α > 0, or a kernel whose expectations are rough.
+        :raises ValueError: if the model has other latents than inducing outputs and hidden layers, a minibatch, windows
+            or masked rows, hidden layers at α > 0, or a kernel whose expectations are rough.
         :raises TypeError: if its layers are not GPs with Gaussian noise, or q(h) has no closed form.
         """
         layers, entropies = self._layers(rng_key, param_map, model, guide, args, kwargs)
@@ -149,19 +153,22 @@ class Collapsed(ELBO):
                     "its correction; use Collapsed()"
                 )
             approximations = run(guide)
+            for name in hidden:
+                _check_rule(name, approximations, sites[name])
             wishes: dict[str, Carrying] = {
                 name: "moments" for name, role in roles.items() if role == "inducing"
             }
-            rows = sites[hidden[0]]["fn"].batch_shape[0]
             # a point is a draw
             spread = [name for name in hidden if not _is_point(approximations, name)]
             propagation: dict[str, Propagation] = dict.fromkeys(spread, "moments")
-            carried = Carried(checked_moments(wishes, approximations), rows, key, propagation=propagation)
+            # there are no draws of u for each row
+            carried = Carried(checked_moments(wishes, approximations), 0, key, propagation=propagation)
             with carried:
                 approximations = run(guide)
                 sites = run(replay(model, approximations))
             carried.check_heard()
         layers: dict[str, Statistics] = {}
+        # with all else that depends on no u
         entropies = jnp.zeros(())
         observed = [name for name, site in sites.items() if site["type"] == "sample" and site["is_observed"]]
         memories = {
@@ -171,10 +178,21 @@ class Collapsed(ELBO):
             site = sites[name]
             if name in hidden and emission_of(site["fn"]) is None:
                 entropies = entropies - _divergence(name, approximations, site).sum()
-                continue
+                trajectory = trajectory_of(site["fn"])
+                if trajectory is None:
+                    continue
+                # the steps of a trajectory are rows of a layer
+                slots = trajectory.layout.after - 1
+                before = Gaussian(carried.store[name].mean[slots], carried.store[name].scale[slots])
+                site = {**site, "fn": trajectory.at(before)}
             for emission, value in _checked(name, site):
                 marginal = emission.marginal
                 inducing = f"{marginal.function.name}/u"
+                if inducing not in roles:
+                    # a map without u, of a trajectory's states
+                    entropies = entropies + emission.tempered(value, 0.0).sum()
+                    continue
+                _check_gaussian(name, emission)
                 if inducing in layers:
                     raise ValueError(
                         f"model: found {inducing!r} behind two sites, expected a function for each; use PowerEP"
@@ -182,7 +200,8 @@ class Collapsed(ELBO):
                 _check_full_rank(inducing, params)
                 rows = columns_of_noise(emission.likelihood.variance, len(marginal.mean))  # type: ignore[attr-defined]
                 if name in hidden:
-                    slope, targets = _linear(name, approximations)
+                    q: Any = bare(approximations[name]["fn"])
+                    slope, targets = q.rule.linear(q.params, emission)
                     entropies = entropies + entropy(targets).sum()
                 else:
                     rows, value = self._seen(emission, rows, value)
@@ -235,19 +254,22 @@ def _is_point(guide: dict[str, dict[str, Any]], name: str) -> bool:
 
 
 def _divergence(name: str, guide: dict[str, dict[str, Any]], site: dict[str, Any]) -> Array:
-    """KL[q(x_n)‖p(x_n)] of a latent without a GP in front."""
+    """KL[q(x_n)‖p(x_n)] of a latent without a GP in front, as the x_0 of a trajectory."""
     if name not in guide:
         raise TypeError(
             f"guide: found no site {name!r}, a latent of the model; use Guide(model, hidden=MeanField())"
         )
-    return row_divergence(guide[name]["fn"], site["fn"])
+    q, trajectory = guide[name]["fn"], trajectory_of(site["fn"])
+    if trajectory is None:
+        return row_divergence(q, site["fn"])
+    begun: dist.Distribution = bare(q).begun  # type: ignore[attr-defined]
+    return row_divergence(begun, whole(trajectory).prior)
 
 
 def _checked(name: str, site: dict[str, Any]) -> list[tuple[Emission, Array]]:
     """The emissions of a site, each with its columns."""
-    whole = emission_of(site["fn"])
-    parts = () if whole is None else whole.parts
-    if whole is None or not all(isinstance(part.likelihood, likelihoods.Gaussian) for part in parts):
+    emission = emission_of(site["fn"])
+    if emission is None:
         raise TypeError(f"model: found {type(site['fn']).__name__} at {name!r}, expected f(x).noisy(...)")
     if site["scale"] is not None and site["scale"] != 1.0:
         raise ValueError(
@@ -255,7 +277,15 @@ def _checked(name: str, site: dict[str, Any]) -> list[tuple[Emission, Array]]:
         )
     if mask_of(site["fn"]) is not True:
         raise ValueError("model: found masked rows, expected all to count; leave them out of x and y instead")
-    return list(zip(parts, whole.split(site["value"]), strict=True))
+    return with_columns(emission, site["value"])
+
+
+def _check_gaussian(name: str, emission: Emission) -> None:
+    if not isinstance(emission.likelihood, likelihoods.Gaussian):
+        found = type(emission.likelihood).__name__
+        raise TypeError(
+            f"model: found {found} behind a GP at {name!r}, expected f(x).noisy(...); use PowerEP for other likelihoods"
+        )
 
 
 def _check_kernel(function: SparseGP) -> None:
@@ -267,12 +297,14 @@ def _check_kernel(function: SparseGP) -> None:
         )
 
 
-def _linear(name: str, guide: dict[str, dict[str, Any]]) -> tuple[Array | None, Gaussian]:
-    conditional = bare(guide[name]["fn"]) if name in guide else None
-    if not isinstance(conditional, HiddenConditional) or not isinstance(conditional.rule, MeanField | Markov):
-        found = getattr(conditional, "rule", None)
+def _check_rule(name: str, guide: dict[str, dict[str, Any]], site: dict[str, Any]) -> None:
+    """Refuse a rule whose q is not h = slope h⁻ + ε; a latent without a GP in front has none."""
+    if emission_of(site["fn"]) is None and trajectory_of(site["fn"]) is None:
+        return
+    q = bare(guide[name]["fn"]) if name in guide else None
+    if not isinstance(q, HiddenConditional | TrajectoryConditional) or not isinstance(q.rule, MeanField | Markov):
+        found = getattr(q, "rule", None)
         raise TypeError(
             f"guide: found the rule {found} at {name!r}, whose closed form q(u) would enter; use "
             "Guide(model, hidden=MeanField()) or Markov()"
         )
-    return conditional.rule.linear(conditional.params, conditional.step)
