@@ -73,6 +73,7 @@ _HOMES = {
         "BlackBoxAlpha",
         "Collapsed",
         "ImportanceWeighted",
+        "Pathwise",
         "PowerEP",
         "collapsed_energy",
         "collapsed_posterior",

@@ -5,6 +5,7 @@ from ppl_dgp.objectives.closed_form import collapsed_energy, collapsed_posterior
 from ppl_dgp.objectives.collapsed import Collapsed
 from ppl_dgp.objectives.divergence import AlphaDivergence
 from ppl_dgp.objectives.importance_weighted import ImportanceWeighted
+from ppl_dgp.objectives.paths import PathWarning, Pathwise
 from ppl_dgp.objectives.power_ep import BlackBoxAlpha, PowerEP
 from ppl_dgp.objectives.site_energy import SiteEnergy
 
@@ -22,6 +23,8 @@ __all__ = [
     "BlackBoxAlpha",
     "Collapsed",
     "ImportanceWeighted",
+    "PathWarning",
+    "Pathwise",
     "PowerEP",
     "SiteEnergy",
     "collapsed_energy",
