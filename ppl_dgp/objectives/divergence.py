@@ -226,8 +226,8 @@ class AlphaDivergence(ELBO):
         found = probe.structure.trajectories[0]
         raise ValueError(
             f"{type(self).__name__}: found the trajectory {found!r} at alpha={self.alpha}, whose paths in one "
-            "logarithm have hopeless weights; take PowerEP, which tempers its steps one by one, alpha=0, or Pathwise for "
-            "a short series"
+            "logarithm have hopeless weights; take PowerEP, which tempers its steps one by one, or alpha=0, or for a "
+            "short series Pathwise"
         )
 
     @property
