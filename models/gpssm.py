@@ -27,9 +27,8 @@ import numpyro
 from jaxtyping import Array
 from numpyro.distributions import constraints
 
-from ppl_dgp.affine import Affine
 from ppl_dgp.gaussian import Gaussian
-from ppl_dgp.gp import SparseGP, carry, data_plate, sparse_gp
+from ppl_dgp.gp import carry, data_plate, sparse_gp
 from ppl_dgp.kernels import RBF, Kernel
 from ppl_dgp.layout import Layout, layout
 from ppl_dgp.means import Linear, Mean, Zero
@@ -37,12 +36,11 @@ from ppl_dgp.models.gplvm import checked_latent
 from ppl_dgp.models.observation import Observed, checked_columns, observed_by
 from ppl_dgp.models.observation import emission as observation
 from ppl_dgp.models.parts import Composed, as_columns, inducing_inputs, kernel_parameters
-from ppl_dgp.models.states import STARTS, Begin
+from ppl_dgp.models.states import EMISSIONS, STARTS, Begin, emission_function
 from ppl_dgp.trajectory import Trajectory
 from ppl_dgp.windows import WINDOWS, Cut, Windows
 
 MEANS = ("identity", "zero", "linear")
-EMISSIONS = ("identity", "linear", "gp")
 #: scale at which q(u) of the transition starts, around the regression on the states at the start
 TRANSITION_SCALE = 0.1
 
@@ -110,12 +108,7 @@ def gpssm(
         seen = y if y is None or rows is None else y[rows]
         given = observed_by(observed, seen)
         functions = given.num_functions(num_outputs)
-        if emission == "identity" and width < functions:
-            raise ValueError(
-                f"latent: found {width}, expected at least {functions}, the dimensions that an identity emission "
-                "observes; take emission='linear'"
-            )
-        begin = Begin(start, y, controls, where, (width, functions), missing, emission == "identity", initial)
+        begin = Begin(start, y, controls, where, (width, functions), missing, emission, initial)
 
         inducing = inducing_inputs("transition", lambda: begin.inputs, num_inducing, train_inducing)
         starts = (lambda: begin.lengthscales, lambda: begin.variance) if start == "linear" else ()
@@ -130,12 +123,7 @@ def gpssm(
         if y is not None:
             settings["begin_at"] = lambda: (begin.inputs, begin.states, q)
         f = sparse_gp("transition", k, inducing, width, mean=m, **settings)
-        if emission == "gp":
-            sites = inducing_inputs("emission", lambda: begin.states, num_inducing, train_inducing)
-            k = kernel_parameters("emission", emission_kernel, width)
-            g = sparse_gp("emission", k, sites, functions, jitter=jitter)
-        else:
-            g = _linear_emission(begin, width, functions, emission == "linear")
+        g = emission_function(emission, begin, num_inducing, emission_kernel, train_inducing, jitter)
 
         shape = num_sequences, width
         x_0 = Gaussian(jnp.full(shape, initial[0]), jnp.full(shape, initial[1] ** 0.5))
@@ -165,13 +153,6 @@ def _transition_mean(name: str, width: int, num_controls: int, begin: Begin) -> 
         return Linear(jnp.eye(width + num_controls, width))
     weights = numpyro.param("transition/weights", lambda _: begin.found.transition)
     return Linear(weights, numpyro.param("transition/bias", lambda _: begin.found.shift))
-
-
-def _linear_emission(begin: Begin, width: int, functions: int, learnt: bool) -> SparseGP:
-    if not learnt:
-        return Affine("emission", jnp.eye(width, functions), jnp.zeros(functions))
-    weights = numpyro.param("emission/weights", lambda _: begin.found.weights)
-    return Affine("emission", weights, numpyro.param("emission/bias", lambda _: begin.found.bias))
 
 
 def _at_hand(

@@ -105,7 +105,8 @@ def _begin(
         return LinearSystem(*walk, jnp.eye(outputs, width), jnp.zeros(outputs), jnp.full(outputs, NOISE))
     # the states that others begin at are no sites here
     with block():
-        states = Begin("outputs", y, controls, where, (width, outputs), True, identity, initial).states
+        emission = "identity" if identity else "linear"
+        states = Begin("outputs", y, controls, where, (width, outputs), True, emission, initial).states
     settings: dict[str, Any] = {"iterations": iterations, "initial": initial, "fixed_emission": identity}
     return linear_dynamics(y.astype(float), controls, states, where, **settings).system
 

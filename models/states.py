@@ -5,6 +5,7 @@ Shapes: T steps of S sequences, P columns of y, Q state dimensions, C controls.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,12 +14,17 @@ import jax.numpy as jnp
 import numpyro
 from jaxtyping import Array, Float
 
+from ppl_dgp.affine import Affine
 from ppl_dgp.gaussian import Gaussian
+from ppl_dgp.gp import SparseGP, sparse_gp
+from ppl_dgp.kernels import Kernel
 from ppl_dgp.layout import Layout
 from ppl_dgp.linear_dynamics import linear_dynamics
 from ppl_dgp.models.latents import components
+from ppl_dgp.models.parts import Composed, inducing_inputs, kernel_parameters
 
 STARTS = ("outputs", "linear")
+EMISSIONS = ("identity", "linear", "gp")
 
 
 @dataclass(frozen=True)
@@ -51,11 +57,17 @@ class Begin:
         where: Layout,
         widths: tuple[int, int],
         missing: bool,
-        identity: bool,
+        emission: str,
         initial: tuple[float, float],
     ) -> None:
+        width, functions = widths
+        if emission == "identity" and width < functions:
+            raise ValueError(
+                f"latent: found {width}, expected at least {functions}, the dimensions that an identity emission "
+                "observes; take emission='linear'"
+            )
         self._start, self._y, self._controls, self._where = start, y, controls, where
-        self._widths, self._missing, self._identity, self._initial = widths, missing, identity, initial
+        self.widths, self._missing, self._identity, self._initial = widths, missing, emission == "identity", initial
         self._path: Float[Array, "slots Q"] | None = None
         if y is not None:
             self._path = jax.lax.stop_gradient(numpyro.param("x/begin", lambda _: self.found.path))
@@ -63,7 +75,7 @@ class Begin:
     @cached_property
     def found(self) -> Start:
         """From y, if it is known."""
-        width, functions = self._widths
+        width, functions = self.widths
         transition = jnp.eye(width + self._controls.shape[1], width)
         if self._y is None:
             path = jnp.zeros((self._controls.shape[0] + self._where.num_sequences, width))
@@ -105,7 +117,7 @@ class Begin:
 
     def _as_observed(self, y: Array) -> tuple[Float[Array, "T Q"], Float[Array, "Q P"], Float[Array, " P"]]:
         """States as y has them: its principal components where they are fewer, else y itself and its earlier values."""
-        width, functions = self._widths
+        width, functions = self.widths
         plain = jnp.eye(width, functions), jnp.zeros(functions)
         if width < y.shape[1]:
             found = components(jax.random.PRNGKey(0), y, width, "pca", self._missing)
@@ -128,6 +140,25 @@ class Begin:
         if functions != y.shape[1]:
             emission = jnp.eye(states.shape[1], functions), jnp.zeros(functions)
         return Start(found.means, system.transition.T, system.bias, *emission, system.noise)
+
+
+def emission_function(
+    how: str,
+    begin: Begin,
+    num_inducing: int,
+    kernel: Callable[..., Kernel] | Composed,
+    train_inducing: bool,
+    jitter: float | None,
+) -> SparseGP:
+    """g, from states to what the likelihood is given, by the name of an emission."""
+    width, functions = begin.widths
+    if how == "gp":
+        sites = inducing_inputs("emission", lambda: begin.states, num_inducing, train_inducing)
+        return sparse_gp("emission", kernel_parameters("emission", kernel, width), sites, functions, jitter=jitter)
+    if how == "identity":
+        return Affine("emission", jnp.eye(width, functions), jnp.zeros(functions))
+    weights = numpyro.param("emission/weights", lambda _: begin.found.weights)
+    return Affine("emission", weights, numpyro.param("emission/bias", lambda _: begin.found.bias))
 
 
 def _filled(y: Float[Array, "T P"]) -> Float[Array, "T P"]:

@@ -26,18 +26,17 @@ import numpyro
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
-from ppl_dgp.affine import Affine
 from ppl_dgp.gaussian import Gaussian
-from ppl_dgp.gp import SparseGP, carry, data_plate, sparse_gp
+from ppl_dgp.gp import carry, data_plate, sparse_gp
 from ppl_dgp.kernels import RBF, Kernel
 from ppl_dgp.layout import layout
 from ppl_dgp.means import Linear, Mean, Zero
 from ppl_dgp.models.gplvm import checked_latent
-from ppl_dgp.models.gpssm import EMISSIONS, MEANS, TRANSITION_SCALE
+from ppl_dgp.models.gpssm import MEANS, TRANSITION_SCALE
 from ppl_dgp.models.observation import Observed, checked_columns, observed_by
 from ppl_dgp.models.observation import emission as observation
 from ppl_dgp.models.parts import Composed, as_columns, inducing_inputs, kernel_parameters
-from ppl_dgp.models.states import STARTS, Begin
+from ppl_dgp.models.states import EMISSIONS, STARTS, Begin, emission_function
 from ppl_dgp.regimes import RegimeChain, RegimeRegressions, regime_regressions
 from ppl_dgp.switching import SwitchingTrajectory
 
@@ -91,12 +90,7 @@ def switching_gpssm(
         where = layout(x.shape[0], numbers, num_sequences)
         given = observed_by(observed, y)
         functions = given.num_functions(num_outputs)
-        if emission == "identity" and width < functions:
-            raise ValueError(
-                f"latent: found {width}, expected at least {functions}, the dimensions that an identity emission "
-                "observes; take emission='linear'"
-            )
-        begin = Begin(start, y, controls, where, (width, functions), missing, emission == "identity", initial)
+        begin = Begin(start, y, controls, where, (width, functions), missing, emission, initial)
 
         @cache
         def regressions() -> RegimeRegressions:
@@ -113,12 +107,7 @@ def switching_gpssm(
         if y is not None:
             settings["begin_at"] = lambda: (begin.inputs, _targets(regressions(), begin), q.ravel())
         f = sparse_gp("transition", k, inducing, num_regimes * width, mean=m, **settings)
-        if emission == "gp":
-            sites = inducing_inputs("emission", lambda: begin.states, num_inducing, train_inducing)
-            k = kernel_parameters("emission", emission_kernel, width)
-            g = sparse_gp("emission", k, sites, functions, jitter=jitter)
-        else:
-            g = _linear_emission(begin, width, functions, emission == "linear")
+        g = emission_function(emission, begin, num_inducing, emission_kernel, train_inducing, jitter)
 
         shape = num_sequences, width
         x_0 = Gaussian(jnp.full(shape, initial[0]), jnp.full(shape, initial[1] ** 0.5))
@@ -164,13 +153,6 @@ def _means(
     weights = numpyro.param("transition/weights", lambda _: found().weights)
     bias = numpyro.param("transition/bias", lambda _: found().bias)
     return Linear(jnp.swapaxes(weights, 0, 1).reshape(width + num_controls, -1), bias.ravel())
-
-
-def _linear_emission(begin: Begin, width: int, functions: int, learnt: bool) -> SparseGP:
-    if not learnt:
-        return Affine("emission", jnp.eye(width, functions), jnp.zeros(functions))
-    weights = numpyro.param("emission/weights", lambda _: begin.found.weights)
-    return Affine("emission", weights, numpyro.param("emission/bias", lambda _: begin.found.bias))
 
 
 def _check(chosen: dict[str, tuple[str, tuple[str, ...]]], initial: tuple[float, float]) -> None:
