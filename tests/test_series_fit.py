@@ -2,12 +2,13 @@
 
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from test_gpssm import CONTROLS, KEY, Y, prepared
 
 from ppl_dgp.fit import fit_series
 from ppl_dgp.fit.series import CLOSED
-from ppl_dgp.guides import Conditional, DoublyStochastic, Guide, Markov, MeanField
+from ppl_dgp.guides import Conditional, DoublyStochastic, Guide, MeanField
 from ppl_dgp.models import gpssm
 from ppl_dgp.objectives import PowerEP
 
@@ -32,16 +33,20 @@ def test_chains_are_trained_as_they_are():
 
 
 @pytest.mark.slow
-def test_coupled_ends_above_the_chain_it_began_at():
-    """On a sine of states; both bounds averaged over the last hundred steps."""
+def test_coupled_ends_above_the_family_it_contains():
+    """Mean field, on a sine of states, at a rate that falls; both bounds averaged over the last hundred steps.
+
+    Markov it does not contain, and may end below.
+    """
     rng = np.random.default_rng(0)
     x = [0.0]
     for _ in range(60):
         x.append(2.0 * np.sin(1.3 * x[-1]) + 0.5 + 0.1 * rng.normal())
     y = jnp.asarray(np.array(x[1:])[:, None] + 0.3 * rng.normal(size=(60, 1)))
     model = gpssm(1, num_inducing=12, emission="identity")
-    bounds = {}
-    for rule, objective in ((Markov(), CLOSED), (Conditional(), PowerEP(0.0))):
-        fit = fit_series(KEY, model, Guide(model, hidden=rule), objective, None, y, steps=1500, learning_rate=0.02)
+    bounds, falling = {}, optax.adam(optax.cosine_decay_schedule(0.02, 1500, 0.01))
+    for rule, objective in ((MeanField(), CLOSED), (Conditional(), PowerEP(0.0))):
+        guide = Guide(model, hidden=rule)
+        fit = fit_series(KEY, model, guide, objective, None, y, steps=1500, warm_steps=300, optimizer=falling)
         bounds[type(rule).__name__] = -fit.losses[0, -100:].mean()
-    assert bounds["CoupledConditional"] > bounds["Markov"]
+    assert bounds["CoupledConditional"] > bounds["MeanField"]
