@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 from numpyro.handlers import replay, seed, substitute, trace
 
 from ppl_dgp.gaussian import moments_of
@@ -48,6 +48,21 @@ class Drawn:
                 f"was trained with {where.num_sequences}"
             )
         return jnp.append(where.initial[1:], self.path.shape[0])[sequence] - 1
+
+    def going_on(self, key: Array, sequence: int | None) -> tuple[Float[Array, " Q"], Int[Array, ""]]:
+        """The state that a sequence goes on from, None for a new one, and the regime of the step to come."""
+        key_state, key_regimes = jax.random.split(key)
+        slot = None if sequence is None else self.last(sequence)
+        begin = self.trajectory.prior.sample(key_state)[0] if slot is None else self.path[slot]
+        return begin, self.trajectory.regime_ahead(key_regimes, self.path, slot)
+
+    def check_one_function(self) -> None:
+        """Refuse regimes: the state after a step of several functions is a mixture."""
+        if (regimes := self.trajectory.noises.shape[0]) > 1:
+            raise ValueError(
+                f"function: found moments, and {regimes} regimes, whose moments are those of a mixture; take 'path' or "
+                "'independent'"
+            )
 
     def check_controls(self, controls: Float[Array, "H K"]) -> None:
         """Refuse controls of another number of columns."""

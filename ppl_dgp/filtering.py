@@ -92,23 +92,28 @@ def _filter(model: Program, guide: Program, num_particles: int, sequence: int | 
         def one(key: Array) -> Any:
             key_q, key_state = jax.random.split(key)
             drawn = draw(key_q, model, guide, params, x, y)
-            first = drawn.trajectory.prior.sample(key_state)[0]
-            begin = first if sequence is None else drawn.path[drawn.last(sequence)]
-            return begin, drawn.trajectory.function.u, drawn.emission.marginal.function.u
+            begin, regime = drawn.going_on(key_state, sequence)
+            return begin, regime, drawn.trajectory.function.u, drawn.emission.marginal.function.u
 
         # but for their u the functions of all particles are the same
         shared = draw(key_shared, model, guide, params, x, y)
         shared.check_held()
         shared.check_controls(controls)
+        every, noises = jnp.arange(num_particles), shared.trajectory.noises
         f, g = shared.trajectory.function, shared.emission.marginal.function
-        begin, transition_u, emission_u = jax.lax.map(one, jax.random.split(key_draws, num_particles))
+        begin, regimes, transition_u, emission_u = jax.lax.map(one, jax.random.split(key_draws, num_particles))
 
-        def step(carried: tuple[Array, Array, Array], turn: Any) -> Any:
-            states, which, log_weights = carried
+        def step(carried: tuple[Array, Array, Array, Array], turn: Any) -> Any:
+            states, regimes, which, log_weights = carried
             key, control, value = turn
-            key_states, key_resample = jax.random.split(key)
+            key_states, key_regimes, key_resample = jax.random.split(key, 3)
             inputs = followed(states, jnp.broadcast_to(control, (num_particles, *control.shape)))
-            states = _with_u(f, transition_u[which])(inputs).noisy(shared.trajectory.noise).sample(key_states)
+            marginal = _with_u(f, transition_u[which])(inputs)
+            # of each particle the function that it follows
+            own = lambda each: each.reshape(num_particles, *noises.shape)[every, regimes]  # noqa: E731
+            deviation = jnp.sqrt(own(marginal.variance) + noises[regimes])
+            states = own(marginal.mean) + deviation * jax.random.normal(key_states, states.shape, states.dtype)
+            regimes = jax.vmap(shared.trajectory.next_regime)(jax.random.split(key_regimes, num_particles), regimes)
             emitted = _with_u(g, emission_u[which])(states)
             emission = Emission(emitted, shared.emission.likelihood, partly=True)
             weights = jnp.exp(log_weights)
@@ -121,7 +126,7 @@ def _filter(model: Program, guide: Program, num_particles: int, sequence: int | 
             mean, variance = _moments(weights, states, jnp.zeros_like(states))
             effective = 1.0 / jnp.square(weights).sum()
             few = effective < 0.5 * num_particles
-            chosen = jnp.where(few, systematic(key_resample, weights), jnp.arange(num_particles))
+            chosen = jnp.where(few, systematic(key_resample, weights), every)
             log_weights = jnp.where(few, -log(num_particles), log_weights)
             found = {
                 "mean": mean,
@@ -131,11 +136,11 @@ def _filter(model: Program, guide: Program, num_particles: int, sequence: int | 
                 "log_density": log_density,
                 "effective_size": effective,
             }
-            return (states[chosen], which[chosen], log_weights), found
+            return (states[chosen], regimes[chosen], which[chosen], log_weights), found
 
         even = jnp.full(num_particles, -log(num_particles), begin.dtype)
         turns = jax.random.split(key_steps, y_new.shape[0]), controls, y_new
-        return jax.lax.scan(step, (begin, jnp.arange(num_particles), even), turns)[1]
+        return jax.lax.scan(step, (begin, regimes, every, even), turns)[1]
 
     return jax.jit(program)
 

@@ -118,8 +118,8 @@ def forecast(
         ``variance`` and ``log_density`` are those of the moments, and ``states`` are drawn from each step's Gaussian,
         the steps independent. They begin at the moments of q's last state, those of the draws where q follows f.
     :raises ValueError: if the model has no trajectory or not that sequence, for controls or y that do not fit it, or
-        another ``function``; for moments also in 32 bits, where q(u) links outputs or layers, or where the guide draws
-        anything besides u and the states.
+        another ``function``; for moments also in 32 bits, where f switches between regimes, where q(u) links outputs
+        or layers, or where the guide draws anything besides u and the states.
     """
     if function not in FUNCTIONS:
         raise ValueError(f"function: found {function!r}, expected one of {', '.join(FUNCTIONS)}")
@@ -204,9 +204,8 @@ def _along_paths(model: Program, guide: Program, num_samples: int, function: str
             key_q, key_state, key_path, key_y = jax.random.split(key, 4)
             drawn = draw(key_q, model, guide, params, x, y)
             drawn.check_controls(controls)
-            first = drawn.trajectory.prior.sample(key_state)[0]
-            begin = first if sequence is None else drawn.path[drawn.last(sequence)]
-            states = onward(key_path, drawn.trajectory, begin, controls, held=function == "path")
+            begin, regime = drawn.going_on(key_state, sequence)
+            states = onward(key_path, drawn.trajectory, begin, controls, regime, held=function == "path")
             emission = drawn.emission
             ahead = Emission(emission.marginal.function(states), emission.likelihood, partly=future is not None)
             found = {"states": states, "samples": ahead.sample(key_y), "mean": ahead.mean, "variance": ahead.variance}
@@ -233,6 +232,7 @@ def _by_moments(model: Program, guide: Program, num_samples: int, function: str,
         key_q, key_last, key_states, key_y = jax.random.split(key, 4)
         drawn = draw(key_q, model, guide, params, x, y)
         drawn.check_controls(controls)
+        drawn.check_one_function()
 
         def paths() -> Float[Array, "D slots Q"]:
             one = lambda key: draw(key, model, guide, params, x, y).path  # noqa: E731

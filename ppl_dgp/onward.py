@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 from numpyro.handlers import block
 
 from ppl_dgp.gaussian import Gaussian
@@ -26,21 +26,29 @@ SMALLEST_VARIANCE = 1e-8
 
 
 def onward(
-    key: Array, trajectory: Trajectory, state: Float[Array, " Q"], controls: Float[Array, "H C"], *, held: bool
+    key: Array,
+    trajectory: Trajectory,
+    state: Float[Array, " Q"],
+    controls: Float[Array, "H C"],
+    regime: Int[Array, ""] | int = 0,
+    *,
+    held: bool,
 ) -> Float[Array, "H Q"]:
     """States of H steps from one state, u the draw that the function carries.
 
+    :param regime: which of the trajectory's functions the first step follows, where it has several.
     :param held: whether f is one function along the path, or drawn at each step independently given u.
     """
     steps, width = controls.shape[0], state.shape[0]
-    key_f, key_noise = jax.random.split(key)
-    z = jax.random.normal(key_f, (steps, width), state.dtype)
-    noise = jnp.sqrt(trajectory.noise) * jax.random.normal(key_noise, (steps, width), state.dtype)
+    key_f, key_noise, key_regimes = jax.random.split(key, 3)
+    shape = trajectory.noises.shape
+    z = jax.random.normal(key_f, (steps, trajectory.noises.size), state.dtype)
+    noise = jax.random.normal(key_noise, (steps, width), state.dtype)
     memory = Memory.empty(trajectory.function, steps, z)
 
-    def step(carried: tuple[Array, Memory], turn: Any) -> tuple[tuple[Array, Memory], Array]:
-        state, memory = carried
-        control, shock = turn
+    def step(carried: tuple[Array, Array, Memory], turn: Any) -> tuple[tuple[Array, Array, Memory], Array]:
+        state, regime, memory = carried
+        control, shock, key = turn
         inputs = jnp.concatenate([state, control])[None]
         if held:
             value, memory = memory.meet(trajectory.function, inputs)
@@ -48,10 +56,11 @@ def onward(
             with block():
                 marginal = trajectory.function(inputs)
             value, memory = memory.apart(marginal.mean[0], marginal.variance[0])
-        state = value + shock
-        return (state, memory), state
+        state = value.reshape(shape)[regime] + jnp.sqrt(trajectory.noises[regime]) * shock
+        return (state, trajectory.next_regime(key, regime), memory), state
 
-    return jax.lax.scan(step, (state, memory), (controls, noise))[1]
+    turns = controls, noise, jax.random.split(key_regimes, steps)
+    return jax.lax.scan(step, (state, jnp.asarray(regime), memory), turns)[1]
 
 
 def onward_moments(

@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 from numpyro.handlers import block, seed, substitute, trace
 
 from ppl_dgp.gaussian import Gaussian
@@ -82,7 +82,7 @@ class SwitchingTrajectory(Trajectory):
         layout: Layout | None = None,
     ) -> None:
         super().__init__(function, noise.mean(0), controls, initial, layout)
-        self.noises, self.regimes = noise, regimes
+        self._noises, self.regimes = noise, regimes
         u = function.u
         outputs = (u.mean if isinstance(u, Gaussian) else u).shape[-2]
         if outputs != noise.size:
@@ -90,6 +90,10 @@ class SwitchingTrajectory(Trajectory):
                 f"{function.name}: found {outputs} outputs, expected {noise.size}: those of {noise.shape[0]} regimes, "
                 f"{noise.shape[1]} states each"
             )
+
+    @property
+    def noises(self) -> Float[Array, "K Q"]:
+        return self._noises
 
     def at(self, states: Float[Array, "B Q"] | Gaussian, controls: Float[Array, "B C"] | None = None) -> Transition:
         """:raises ValueError: always: a step alone has no density, for its regime hangs on those before it."""
@@ -107,6 +111,16 @@ class SwitchingTrajectory(Trajectory):
         """p(s_t | path, u) of each step; at another α the q(s_t) that its bound has."""
         weights = self.steps(path).regime_weights(self.states(path), alpha)
         return self.regimes.probabilities(weights, self.layout.first)
+
+    def next_regime(self, key: Array, regime: Int[Array, ""]) -> Int[Array, ""]:
+        return jax.random.categorical(key, jnp.log(self.regimes.transition[regime]))
+
+    def regime_ahead(self, key: Array, path: Float[Array, "slots Q"], last: Array | None) -> Int[Array, ""]:
+        if last is None:
+            return jax.random.categorical(key, jnp.log(self.regimes.initial))
+        key_last, key_next = jax.random.split(key)
+        shares = self.regime_probabilities(path)[jnp.argmax(self.layout.after == last)]
+        return self.next_regime(key_next, jax.random.categorical(key_last, jnp.log(shares)))
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Float[Array, "*S slots Q"]:
         """Paths, regimes drawn first."""

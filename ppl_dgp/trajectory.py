@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 from numpyro.distributions import constraints
 from numpyro.handlers import block
 
@@ -94,6 +94,19 @@ class Trajectory(dist.Distribution):
     def mean(self) -> Float[Array, "slots Q"]:
         """Of x_0; of the other states it is not known, and m_0 stands for it."""
         return jnp.broadcast_to(self.initial.mean[:1], self.event_shape)
+
+    @property
+    def noises(self) -> Float[Array, "K Q"]:
+        """Q's diagonal under each of the regimes, of which there is one unless f switches."""
+        return self.noise[None]
+
+    def next_regime(self, key: Array, regime: Int[Array, ""]) -> Int[Array, ""]:
+        """That of the step after one, drawn."""
+        return regime
+
+    def regime_ahead(self, key: Array, path: Float[Array, "slots Q"], last: Array | None) -> Int[Array, ""]:
+        """That of the step after the state of a slot, or of the first of a new sequence, drawn given the path."""
+        return jnp.asarray(0)
 
     @property
     def prior(self) -> dist.Distribution:

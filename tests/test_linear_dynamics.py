@@ -265,10 +265,11 @@ def test_it_begins_where_em_ends():
 @pytest.mark.slow
 def test_training_ends_where_em_does():
     y, controls, where = noisy_walk()
-    x, y = jnp.column_stack([controls, where.sequence]), jnp.nan_to_num(y)
-    model = linear_gaussian_ssm(1, emission="identity", num_sequences=2, iterations=1)
+    x = jnp.column_stack([controls, where.sequence])
+    assert np.isnan(y).any()
+    model = linear_gaussian_ssm(1, emission="identity", num_sequences=2, missing=True, iterations=1)
     fit = fit_lbfgs(jax.random.PRNGKey(0), model, x, y)
-    em = linear_dynamics(y, controls, y, where, iterations=1000, fixed_emission=True).log_likelihood
+    em = linear_dynamics(y, controls, jnp.nan_to_num(y), where, iterations=1000, fixed_emission=True).log_likelihood
     assert -fit.losses[0, 0] < em[-1] - 0.1
     assert -fit.losses[0, -1] == pytest.approx(float(em[-1]), abs=1e-4)
 

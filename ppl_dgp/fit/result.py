@@ -14,7 +14,7 @@ from numpyro.handlers import seed, trace
 from numpyro.infer import ELBO, SVI
 
 from ppl_dgp.fit.program import build_finish, kept_program
-from ppl_dgp.gp import emission_of
+from ppl_dgp.gp import bare, emission_of
 from ppl_dgp.objectives import Collapsed
 
 
@@ -133,7 +133,7 @@ def checked_data(
             row, column = np.argwhere(wrong)[0]
             raise ValueError(
                 f"{name} is {array[row, column]} at row {row}, column {column}, expected finite numbers; "
-                "drop or impute such rows" + (", or make a GPLVM with missing=True" if name == "y" else "")
+                "drop or impute such rows" + (", or make a model with missing=True" if name == "y" else "")
             )
     arrays.setdefault("x", np.zeros((len(arrays["y"]), 0)))
     if len(arrays["x"]) != len(arrays["y"]):
@@ -156,10 +156,8 @@ def _takes_missing(model: Callable[..., Any], arrays: Mapping[str, np.ndarray]) 
 
     def look(y: Array) -> None:
         sites = trace(seed(model, jax.random.PRNGKey(0))).get_trace(x, y).values()
-        emissions = [
-            emission_of(site["fn"]) for site in sites if site["type"] == "sample" and site["is_observed"]
-        ]
-        found.extend(emission is not None and emission.partly for emission in emissions)
+        observed = [site["fn"] for site in sites if site["type"] == "sample" and site["is_observed"]]
+        found.extend(getattr(emission_of(each) or bare(each), "partly", False) for each in observed)
 
     jax.eval_shape(look, y)
     return bool(found) and all(found)
