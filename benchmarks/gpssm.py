@@ -22,7 +22,7 @@ import numpy as np
 import numpyro
 import optax
 import rows
-from gpssm_page import page
+from gpssm_page import REPORTED, page
 from scipy.integrate import solve_ivp
 from scipy.special import logsumexp
 
@@ -44,8 +44,8 @@ from ppl_dgp import (  # noqa: E402
     fit_series,
     gpssm,
 )
+from ppl_dgp.chain import LinearGaussianChain  # noqa: E402
 from ppl_dgp.forecast import forecast, smooth, transition_function, transition_moments  # noqa: E402
-from ppl_dgp.guides.chain import LinearGaussianChain  # noqa: E402
 from ppl_dgp.models.gp_narx import gp_narx  # noqa: E402
 from ppl_dgp.narx import lagged, simulate_narx  # noqa: E402
 
@@ -216,7 +216,6 @@ def recurrent(options: argparse.Namespace) -> None:
 # --- system identification
 
 SYSID = ["set", "method", "seed", "rmse", "log_density", "deviation", "noise", "seconds"]
-REPORTED = {"actuator": (0.50, 0.63), "ballbeam": (0.07, 0.28), "drive": (0.49, 0.70), "dryer": (0.14, 0.31)}
 METHODS = {
     "doubly stochastic": DoublyStochastic(),
     "PR-SSM surrogate": PRSSMSurrogate(),
@@ -446,7 +445,7 @@ def main() -> None:
         each.set_defaults(run=experiment)
         if name == "sysid":
             each.add_argument("--seeds", type=int, default=5)
-            each.add_argument("--sets", default=",".join(REPORTED))
+            each.add_argument("--sets", default=",".join(REPORTED["set"]))
             each.add_argument("--methods", default="doubly stochastic")
             each.add_argument("--latent", type=int, default=4)
             each.add_argument("--window", type=int, default=50)

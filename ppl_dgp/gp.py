@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Num
 from numpyro.distributions import MaskedDistribution, constraints
 from numpyro.distributions.util import validate_sample
 from numpyro.primitives import _PYRO_STACK, apply_stack
@@ -237,7 +237,7 @@ class Emission(dist.Distribution):
         """The emissions it is made of, of consecutive targets: itself."""
         return (self,)
 
-    def split(self, value: Float[Array, "*S B P"]) -> list[Float[Array, "*S B _"]]:
+    def split(self, value: Num[Array, "*S B P"]) -> list[Num[Array, "*S B _"]]:
         """The columns of each part."""
         return [value]
 
@@ -315,7 +315,7 @@ class Together(Emission):
     def partly_observed(self) -> Emission:
         return Together(*(part.partly_observed() for part in self._parts))
 
-    def split(self, value: Float[Array, "*S B P"]) -> list[Float[Array, "*S B _"]]:
+    def split(self, value: Num[Array, "*S B P"]) -> list[Num[Array, "*S B _"]]:
         """The columns of each part."""
         return jnp.split(value, np.cumsum(self._widths)[:-1], axis=-1)
 

@@ -19,8 +19,8 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Bool, Float, Num
 from numpyro.distributions import constraints
 
-from ppl_dgp.guides.chain import LinearGaussianChain
-from ppl_dgp.guides.kalman import LinearEmission, filtered, posterior
+from ppl_dgp.chain import LinearGaussianChain
+from ppl_dgp.kalman import LinearEmission, filtered, posterior
 from ppl_dgp.layout import Layout
 
 #: the states at the start are taken to be known up to this share of their variance

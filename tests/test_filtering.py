@@ -11,7 +11,7 @@ from test_gpssm import CONTROLS, KEY, NOISE, Y, linear, moved, prepared
 from ppl_dgp.filtering import filter_forward, systematic
 from ppl_dgp.forecast import forecast
 from ppl_dgp.guides import Conditional, Guide, MeanField
-from ppl_dgp.guides.kalman import LinearEmission, filtered
+from ppl_dgp.kalman import LinearEmission, filtered
 from ppl_dgp.models import gpssm
 
 KEYS = jax.random.split(KEY, 30)

@@ -12,6 +12,7 @@ from numpyro.handlers import seed as seeded
 from numpyro.handlers import substitute, trace
 from scipy import stats
 
+from ppl_dgp.chain import LinearGaussianChain
 from ppl_dgp.gaussian import Gaussian
 from ppl_dgp.guides import (
     Amortised,
@@ -23,11 +24,10 @@ from ppl_dgp.guides import (
     Optimal,
     PointEstimate,
 )
-from ppl_dgp.guides.chain import LinearGaussianChain
 from ppl_dgp.guides.following import following_start
-from ppl_dgp.guides.kalman import LinearEmission, posterior
 from ppl_dgp.guides.nesting import nested_start
 from ppl_dgp.guides.trajectory import TrajectoryConditional
+from ppl_dgp.kalman import LinearEmission, posterior
 from ppl_dgp.kernels import RBF
 from ppl_dgp.layout import layout
 from ppl_dgp.likelihoods import Poisson

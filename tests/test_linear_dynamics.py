@@ -14,7 +14,7 @@ from scipy.optimize import minimize
 from scipy.stats import multivariate_normal
 
 from ppl_dgp.fit import fit_lbfgs
-from ppl_dgp.guides.kalman import filtered
+from ppl_dgp.kalman import filtered
 from ppl_dgp.layout import Layout
 from ppl_dgp.linear_dynamics import LinearSeries, LinearSystem, in_slots, linear_dynamics
 from ppl_dgp.models import linear_gaussian_ssm

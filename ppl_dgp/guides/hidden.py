@@ -20,9 +20,9 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
+from ppl_dgp.chain import propagate
 from ppl_dgp.gaussian import Gaussian
 from ppl_dgp.gp import Carrying, Emission, Propagation, check_propagation
-from ppl_dgp.guides.chain import propagate
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
 from ppl_dgp.linalg import cholesky
 from ppl_dgp.means import affine

@@ -17,9 +17,9 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
+from ppl_dgp.chain import LinearGaussianChain, recursion
 from ppl_dgp.gaussian import Gaussian, moments_of
 from ppl_dgp.gp import Propagation, bare
-from ppl_dgp.guides.chain import LinearGaussianChain, recursion
 from ppl_dgp.guides.hidden import HiddenRule, Latent, Params, entropy, gaussian
 from ppl_dgp.linalg import cholesky
 from ppl_dgp.tempering import Alpha
