@@ -42,7 +42,8 @@ def kink(frame: pd.DataFrame) -> Lines:
     for (function, noise), group in frame.groupby(["function", "noise"], sort=False):
         process = 0.2 if function == "broken line" else 0.0025
         lines += [f"**{function}**, true Q = {process:g}, true R = {noise:g}", ""]
-        lines += table(group[list(names)].rename(columns=names))
+        ordered = group.sort_values(["objective", "alpha"], ascending=[False, True], kind="stable")
+        lines += table(ordered[list(names)].rename(columns=names))
     return lines
 
 

@@ -23,3 +23,22 @@ def done(path: Path, key: Sequence[str]) -> set[tuple[str, ...]]:
         return set()
     with path.open(newline="") as file:
         return {tuple(row[field] for field in key) for row in csv.DictReader(file)}
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """The rows that are there."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write(path: Path, fields: Sequence[str], found: Sequence[Sequence[object] | dict[str, str]]) -> None:
+    """All rows anew, the old file in place until the new one is whole."""
+    partial = path.with_suffix(".partial")
+    with partial.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(fields)
+        for row in found:
+            writer.writerow([row[field] for field in fields] if isinstance(row, dict) else row)
+    partial.replace(path)
