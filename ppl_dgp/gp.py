@@ -24,7 +24,7 @@ from numpyro.primitives import _PYRO_STACK, apply_stack
 from ppl_dgp import likelihoods
 from ppl_dgp.gaussian import Gaussian, project
 from ppl_dgp.kernels import Kernel
-from ppl_dgp.linalg import cholesky, inverse_lower
+from ppl_dgp.linalg import whitening
 from ppl_dgp.means import Mean, Zero
 from ppl_dgp.propagation import linearised, matched
 from ppl_dgp.tempering import Alpha
@@ -93,12 +93,11 @@ def sparse_gp(
         )
     if num_outputs < 1:
         raise ValueError(f"num_outputs: found {num_outputs}, expected at least 1")
-    lower, used = cholesky(kernel(inducing, inducing), jitter)
+    whiten, used = whitening(kernel(inducing, inducing), jitter)
     nugget = jax.lax.stop_gradient(used) * kernel.diag(inducing).mean()
     numpyro.deterministic(f"{name}/jitter", jax.lax.stop_gradient(used))
     prior = dist.Normal(0.0, 1.0).expand((num_outputs, inducing.shape[0])).to_event(2)
     mean = Zero(num_outputs) if mean is None else mean
-    whiten = inverse_lower(lower)
     infer: dict[str, Any] = {"role": "inducing", "reused": reused, "initial_scale": initial_scale}
     if begin_at is not None:
         infer["start"] = lambda: _regressed(kernel, inducing, whiten, mean, *begin_at())

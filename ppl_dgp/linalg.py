@@ -50,6 +50,23 @@ def cholesky(
 
     Raises ValueError for a matrix that is not square, and for a `jitter` outside 0 to 0.1.
     """
+    return _each(_jittered_cholesky, matrix, jitter)
+
+
+def whitening(
+    matrix: Float[Array, "*batch M M"], jitter: float | Float[Array, ""] | None = None
+) -> tuple[Float[Array, "*batch M M"], Float[Array, "*batch"]]:
+    """L⁻¹ of the factor that :func:`cholesky` finds, and its jitter; derivatives are three matmuls, no solves.
+
+    Raises ValueError as :func:`cholesky`.
+    """
+    return _each(_whitening, matrix, jitter)
+
+
+def _each(
+    of_one: Any, matrix: Float[Array, "*batch M M"], jitter: float | Float[Array, ""] | None
+) -> tuple[Float[Array, "*batch M M"], Float[Array, "*batch"]]:
+    """A function of a matrix and its first jitter, for each of a batch."""
     if matrix.ndim < 2 or matrix.shape[-1] != matrix.shape[-2]:
         raise ValueError(f"matrix has shape {matrix.shape}, expected square matrices (..., M, M).")
     if isinstance(jitter, int | float) and not 0.0 <= jitter <= LARGEST_JITTER:
@@ -59,16 +76,17 @@ def cholesky(
     first = jnp.asarray(first_jitter(matrix.dtype) if jitter is None else jitter, matrix.dtype)
     if first.ndim:
         raise ValueError(f"jitter has shape {first.shape}, expected a scalar.")
-    factorise = _jittered_cholesky
     for _ in range(matrix.ndim - 2):
-        factorise = jax.vmap(factorise, in_axes=(0, None))
-    return factorise(matrix, first)
+        of_one = jax.vmap(of_one, in_axes=(0, None))
+    found: tuple[Array, Array] = of_one(matrix, first)
+    return found
 
 
-@jax.custom_jvp
-def _jittered_cholesky(
+@jax.jit
+def _factorised(
     matrix: Float[Array, "M M"], first: Float[Array, ""]
 ) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
+    """The first Cholesky factor that is finite, and the jitter it needed."""
     matrix = 0.5 * (matrix + matrix.T)
     diagonal = jnp.mean(jnp.diagonal(matrix)) * jnp.eye(matrix.shape[0], dtype=matrix.dtype)
 
@@ -92,18 +110,48 @@ def _jittered_cholesky(
     return jnp.where(bad, jnp.nan, lower), jnp.where(bad, jnp.nan, jitter)
 
 
+@jax.custom_jvp
+def _jittered_cholesky(
+    matrix: Float[Array, "M M"], first: Float[Array, ""]
+) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
+    return _factorised(matrix, first)
+
+
 @_jittered_cholesky.defjvp
 def _(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     (matrix, first), (dmatrix, _) = primals, tangents
     lower, jitter = _jittered_cholesky(matrix, first)
-    identity = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
-    # dA = d(sym A) + j · mean diag(dA) · I
-    da = 0.5 * (dmatrix + dmatrix.T) + jitter * jnp.mean(jnp.diagonal(dmatrix)) * identity
-    # dL = L Φ(L⁻¹ dA L⁻ᵀ), Φ = lower triangle with half the diagonal (Smith 1995; Murray 2016)
-    inverse = inverse_lower(lower)
-    inner = _matmul(_matmul(inverse, da), inverse.T)
-    dlower = _matmul(lower, jnp.tril(inner) - 0.5 * jnp.diag(jnp.diagonal(inner)))
+    # dL = L Φ(L⁻¹ dA L⁻ᵀ) (Smith 1995; Murray 2016)
+    dlower = _matmul(lower, _inner(inverse_lower(lower), dmatrix, jitter))
     return (lower, jitter), (dlower, jnp.zeros_like(jitter))
+
+
+@jax.custom_jvp
+def _whitening(
+    matrix: Float[Array, "M M"], first: Float[Array, ""]
+) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
+    lower, jitter = _factorised(matrix, first)
+    return inverse_lower(lower), jitter
+
+
+@_whitening.defjvp
+def _(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    (matrix, first), (dmatrix, _) = primals, tangents
+    whiten, jitter = _whitening(matrix, first)
+    # d(L⁻¹) = −L⁻¹ dL L⁻¹ = −Φ(L⁻¹ dA L⁻ᵀ) L⁻¹
+    dwhiten = -_matmul(_inner(whiten, dmatrix, jitter), whiten)
+    return (whiten, jitter), (dwhiten, jnp.zeros_like(jitter))
+
+
+def _inner(
+    inverse: Float[Array, "M M"], dmatrix: Float[Array, "M M"], jitter: Float[Array, ""]
+) -> Float[Array, "M M"]:
+    """Φ(L⁻¹ dA L⁻ᵀ), Φ = the lower triangle with half the diagonal."""
+    row, column = (jax.lax.broadcasted_iota(jnp.int32, inverse.shape, axis) for axis in (0, 1))
+    same = (row == column).astype(inverse.dtype)
+    # dA = d(sym A) + j · mean diag(dA) · I
+    da = 0.5 * (dmatrix + dmatrix.T) + jitter / len(inverse) * jnp.sum(same * dmatrix) * same
+    return ((row > column) + 0.5 * same) * _matmul(_matmul(inverse, da), inverse.T)
 
 
 def inverse_lower(lower: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:

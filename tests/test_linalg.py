@@ -19,6 +19,7 @@ from ppl_dgp.linalg import (
     inverse_lower,
     lower_inverse_root,
     squared_distance,
+    whitening,
 )
 
 RNG = np.random.default_rng(0)
@@ -98,6 +99,32 @@ def test_derivatives_agree_with_those_of_jax() -> None:
     ours = jax.grad(lambda a: jnp.sum(weights * cholesky(a, 0.0)[0]))(jnp.asarray(GOOD))
     theirs = jax.grad(lambda a: jnp.sum(weights * jnp.linalg.cholesky(a)))(jnp.asarray(GOOD))
     assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_whitening_is_the_solve(dtype: str) -> None:
+    """L⁻¹ applied by matmul against a triangular solve, to the precision's share of the condition number."""
+    points = np.linspace(0.0, 3.0, 20)
+    matrix = jnp.asarray(np.exp(-0.5 * np.square(points[:, None] - points)), dtype)
+    right = jnp.asarray(np.random.default_rng(0).normal(size=(20, 4)), dtype)
+    whiten, used = whitening(matrix)
+    lower, same = cholesky(matrix)
+    assert used == same
+    solved = np.linalg.solve(np.asarray(lower, float), np.asarray(right, float))
+    # the backward error of either is a few ulps of cond(L)
+    error = 20 * jnp.finfo(dtype).eps * np.linalg.cond(np.asarray(lower, float)) * np.abs(solved).max()
+    assert np.abs(np.asarray(whiten @ right) - solved).max() < error
+
+
+@pytest.mark.parametrize("matrix", [GOOD, BAD], ids=["good", "bad"])
+def test_whitening_has_the_derivatives_of_the_inverse_factor(matrix: np.ndarray) -> None:
+    weights = jnp.asarray(np.random.default_rng(3).normal(size=(5, 5)))
+    ours = jax.jit(jax.grad(lambda a: jnp.sum(jnp.sin(weights * whitening(a)[0]))))(jnp.asarray(matrix))
+    slow = jax.jit(jax.grad(lambda a: jnp.sum(jnp.sin(weights * inverse_lower(cholesky(a)[0])))))(jnp.asarray(matrix))
+    assert_allclose(ours, slow, rtol=1e-6 if matrix is BAD else 1e-10, atol=1e-10 * np.abs(slow).max())
+    if matrix is GOOD:
+        loss = jax.jit(lambda a: jnp.sum(jnp.sin(weights * whitening(a)[0])))
+        check_grads(loss, (jnp.asarray(matrix),), order=2, rtol=1e-4)
 
 
 def test_each_matrix_of_a_batch_climbs_on_its_own() -> None:
