@@ -1,0 +1,137 @@
+"""Milliseconds of a training step, or of a value and its gradient, beside code written by hand and other libraries.
+
+    python benchmarks/speed.py                       # every work that speed.csv lacks, each library that is installed
+    python benchmarks/speed.py --works dgp2,dgp3 --again --rounds 9
+    python benchmarks/speed.py --scaling             # cost against N, L, width and particles, a figure
+
+A contestant is a process of its own (speed_jax.py, speed_peers.py) and takes a turn of about a second where all others
+wait, round after round, so that a drift of the machine's speed falls on all of them alike: a ratio is the median over
+rounds. The peers' environment is that of `make bench-peers`; without it they are left out. No other job should run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import rows
+from rich.console import Console
+from rich.table import Table
+from speed_ceiling import ceilings, floor
+from works import TRAINED, WORKS
+
+HERE = Path(__file__).parent
+PEERS = HERE.parent / ".venv-peers" / "bin" / "python"
+OFFERED = {"gpytorch": (*TRAINED, "exact"), "gpflow": (*TRAINED, "collapsed", "bgplvm", "exact")}
+CSV = HERE / "speed.csv"
+COLUMNS = ["work", "dtype", "library", "ms", "low", "high", "ours_over_it", "first", "peak", "compilations", "floor"]
+
+
+class Contestant:
+    """A process that takes turns."""
+
+    def __init__(self, library: str, work: str, dtype: str) -> None:
+        self.library, self.ms = library, list[float]()
+        peer = library in OFFERED
+        script = HERE / ("speed_peers.py" if peer else "speed_jax.py")
+        command = [str(PEERS) if peer else sys.executable, str(script), library, work, dtype]
+        # PYTHONPATH would lend one environment's packages to the other
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        self.process = subprocess.Popen(command, text=True, env=env, **pipes)
+        self.about = self._heard()
+
+    def turn(self) -> None:
+        """Take one."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        self.ms.append(self._heard()["ms"])
+
+    def end(self) -> None:
+        """Hear what it held and compiled."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.about |= self._heard()
+        self.process.wait()
+
+    def _heard(self) -> dict[str, float]:
+        assert self.process.stdout is not None and self.process.stderr is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self.library} stopped:\n" + self.process.stderr.read()[-2000:])
+        return json.loads(line)  # type: ignore[no-any-return]
+
+
+def contestants(work: str) -> list[str]:
+    """Those that have the work, and are installed."""
+    return ["ours", "reference", *(name for name, has in OFFERED.items() if work in has and PEERS.exists())]
+
+
+def race(work: str, dtype: str, rounds: int, rates: dict[str, float]) -> list[list[Any]]:
+    """The rows of one work in one precision."""
+    # one is built after the other, for compiling takes both cores
+    entered = [Contestant(library, work, dtype) for library in contestants(work)]
+    for _ in range(rounds):
+        for each in entered:
+            each.turn()
+    for each in entered:
+        each.end()
+    ours, found = np.array(entered[0].ms), []
+    for each in entered:
+        ms = np.array(each.ms)
+        about = [each.about[name] for name in ("first", "peak", "compilations")]
+        ratio = float(np.median(ours / ms))
+        found.append([work, dtype, each.library, np.median(ms), ms.min(), ms.max(), ratio, *about, floor(work, rates)])
+    return found
+
+
+def show(found: list[dict[str, str]]) -> None:
+    """The table, by work and precision."""
+    table = Table("work", "precision", "library", "ms", "lowest", "ours / it", "first step, s", "peak, MiB", "compiled",
+                  "floor, ms")  # fmt: skip
+    for row in found:
+        numbers = {name: float(row[name]) for name in COLUMNS[3:]}
+        table.add_row(
+            row["work"], row["dtype"], row["library"], f"{numbers['ms']:.2f}", f"{numbers['low']:.2f}",
+            f"{numbers['ours_over_it']:.2f}", f"{numbers['first']:.1f}", f"{numbers['peak']:.0f}",
+            f"{numbers['compilations']:.0f}", f"{numbers['floor']:.2f}" if numbers["floor"] else "",
+            end_section=row["library"] == contestants(row["work"])[-1],
+        )  # fmt: skip
+    Console().print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--works", default=",".join(WORKS))
+    parser.add_argument("--precisions", default="float64,float32")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--again", action="store_true", help="also what speed.csv holds")
+    parser.add_argument("--scaling", action="store_true")
+    options = parser.parse_args()
+    if options.scaling:
+        from speed_scaling import scaling
+
+        scaling()
+        return
+    for dtype in options.precisions.split(","):
+        rates = ceilings(dtype)
+        print(dtype, *(f"{name} {value:.0f} GFLOP/s" for name, value in rates.items()), flush=True)
+        for work in options.works.split(","):
+            held = rows.read(CSV)
+            known = [row for row in held if (row["work"], row["dtype"]) == (work, dtype)]
+            if known and not options.again:
+                continue
+            found = race(work, dtype, options.rounds, rates)
+            rows.write(CSV, COLUMNS, [row for row in held if row not in known] + found)
+            show([dict(zip(COLUMNS, map(str, row), strict=True)) for row in found])
+
+
+if __name__ == "__main__":
+    main()
