@@ -15,12 +15,11 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpyro
-import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
+from ppl_dgp.dense import DenseNormal
 from ppl_dgp.gp import data_plate, sparse_gp
 from ppl_dgp.kernels import RBF, Kernel
-from ppl_dgp.linalg import cholesky
 from ppl_dgp.models.observation import Observed, checked_observed, emission, observed_by
 from ppl_dgp.models.parts import (
     Composed,
@@ -54,11 +53,9 @@ def exact_gp_regression(
         k = kernel_parameters("gp", kernel, x.shape[1])
         noise_rows = rows_of_noise(noise_variance(noise), None, y is not None)
         variance = jnp.broadcast_to(jnp.ravel(noise_rows), (x.shape[0],))
-        lower, used = cholesky(k(x, x) + jnp.diag(variance), 0.0)
-        numpyro.deterministic("gp/jitter", used)
-        outputs = 1 if y is None else y.shape[1]
         # (P, N): the columns are independent given the kernel
-        columns = dist.MultivariateNormal(jnp.zeros((outputs, x.shape[0])), scale_tril=lower).to_event(1)
+        columns = DenseNormal(k(x, x) + jnp.diag(variance), 1 if y is None else y.shape[1])
+        numpyro.deterministic("gp/jitter", columns.jitter)
         return numpyro.sample("y", columns, obs=None if y is None else y.T)
 
     return model

@@ -175,6 +175,19 @@ def lower_inverse_root(matrix: Float[Array, "*batch M M"]) -> Float[Array, "*bat
     return inverse_lower(jnp.swapaxes(upper, -1, -2))
 
 
+@jax.custom_jvp
+def gram(a: Float[Array, "N M"]) -> Float[Array, "M M"]:
+    """AᵀA, whose gradient is one product: autodiff takes one for each of its factors."""
+    return _matmul(a.T, a)
+
+
+@gram.defjvp
+def _(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Array, Array]:
+    (a,), (da,) = primals, tangents
+    half = _matmul(da.T, a)
+    return gram(a), half + half.T
+
+
 def diag_quadratic(a: Float[Array, "N M"], s_tril: Float[Array, "P M M"]) -> Float[Array, "N P"]:
     """The variances diag(A S_p Aᵀ) for S_p = s_tril[p] s_tril[p]ᵀ, with a gradient written by hand.
 

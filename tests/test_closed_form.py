@@ -86,7 +86,7 @@ def test_energy_and_posterior_are_those_of_explicit_matrices(case, monkeypatch):
     expected_covariance = KERNEL(Z, Z) - kzx @ np.linalg.solve(covariance, kzx.T)
     np.testing.assert_allclose(lower @ q.covariance()[0] @ lower.T, expected_covariance, atol=1e-9)
     # in pieces of four rows and what remains, with a traced α, which takes no branch of its own
-    monkeypatch.setattr(certain, "PIECE_ROWS", 4)
+    monkeypatch.setattr(certain, "PIECE_NUMBERS", 4 * len(Z))
     found = jax.jit(lambda a: collapsed_energy(KERNEL, Z, jnp.asarray(noise), X, Y, a, None, 0.0, blocks))(
         jnp.asarray(alpha)
     )
@@ -168,7 +168,7 @@ def test_columns_with_noise_of_their_own_are_columns_on_their_own():
 
 @pytest.mark.parametrize("case", ["powers and noise per row", "powers per block, a zero among them"])
 def test_gradients_are_finite_differences(case, monkeypatch):
-    monkeypatch.setattr(certain, "PIECE_ROWS", 4)
+    monkeypatch.setattr(certain, "PIECE_NUMBERS", 4 * len(Z))
     alpha, blocks, noise = CASES[case]
 
     def of(log_scales, z, rows):

@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from ppl_dgp.expectations.blocks import map_rows, sum_rows
@@ -81,6 +82,9 @@ def psi2_sum(
         raise ValueError(
             f"weights has shape {weights.shape}, expected ({rows},) or ({rows}, C): one for each row of inputs."
         )
+    if isinstance(method, Closed) and method.has_pairs(inputs):
+        size, places = method.row_size(z.shape[0]) // 2, _places(z.shape[0])
+        return sum_rows(lambda part: method.pairs(part, z), inputs, weights, size, block)[..., places]
     return sum_rows(lambda part: method.psi2(part, z), inputs, weights, method.row_size(z.shape[0]), block)
 
 
@@ -103,6 +107,13 @@ def psi2_quadratic(
         raise ValueError(
             f"matrices has shape {matrices.shape}, expected (P, {size}, {size}): one for each of P outputs."
         )
+    if isinstance(method, Closed) and method.has_pairs(inputs):
+        first, second = np.tril_indices(size)
+        # what is above the diagonal counts with what is below
+        both = matrices + jnp.where(jnp.eye(size, dtype=bool), 0.0, jnp.swapaxes(matrices, 1, 2))
+        of_pairs = both[:, first, second].T
+        product = lambda part: jnp.matmul(method.pairs(part, z), of_pairs, precision="highest")  # noqa: E731
+        return map_rows(product, inputs, method.row_size(size) // 2, block)
     # all outputs in one product with the pairs (m, m')
     flat = matrices.reshape(-1, size**2).T
 
@@ -153,6 +164,13 @@ def psi4(
 def is_rough(kernel: Kernel, dims: int) -> bool:
     """Whether the statistics of k(h, z) over D inputs are the cubature rule's: no closed form, and D > 2."""
     return dims > 2 and isinstance(_chosen(kernel, dims, jnp.result_type(float)), Nodes)
+
+
+def _places(size: int) -> np.ndarray:
+    """Where each entry of a symmetric (M, M) stands among those of its lower triangle, row by row."""
+    row, column = np.indices((size, size))
+    high, low = np.maximum(row, column), np.minimum(row, column)
+    return high * (high + 1) // 2 + low
 
 
 def _method(kernel: Kernel, inputs: Gaussian, z: Array) -> Closed | Nodes:

@@ -24,14 +24,14 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float
 
 from ppl_dgp.kernels import Kernel
-from ppl_dgp.linalg import cholesky
+from ppl_dgp.linalg import cholesky, gram, inverse_lower
 from ppl_dgp.objectives.factors import Factors
 from ppl_dgp.objectives.regression import Features, Statistics, row_constant
 from ppl_dgp.tempering import Alpha, log_det_ratio
 
-#: rows that are held at a time
-PIECE_ROWS = 4096
-Sums = tuple[Float[Array, "C M M"], Float[Array, "P M"], Float[Array, ""]]
+#: of the features that are held at a time, R M: 64 MB in 64 bits
+PIECE_NUMBERS = 2**23
+Sums = tuple[Float[Array, "*C M M"], Float[Array, "P M"], Float[Array, "*P"]]
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,16 @@ class CertainFeatures(Features):
     difference: Float[Array, "N P"]
     variance: Float[Array, "N P"] | float = 0.0
 
-    def statistics(self, noise: Float[Array, "N C"], factors: Factors) -> Statistics:
+    def statistics(self, noise: Float[Array, "#N C"], factors: Factors) -> Statistics:
         """The sums over all rows, one factor each, or over blocks of rows.
 
         :raises ValueError: if the factors are not those of N rows.
         """
         rows = self.x.shape[0]
+        if len(noise) < rows and factors.at_zero:
+            return self._alike(noise[0], factors.corrected)
+        noise = jnp.broadcast_to(noise, (rows, noise.shape[1]))
+        pieces = max(1, PIECE_NUMBERS // self.inducing.shape[0])
         found = factors.members(rows)
         powers = factors.powers(rows if found is None else len(found[0]))
         # one power for all needs no place among the pieces
@@ -58,11 +62,30 @@ class CertainFeatures(Features):
         if found is None:
             variance = jnp.broadcast_to(self.variance, self.difference.shape)
             part: Callable[..., Sums] = partial(self._rows, powers, factors.corrected)
-            return Statistics(*_summed(part, (self.x, self.difference, variance, noise, each), PIECE_ROWS))
+            return Statistics(*_summed(part, (self.x, self.difference, variance, noise, each), pieces))
         members, valid = found
         gathered = (self.x[members], self.difference[members], noise[members], jnp.asarray(valid), each)
         part = partial(self._blocks, powers, factors.corrected)
-        return Statistics(*_summed(part, gathered, max(1, PIECE_ROWS // members.shape[1])))
+        return Statistics(*_summed(part, gathered, max(1, pieces // members.shape[1])))
+
+    def _alike(self, noise: Float[Array, " C"], corrected: bool) -> Statistics:
+        """At α = 0 under the same noise everywhere: the sums without it, which cost three products of N rows."""
+        rows, outputs = self.difference.shape
+        variance = jnp.broadcast_to(self.variance, self.difference.shape)
+
+        def part(x: Array, difference: Array, variance: Array) -> Sums:
+            sums = whitened_sums(self.kernel(x, self.inducing), self.whiten, difference)
+            return *sums, (jnp.square(difference) + variance).sum(0)
+
+        pieces = max(1, PIECE_NUMBERS // self.inducing.shape[0])
+        total, products, squares = _summed(part, (self.x, self.difference, variance), pieces)
+        each = jnp.broadcast_to(noise, (outputs,))
+        constant = -0.5 * (rows * jnp.log(2.0 * pi * each) + squares / each).sum()
+        if corrected:
+            # Σ_n D_n, not negative in exact arithmetic
+            left = jnp.maximum(self.kernel.diag(self.x).sum() - jnp.trace(total), 0.0)
+            constant = constant - 0.5 * (left / each).sum()
+        return Statistics(total / noise[:, None, None], products / each[:, None], constant)
 
     def _phi(self, x: Float[Array, "R D"]) -> Float[Array, "R M"]:
         return self.kernel(x, self.inducing) @ self.whiten.T
@@ -81,11 +104,10 @@ class CertainFeatures(Features):
         phi = self._phi(x)
         residual = jnp.maximum(self.kernel.diag(x) - jnp.square(phi).sum(1), 0.0)[:, None]
         weights = 1.0 / (noise + alpha * residual)
-        scaled = [phi * jnp.sqrt(weights[:, c, None]) for c in range(weights.shape[1])]
-        gram = jnp.stack([rows.T @ rows for rows in scaled])
+        sums = jnp.stack([gram(phi * jnp.sqrt(weights[:, c, None])) for c in range(weights.shape[1])])
         squares = jnp.square(difference) + variance
         constant = row_constant(weights, squares, residual / noise, alpha, corrected)
-        return gram, (difference * weights).T @ phi, constant
+        return sums, (difference * weights).T @ phi, constant
 
     def _blocks(
         self,
@@ -137,6 +159,27 @@ class CertainFeatures(Features):
             constant = constant - 0.5 * (1.0 - alpha) * log_det_ratio(alpha, ratio, log_det)
         total = constant.sum() * (outputs // columns) - 0.5 * jnp.square(targets).sum()
         return phi, targets, total
+
+
+@jax.custom_jvp
+def whitened_sums(
+    cross: Float[Array, "N M"], whiten: Float[Array, "M M"], targets: Float[Array, "N P"]
+) -> tuple[Float[Array, "M M"], Float[Array, "P M"]]:
+    """Σ φφᵀ and Σ r φᵀ of φ = L⁻¹k(Z, x), from k(x, Z) and L⁻¹; its gradient takes one product with N rows more."""
+    phi = cross @ whiten.T
+    return phi.T @ phi, targets.T @ phi
+
+
+@whitened_sums.defjvp
+def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+    (cross, whiten, targets), (dcross, dwhiten, dtargets) = primals, tangents
+    phi = cross @ whiten.T
+    total, products = phi.T @ phi, targets.T @ phi
+    # k(x, Z) = φLᵀ, so that φᵀ dφ = φᵀ dk L⁻ᵀ + φᵀφ (dL⁻¹ L)ᵀ: what L⁻¹ changes needs no rows
+    turned = (dwhiten @ inverse_lower(whiten)).T
+    half = (phi.T @ dcross) @ whiten.T + total @ turned
+    dproducts = (targets.T @ dcross) @ whiten.T + products @ turned + dtargets.T @ phi
+    return (total, products), (half + half.T, dproducts)
 
 
 def _summed(part: Callable[..., Sums], rows: tuple[Any, ...], size: int) -> Sums:

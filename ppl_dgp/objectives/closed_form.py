@@ -100,7 +100,7 @@ def _statistics(
     return features.statistics(columns_of_noise(noise, x.shape[0]), factors)
 
 
-def columns_of_noise(noise: Noise, rows: int) -> Float[Array, "N C"]:
-    """The noise per row, and per column only where columns differ: those with the same share a factorisation."""
+def columns_of_noise(noise: Noise, rows: int) -> Float[Array, "#N C"]:
+    """The noise per row where rows differ, and per column where columns do: those with the same share their sums."""
     noise = jnp.asarray(noise)
-    return jnp.broadcast_to(noise, (rows, noise.shape[-1] if noise.ndim else 1))
+    return jnp.broadcast_to(noise, (rows if noise.ndim == 2 else 1, noise.shape[-1] if noise.ndim else 1))

@@ -217,8 +217,8 @@ class Collapsed(ELBO):
         return layers, entropies
 
     def _seen(
-        self, emission: Emission, noise: Float[Array, "N C"], y: Float[Array, "N P"]
-    ) -> tuple[Float[Array, "N _"], Float[Array, "N P"]]:
+        self, emission: Emission, noise: Float[Array, "#N C"], y: Float[Array, "N P"]
+    ) -> tuple[Float[Array, "#N _"], Float[Array, "N P"]]:
         """The noise, infinite where an entry is missing so that it counts for nothing, and the entries, 0 there."""
         if not emission.partly:
             return noise, y

@@ -62,7 +62,12 @@ class Factors:
     @property
     def plain(self) -> bool:
         """Whether this is the variational bound, α = 0 for all, without blocks, which change nothing there."""
-        return isinstance(self.alpha, float) and self.alpha == 0.0 and self.corrected and self.blocks is None
+        return self.at_zero and self.corrected
+
+    @property
+    def at_zero(self) -> bool:
+        """Whether α = 0 for every row."""
+        return isinstance(self.alpha, float) and self.alpha == 0.0 and self.blocks is None
 
     def members(self, rows: int) -> tuple[Int[np.ndarray, "F S"], Bool[np.ndarray, "F S"]] | None:
         """The rows of each block and whether there is one at that place, the blocks being of unequal size; or None.

@@ -75,8 +75,8 @@ class Statistics:
 class Features:
     """What a regression needs of its inputs."""
 
-    def statistics(self, noise: Float[Array, "N C"], factors: Factors) -> Statistics:
-        """The sums over rows under Gaussian noise of the given variance."""
+    def statistics(self, noise: Float[Array, "#N C"], factors: Factors) -> Statistics:
+        """The sums over rows under Gaussian noise of the given variance, one row of it if all have the same."""
         raise NotImplementedError
 
 
@@ -122,9 +122,9 @@ class UncertainFeatures(Features):
         self._offset = noise.mean - bias
         self._variance = noise.variance
 
-    def statistics(self, noise: Float[Array, "N C"], factors: Factors) -> Statistics:
+    def statistics(self, noise: Float[Array, "#N C"], factors: Factors) -> Statistics:
         """The sums over rows, by kernel expectations; at α = 0 alone."""
-        weights = 1.0 / noise
+        weights = jnp.broadcast_to(1.0 / noise, (len(self._phi), noise.shape[1]))
         gram = self._gram(weights)
         squares = self._squares()
         products = self._products(jnp.broadcast_to(weights, squares.shape))
