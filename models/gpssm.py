@@ -30,7 +30,7 @@ from numpyro.distributions import constraints
 from ppl_dgp.gaussian import Gaussian
 from ppl_dgp.gp import carry, data_plate, sparse_gp
 from ppl_dgp.kernels import RBF, Kernel
-from ppl_dgp.layout import Layout, layout
+from ppl_dgp.layout import Layout, layout, sequence_numbers
 from ppl_dgp.means import Linear, Mean, Zero
 from ppl_dgp.models.gplvm import checked_latent
 from ppl_dgp.models.observation import Observed, checked_columns, observed_by
@@ -159,7 +159,7 @@ def _at_hand(
     x: Array, index: Array | None, size: int | None, num_sequences: int, window: int | None
 ) -> tuple[Layout, Windows | None]:
     """The layout of the whole series, and how it is cut."""
-    numbers = None if num_sequences == 1 else x[:, -1]
+    numbers = None if num_sequences == 1 else sequence_numbers(x)
     where = layout(x.shape[0], numbers, num_sequences)
     if window is None:
         everything = index is not None and size == x.shape[0] == len(index)

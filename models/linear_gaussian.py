@@ -24,7 +24,7 @@ from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 from numpyro.handlers import block
 
-from ppl_dgp.layout import Layout, layout
+from ppl_dgp.layout import Layout, layout, sequence_numbers
 from ppl_dgp.linear_dynamics import LinearSeries, LinearSystem, linear_dynamics
 from ppl_dgp.models.gplvm import checked_latent
 from ppl_dgp.models.parts import as_columns
@@ -67,7 +67,7 @@ def linear_gaussian_ssm(
         if index is not None:
             raise ValueError("index: found a minibatch, expected all rows in their order; leave batch_size out")
         y = as_columns(x, y, num_outputs)
-        controls, numbers = (x, None) if num_sequences == 1 else (x[:, :-1], x[:, -1])
+        controls, numbers = (x, None) if num_sequences == 1 else (x[:, :-1], sequence_numbers(x))
         where = layout(x.shape[0], numbers, num_sequences)
 
         @cache

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Num
 from numpyro.distributions import constraints
 from sklearn.cluster import KMeans
@@ -157,21 +158,29 @@ def inducing_inputs(
 def initial_inducing(
     key: Array, x: Float[Array, "N D"], num_inducing: int, max_rows: int = 20_000
 ) -> Float[Array, "M D"]:
-    """k-means centres of at most ``max_rows`` rows of x; random rows where x is not concrete (inside jit)."""
+    """k-means centres of at most ``max_rows`` rows of x, found on the host, from inside a compiled program too."""
     key_rows, key_means = jax.random.split(key)
-    if isinstance(x, jax.core.Tracer) or isinstance(key, jax.core.Tracer):
-        return jax.random.choice(key_rows, x, (num_inducing,), replace=False)
-    rows = np.asarray(x)
+    rows = x
     if rows.shape[0] > max_rows:
-        rows = rows[np.asarray(jax.random.choice(key_rows, rows.shape[0], (max_rows,), replace=False))]
-    seed = int(jax.random.randint(key_means, (), 0, 2**31 - 1))
+        rows = rows[jax.random.choice(key_rows, rows.shape[0], (max_rows,), replace=False)]
+    others = jax.random.permutation(key_rows, rows)[:num_inducing]
+    about = rows, others, jax.random.randint(key_means, (), 0, 2**31 - 1)
+    if not any(isinstance(each, jax.core.Tracer) for each in about):
+        return jnp.asarray(_centres(*map(np.asarray, about)))
+    shape = jax.ShapeDtypeStruct(others.shape, rows.dtype)
+    found: Array = jax.pure_callback(_centres, shape, *about, vmap_method="sequential")
+    return found
+
+
+def _centres(rows: ArrayLike, others: ArrayLike, seed: ArrayLike) -> np.ndarray:
+    """As many centres as ``others``; where no more rows are distinct each of these, rare ones too, and others."""
+    rows, others = np.asarray(rows), np.asarray(others)
+    size = len(others)
     distinct = np.unique(rows, axis=0)
-    if len(distinct) <= num_inducing:
-        # every one of them, rare ones too
-        others = jax.random.permutation(key_rows, jnp.asarray(rows))[: num_inducing - len(distinct)]
-        return jnp.concatenate([jnp.asarray(distinct), others])
-    centres = KMeans(num_inducing, n_init=1, random_state=seed).fit(rows).cluster_centers_
-    return jnp.asarray(centres, x.dtype)
+    if len(distinct) <= size:
+        return np.concatenate([distinct, others[: size - len(distinct)]])
+    centres = KMeans(size, n_init=1, random_state=int(np.asarray(seed))).fit(rows).cluster_centers_
+    return centres.astype(rows.dtype)  # type: ignore[no-any-return]
 
 
 def noise_variance(noise: Any, start: float = 0.1) -> Array:

@@ -29,7 +29,7 @@ from numpyro.distributions import constraints
 from ppl_dgp.gaussian import Gaussian
 from ppl_dgp.gp import carry, data_plate, sparse_gp
 from ppl_dgp.kernels import RBF, Kernel
-from ppl_dgp.layout import layout
+from ppl_dgp.layout import layout, sequence_numbers
 from ppl_dgp.means import Linear, Mean, Zero
 from ppl_dgp.models.gplvm import checked_latent
 from ppl_dgp.models.gpssm import MEANS, TRANSITION_SCALE
@@ -86,7 +86,7 @@ def switching_gpssm(
         if index is not None:
             raise ValueError("index: found a minibatch, expected all rows in their order; leave batch_size out")
         y = as_columns(x, y, num_outputs)
-        controls, numbers = (x, None) if num_sequences == 1 else (x[:, :-1], x[:, -1])
+        controls, numbers = (x, None) if num_sequences == 1 else (x[:, :-1], sequence_numbers(x))
         where = layout(x.shape[0], numbers, num_sequences)
         given = observed_by(observed, y)
         functions = given.num_functions(num_outputs)

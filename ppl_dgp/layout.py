@@ -64,3 +64,9 @@ def layout(num_steps: int, numbers: Num[Array, " T"] | None = None, num_sequence
                 "each other; sort the rows, or set num_sequences"
             )
     return Layout(jnp.concatenate([jnp.ones(1, bool), numbers[1:] != numbers[:-1]]), num_sequences)
+
+
+def sequence_numbers(x: Num[Array, "T K"]) -> Num[Array, " T"]:
+    """The last column, known wherever x is."""
+    with jax.ensure_compile_time_eval():
+        return x[:, -1]

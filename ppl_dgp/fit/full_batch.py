@@ -103,7 +103,7 @@ def fit_lbfgs(
         guide = no_latents
         _check_no_latents(model, init_key, x, y)
     svi = SVI(model, guide, _unused, objective)
-    first = svi.optim.get_params(svi.init(init_key, x, y, init_params=start and dict(start)).optim_state)
+    first = svi.optim.get_params(program.initialise(svi, init_key, x, y, start).optim_state)
     if not first:
         raise ValueError(
             "model and guide have no parameters, expected some to optimise; declare them by numpyro.param"

@@ -104,14 +104,13 @@ def fit_power_ep(
     index_key, init_key = jax.random.split(key)
     adam = program.adam(learning_rate)
     svi = SVI(model, guide, program.as_numpyro(adam), objective)
-    given = None if start is None else dict(start)
-    first = svi.optim.get_params(svi.init(init_key, x, y, init_params=given).optim_state)
+    first = svi.optim.get_params(program.initialise(svi, init_key, x, y, start).optim_state)
     site = _checked_site(model, svi.constrain_fn(first), settings, x, y)
     kept = program.kept_program(svi, build_run, settings, adam, batch_size is not None)
     ending = program.kept_program(svi, build_end, settings.alpha)
     names = site_names(site)
     zeros = jnp.zeros(y.shape, x.dtype)
-    sites = Sites(*(jnp.asarray((given or {}).get(name, zeros), x.dtype) for name in names))
+    sites = Sites(*(jnp.asarray((start or {}).get(name, zeros), x.dtype) for name in names))
     if any(each.shape != y.shape for each in sites):
         raise ValueError(f"start: found sites of shape {sites[0].shape}, expected {y.shape}, as y has")
     state = {"params": first, "adam": adam.init(first), "sites": sites}

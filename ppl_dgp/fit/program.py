@@ -8,9 +8,9 @@ result.
 import copy
 import operator
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -21,6 +21,8 @@ from jaxtyping import Array, Float, Int, Num, Shaped, UInt
 from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
 from numpyro.optim import optax_to_numpyro
+
+from ppl_dgp.guides import Guide
 
 PROGRAMS_KEPT = (
     48  # up to three of each fit; beyond these the least recently used is dropped, and with it its model and guide
@@ -50,6 +52,7 @@ class Kept:
 
 
 _kept: OrderedDict[Hashable, Kept] = OrderedDict()
+_starts: OrderedDict[str, Callable[..., Any]] = OrderedDict()
 
 
 def kept_program(svi: SVI, build: Callable[..., Callable[..., Any]], *settings: Hashable) -> Kept:
@@ -67,6 +70,34 @@ def kept_program(svi: SVI, build: Callable[..., Callable[..., Any]], *settings: 
     while len(_kept) > PROGRAMS_KEPT:
         _kept.popitem(last=False)
     return kept
+
+
+def initialise(svi: SVI, key: Any, x: Array, y: Array, start: Mapping[str, Array] | None = None) -> SVIState:
+    """``svi.init(key, x, y)``, compiled whole, without what no parameter starts from.
+
+    NumPyro's own runs model and guide operation by operation, each compiled for itself: ten seconds for three layers.
+    It is left to initialise guides that keep arrays of their first call, as AutoGuides do, and models whose start looks
+    at values that are drawn.
+    """
+    warm = None if start is None else dict(start)
+    guide = svi.guide
+    if not isinstance(guide, Guide) or guide.others is not None:
+        return svi.init(key, x, y, init_params=warm)
+    try:
+        # the data stay known while it is traced, so that what is wrong with them is still said
+        traced, shapes = jax.make_jaxpr(lambda key: svi.init(key, x, y, init_params=warm), return_shape=True)(key)
+    except jax.errors.JAXTypeError:
+        return svi.init(key, x, y, init_params=warm)
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(svi.constrain_fn.args[0])):
+        return svi.init(key, x, y, init_params=warm)
+    # equal programs are compiled once, the arrays that they hold being arguments
+    name = str(traced.jaxpr)
+    run = _starts.pop(name, None) or jax.jit(partial(jax.core.eval_jaxpr, traced.jaxpr))
+    _starts[name] = run
+    while len(_starts) > PROGRAMS_KEPT:
+        _starts.popitem(last=False)
+    state: SVIState = jax.tree.unflatten(jax.tree.structure(shapes), run(traced.consts, key))
+    return state
 
 
 def build_finish(svi: SVI) -> Callable[..., dict[str, Array]]:

@@ -135,9 +135,8 @@ def fit_svi(
     optim = program.as_numpyro(program.adam(learning_rate) if optimizer is None else optimizer)
     svis = [SVI(model, each, optim, objective) for each in guides]
     index_key, *init_keys = jax.random.split(key, restarts + 1)
-    warm = None if start is None else dict(start)
     starts = [
-        svi.init(init_key, x, y, init_params=warm) for svi, init_key in zip(svis, init_keys, strict=True)
+        program.initialise(svi, init_key, x, y, start) for svi, init_key in zip(svis, init_keys, strict=True)
     ]
     state = starts[0] if restarts == 1 else jax.tree.map(lambda *leaves: jnp.stack(leaves), *starts)
     kept = program.kept_program(svis[0], program.build_chunk, batch_size is not None, chunk, restarts, windows)

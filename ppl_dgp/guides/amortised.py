@@ -20,6 +20,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
@@ -115,7 +116,7 @@ class Amortised(HiddenRule):
         if datum.shape[0] != rows:
             # the model's plate draws the rows itself, out of all
             datum = numpyro.subsample(datum, event_dim=1)
-        if not self.missing and not isinstance(datum, jax.core.Tracer) and bool(jnp.isnan(datum).any()):
+        if not self.missing and not isinstance(datum, jax.core.Tracer) and np.isnan(np.asarray(datum)).any():
             raise ValueError(
                 "Amortised: found missing entries, NaN, in the data that the network sees; take missing='mask'"
             )

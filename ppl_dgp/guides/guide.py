@@ -8,7 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpyro.distributions as dist
-from jax import tree
+from jax import ensure_compile_time_eval, tree
 from jaxtyping import Array
 from numpyro.handlers import block
 from numpyro.infer.autoguide import AutoGuide
@@ -317,6 +317,16 @@ class Guide:
             hide = lambda msg: msg["type"] == "sample" and bool(msg["infer"].get("role"))  # noqa: E731
             self._others = self.others(block(self.model, hide_fn=hide))
 
+    def _meaning(self) -> tuple[Any, ...]:
+        """What makes two guides the same program; an AutoGuide remembers its first call, and equals itself alone."""
+        return self.model, self.hidden, self.inducing, self.latent, None if self._others is None else id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Guide) and self._meaning() == other._meaning()
+
+    def __hash__(self) -> int:
+        return hash(self._meaning())
+
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Array]:
         """Sample the latents of q; returns them by name."""
         others = {} if self._others is None else self._others(*args, **kwargs)
@@ -340,6 +350,8 @@ class Guide:
 
 def _datum(args: tuple[Any, ...]) -> Array | None:
     """x beside y for each row at hand, where the model is called as ``model(x, y, …)`` with tables."""
-    tables = [jnp.reshape(each, (jnp.shape(each)[0], -1)) for each in args[:2] if jnp.ndim(each) > 0]
-    rows = {table.shape[0] for table in tables}
-    return jnp.concatenate(tables, axis=1) if len(tables) == 2 and len(rows) == 1 else None
+    # known where they are, so that what is wrong with them can be said
+    with ensure_compile_time_eval():
+        tables = [jnp.reshape(each, (jnp.shape(each)[0], -1)) for each in args[:2] if jnp.ndim(each) > 0]
+        rows = {table.shape[0] for table in tables}
+        return jnp.concatenate(tables, axis=1) if len(tables) == 2 and len(rows) == 1 else None
