@@ -10,6 +10,9 @@ import numpyro
 import pytest
 
 numpyro.enable_x64()
+# tests compile anew, and leave nothing behind
+jax.config.update("jax_enable_compilation_cache", False)
+os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
 # most of a test's time is compilation, of programs that run once; processes that a test starts inherit the settings
 jax.config.update("jax_disable_most_optimizations", True)
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"

@@ -1,5 +1,6 @@
 """Training: any NumPyro model under any guide and any ELBO, by stochastic or full-batch optimisation."""
 
+from ppl_dgp.fit.cache import keep_compiled
 from ppl_dgp.fit.full_batch import fit_lbfgs
 from ppl_dgp.fit.jitter import JitterWarning
 from ppl_dgp.fit.natural import natural_adam
@@ -7,6 +8,8 @@ from ppl_dgp.fit.power_ep import SiteWarning, fit_power_ep
 from ppl_dgp.fit.result import Fit, FitError, Interrupted
 from ppl_dgp.fit.series import fit_series
 from ppl_dgp.fit.stochastic import fit_svi
+
+keep_compiled()
 
 __all__ = [
     "Fit",
