@@ -2,8 +2,11 @@
 # make test-all     the slow tests too
 # make test-matrix  the fast tests on every Python 3.11-3.13 found, with the newest allowed dependencies
 # make demo         guides compared on a real table, the step function; figures and netCDF files in demo/
+# make bench        milliseconds of training steps, beside code by hand and what bench-peers installed; some minutes
+# make bench-peers  GPflow, GPflux and GPyTorch in .venv-peers, for the bench alone: 2-3 GB
 # make lock         requirements.lock anew from pyproject.toml (UPGRADE=--upgrade: newest versions)
-# PYTHON=... chooses the interpreter, WORKERS=... the number of test processes, PYTEST_ARGS=... adds to pytest.
+# PYTHON=... chooses the interpreter, WORKERS=... the number of test processes, PYTEST_ARGS=... adds to pytest,
+# BENCH_ARGS=... to the bench.
 
 VENV    := .venv
 PY      := $(VENV)/bin/python
@@ -12,13 +15,14 @@ PYTHON  ?= python3.11 python3.12 python3.13 python3
 WORKERS ?= 2
 UPGRADE ?=
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 PROBE   := import sys, venv, ensurepip; assert sys.version_info >= (3, 11)
 PIP     := -m pip --disable-pip-version-check install --quiet
 # a file stays with one process: its tests share what they have compiled
 PYTEST  := -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := test
-.PHONY: env lint test test-all test-matrix demo lock clean
+.PHONY: env lint test test-all test-matrix demo bench bench-peers lock clean
 
 env: $(STAMP)
 
@@ -82,6 +86,20 @@ test-matrix:
 demo: $(STAMP)
 	@mkdir -p demo
 	@$(PY) benchmarks/demo.py
+
+bench: $(STAMP)
+	@$(PY) benchmarks/speed.py $(BENCH_ARGS)
+
+bench-peers: .venv-peers/.installed
+
+.venv-peers/.installed: benchmarks/peers.txt
+	@found=; \
+	for candidate in $(PYTHON); do \
+	  if $$candidate -c '$(PROBE)' >/dev/null 2>&1; then found=$$candidate; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then echo "no Python 3.11 or later with venv among: $(PYTHON)" >&2; exit 1; fi; \
+	echo "setting up the peers in .venv-peers: some minutes"; \
+	$$found -m venv --clear .venv-peers && .venv-peers/bin/python $(PIP) -r benchmarks/peers.txt && touch $@
 
 # uv, if it is not on the path, comes into an environment of its own.
 lock:

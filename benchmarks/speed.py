@@ -30,6 +30,8 @@ HERE = Path(__file__).parent
 PEERS = HERE.parent / ".venv-peers" / "bin" / "python"
 OFFERED = {"gpytorch": (*TRAINED, "exact"), "gpflow": (*TRAINED, "collapsed", "bgplvm", "exact")}
 CSV = HERE / "speed.csv"
+#: moments of inputs need 64 bits, and the library says so
+LEFT_OUT = {("bgplvm", "float32")}
 COLUMNS = ["work", "dtype", "library", "ms", "low", "high", "ours_over_it", "first", "peak", "compilations", "floor"]
 
 
@@ -75,17 +77,17 @@ def contestants(work: str) -> list[str]:
 
 
 def race(work: str, dtype: str, rounds: int, rates: dict[str, float]) -> list[list[Any]]:
-    """The rows of one work in one precision."""
+    """The rows of one work in one precision. One round is taken beforehand, for what warms up."""
     # one is built after the other, for compiling takes both cores
     entered = [Contestant(library, work, dtype) for library in contestants(work)]
-    for _ in range(rounds):
+    for _ in range(rounds + 1):
         for each in entered:
             each.turn()
     for each in entered:
         each.end()
-    ours, found = np.array(entered[0].ms), []
+    ours, found = np.array(entered[0].ms[1:]), []
     for each in entered:
-        ms = np.array(each.ms)
+        ms = np.array(each.ms[1:])
         about = [each.about[name] for name in ("first", "peak", "compilations")]
         ratio = float(np.median(ours / ms))
         found.append([work, dtype, each.library, np.median(ms), ms.min(), ms.max(), ratio, *about, floor(work, rates)])
@@ -104,7 +106,7 @@ def show(found: list[dict[str, str]]) -> None:
             f"{numbers['compilations']:.0f}", f"{numbers['floor']:.2f}" if numbers["floor"] else "",
             end_section=row["library"] == contestants(row["work"])[-1],
         )  # fmt: skip
-    Console().print(table)
+    Console(width=130).print(table)
 
 
 def main() -> None:
@@ -127,6 +129,8 @@ def main() -> None:
             held = rows.read(CSV)
             known = [row for row in held if (row["work"], row["dtype"]) == (work, dtype)]
             if known and not options.again:
+                continue
+            if (work, dtype) in LEFT_OUT:
                 continue
             found = race(work, dtype, options.rounds, rates)
             rows.write(CSV, COLUMNS, [row for row in held if row not in known] + found)
