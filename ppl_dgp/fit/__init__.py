@@ -2,6 +2,7 @@
 
 from ppl_dgp.fit.full_batch import fit_lbfgs
 from ppl_dgp.fit.jitter import JitterWarning
+from ppl_dgp.fit.many import fit_many
 from ppl_dgp.fit.natural import natural_adam
 from ppl_dgp.fit.power_ep import SiteWarning, fit_power_ep
 from ppl_dgp.fit.result import Fit, FitError, Interrupted
@@ -15,6 +16,7 @@ __all__ = [
     "JitterWarning",
     "SiteWarning",
     "fit_lbfgs",
+    "fit_many",
     "fit_power_ep",
     "fit_series",
     "fit_svi",
