@@ -21,7 +21,8 @@ _HOMES = {
         "SparseGPRegressor",
     ),
     "ppl_dgp.fit": (
-        "Fit", "FitError", "Interrupted", "fit_lbfgs", "fit_power_ep", "fit_series", "fit_svi", "natural_adam",
+        "Fit", "FitError", "Interrupted", "fit_lbfgs", "fit_many", "fit_power_ep", "fit_series", "fit_svi",
+        "natural_adam",
     ),
     "ppl_dgp.gp": ("data_plate", "sparse_gp"),
     "ppl_dgp.guides": (

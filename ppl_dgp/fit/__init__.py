@@ -3,6 +3,7 @@
 from ppl_dgp.fit.cache import keep_compiled
 from ppl_dgp.fit.full_batch import fit_lbfgs
 from ppl_dgp.fit.jitter import JitterWarning
+from ppl_dgp.fit.many import fit_many
 from ppl_dgp.fit.natural import natural_adam
 from ppl_dgp.fit.power_ep import SiteWarning, fit_power_ep
 from ppl_dgp.fit.result import Fit, FitError, Interrupted
@@ -18,6 +19,7 @@ __all__ = [
     "JitterWarning",
     "SiteWarning",
     "fit_lbfgs",
+    "fit_many",
     "fit_power_ep",
     "fit_series",
     "fit_svi",

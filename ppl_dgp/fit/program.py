@@ -9,6 +9,7 @@ import copy
 import operator
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -23,6 +24,7 @@ from numpyro.infer.svi import SVIState
 from numpyro.optim import optax_to_numpyro
 
 from ppl_dgp.guides import Guide
+from ppl_dgp.objectives.padding import RealRows
 
 PROGRAMS_KEPT = (
     48  # up to three of each fit; beyond these the least recently used is dropped, and with it its model and guide
@@ -142,6 +144,66 @@ def build_chunk(
         return jax.lax.fori_loop(begin, end, turn, (state, jnp.full((chunk, restarts), jnp.nan)))
 
     return jax.jit(run, donate_argnums=0)
+
+
+def build_together(
+    svi: SVI, minibatches: bool, chunk: int, padded: int | None, axes: tuple[tuple[str, int | None], ...], size: int
+) -> Callable[..., Any]:
+    """`run(state, data, indices, begin, end) -> (state, losses)`: turns `begin` to `end` of a chunk of steps.
+
+    `data` are the tables and what else members have of their own, batched as `axes` say; `indices` (chunk, K, B). The
+    losses are (chunk, K), those of other turns NaN. The state, every leaf with a leading axis K, is donated.
+    """
+
+    def step(state: SVIState, data: dict[str, Any], index: Int[Array, " B"]) -> Any:
+        now = copy.copy(_at_step(svi, state.optim_state[0]))
+        if "alpha" in data:
+            now.loss = now.loss.at_alpha(data["alpha"])
+        if "rate" in data:
+            now.optim = optax_to_numpyro(optax.adam(data["rate"]))
+        args, kwargs = _called(data, index if minibatches else None, padded)
+        with _rows(data, padded):
+            return _update(now, state, *args, **kwargs)
+
+    steps = jax.vmap(step, in_axes=(0, dict(axes), 0))
+
+    def run(
+        state: Any, data: dict[str, Any], indices: Int[Array, "chunk K B"], begin: Int[Array, ""], end: Int[Array, ""]
+    ) -> tuple[Any, Float[Array, "chunk K"]]:
+        def turn(i: Int[Array, ""], carry: Any) -> Any:
+            state, losses = carry
+            state, loss = steps(state, data, indices[i])
+            return state, losses.at[i].set(loss.astype(losses.dtype))
+
+        return jax.lax.fori_loop(begin, end, turn, (state, jnp.full((chunk, size), jnp.nan)))
+
+    return jax.jit(run, donate_argnums=0)
+
+
+def build_loss(svi: SVI, minibatches: bool, padded: int | None) -> Callable[..., Float[Array, ""]]:
+    """`run(key, params, data, index)`: the loss of one member, at constrained parameters."""
+
+    def run(key: Any, params: dict[str, Any], data: dict[str, Any], index: Int[Array, " B"]) -> Float[Array, ""]:
+        objective = svi.loss if "alpha" not in data else svi.loss.at_alpha(data["alpha"])
+        args, kwargs = _called(data, index if minibatches else None, padded)
+        with _rows(data, padded):
+            value: Array = objective.loss(key, params, svi.model, svi.guide, *args, **kwargs)
+        return value
+
+    return jax.jit(run)
+
+
+def _called(data: dict[str, Any], index: Array | None, padded: int | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What model and guide are called with."""
+    x, y = data["x"], data["y"]
+    if index is None:
+        return (x, y), {}
+    return (x[index], y[index]), {"index": index, "size": padded or x.shape[0]}
+
+
+def _rows(data: dict[str, Any], padded: int | None) -> AbstractContextManager[Any]:
+    """What tells the rows that count from those appended."""
+    return nullcontext() if padded is None else RealRows(padded, data["count"])
 
 
 def _update(svi: SVI, state: SVIState, *args: Any, **kwargs: Any) -> tuple[SVIState, Float[Array, ""]]:

@@ -115,14 +115,9 @@ def fit_svi(
     found.
     """
     x, y = checked_data(x, y, model)
-    untrained = isinstance(guide, Guide) and isinstance(guide.inducing, Optimal)
-    if untrained and not isinstance(objective, Collapsed):
-        raise ValueError(
-            "guide: found inducing=Optimal(), whose q(u) no gradient trains; use objective=Collapsed(), best with "
-            "fit_lbfgs, or inducing=FullRank()"
-        )
+    check_trained(guide, objective)
     rows = x.shape[0]
-    _check_settings(rows, locals())
+    check_settings(rows, locals())
     units, per_batch, windows = _units(model, x, batch_size)
     started = time.perf_counter()
     identity = {"data": fingerprint(x, y), "batch_size": batch_size, "chunk": chunk, "restarts": restarts}
@@ -182,7 +177,7 @@ def fit_svi(
                 step, elapsed = step + count, time.perf_counter() - before
                 compile_seconds = compile_seconds or elapsed
                 pace = max(1, min(chunk, 4 * pace, int(count * PIECE_SECONDS / elapsed)))
-                _check_rejected(
+                check_rejected(
                     losses[:, max(0, step - count - max_rejected_in_a_row) : step], max_rejected_in_a_row
                 )
                 advance(step, losses[:, step - 1])
@@ -221,6 +216,16 @@ def _units(
     return windows, batch_size // length, windows
 
 
+def check_trained(guide: Callable[..., Any], objective: ELBO) -> None:
+    """Refuse a q(u) that the objective has no gradient for."""
+    untrained = isinstance(guide, Guide) and isinstance(guide.inducing, Optimal)
+    if untrained and not isinstance(objective, Collapsed):
+        raise ValueError(
+            "guide: found inducing=Optimal(), whose q(u) no gradient trains; use objective=Collapsed(), best with "
+            "fit_lbfgs, or inducing=FullRank()"
+        )
+
+
 def _has_stalled(losses: Float[np.ndarray, "R steps"], patience: int | None) -> bool:
     """Whether no restart's mean loss of the last `patience` steps is below that of as many before."""
     if patience is None or losses.shape[1] < 2 * patience:
@@ -228,7 +233,7 @@ def _has_stalled(losses: Float[np.ndarray, "R steps"], patience: int | None) -> 
     return bool(np.all(mean_loss(losses[:, -patience:]) >= mean_loss(losses[:, -2 * patience : -patience])))
 
 
-def _check_rejected(losses: Float[np.ndarray, "R steps"], limit: int) -> None:
+def check_rejected(losses: Float[np.ndarray, "R steps"], limit: int) -> None:
     """Raise FitError if every restart has `limit` rejected steps in a row."""
     rejected = np.isnan(losses)
     if rejected.shape[1] < limit or rejected.sum(axis=1).min() < limit:
@@ -242,7 +247,8 @@ def _check_rejected(losses: Float[np.ndarray, "R steps"], limit: int) -> None:
         )
 
 
-def _check_settings(rows: int, settings: Mapping[str, Any]) -> None:
+def check_settings(rows: int, settings: Mapping[str, Any]) -> None:
+    """Refuse settings of `fit_svi` that cannot be used with so many rows; those that are missing are not checked."""
     limits = {
         "steps": None,
         "chunk": None,
@@ -253,9 +259,9 @@ def _check_settings(rows: int, settings: Mapping[str, Any]) -> None:
     limits |= {"patience": None, "checkpoint_every": None}
     optional = {"batch_size", "patience", "checkpoint_every"}
     for name, most in limits.items():
-        value = settings[name]
-        if value is None and name in optional:
+        if name not in settings or (settings[name] is None and name in optional):
             continue
+        value = settings[name]
         whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
         if not whole or value < 1 or (most is not None and value > most):
             span = f"from 1 to the number of rows, {most}" if most is not None else "of at least 1"

@@ -139,7 +139,7 @@ def _has_cavity(name: str, structure: Structure, model: Trace, guide: Trace) -> 
     return whole and is_gaussian(q) and is_gaussian(p)
 
 
-def number_of_factors(structure: Structure) -> float:
+def number_of_factors(structure: Structure) -> float | Array:
     """N: the rows of all data plates, and the data outside plates as one."""
     groups = {structure.groups[name] for name in structure.factors}
     sizes = [structure.scales[group] * structure.plates[group].shape[0] for group in groups if group]

@@ -129,10 +129,12 @@ class AlphaDivergence(ELBO):
 
     def at_step(self: Own, step: Any) -> Own:
         """This objective with the α that its schedule has at a step; itself where α is a number."""
-        if self.schedule is None:
-            return self
+        return self if self.schedule is None else self.at_alpha(jnp.asarray(self.schedule(step)))
+
+    def at_alpha(self: Own, alpha: Alpha) -> Own:
+        """This objective with another α, as many particles as before; it may be traced, and is not looked at."""
         found = copy.copy(self)
-        found.schedule, found.alpha = None, jnp.asarray(self.schedule(step))
+        found.schedule, found.alpha = None, alpha
         return found
 
     def loss(

@@ -1,0 +1,278 @@
+"""Many fits as one compiled program: splits of a data set, restarts, orders α or learning rates, side by side.
+
+A step of all of them is one vmapped step. Small fits leave most of a machine idle; together they fill it.
+"""
+
+import copy
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int, Shaped
+from numpyro.infer import ELBO, SVI
+from numpyro.infer.svi import SVIState
+
+from ppl_dgp.fit import padding, program
+from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
+from ppl_dgp.fit.result import Fit, assemble, checked_data, fingerprint, finished
+from ppl_dgp.fit.session import one_blas_thread, progress_bar
+from ppl_dgp.fit.stochastic import PIECE_SECONDS, check_rejected, check_settings, check_trained
+from ppl_dgp.objectives import AlphaDivergence
+from ppl_dgp.objectives.alpha import checked_alpha
+from ppl_dgp.windows import WINDOWS
+
+
+@dataclass(frozen=True)
+class Member:
+    """One of the fits: its key, its data, and what it has of its own of the settings."""
+
+    key: Shaped[Array, "..."]
+    x: Float[Array, "N D"]
+    y: Shaped[Array, "N P"]
+    alpha: float | None
+    rate: float | None
+
+
+def fit_many(
+    key: Shaped[jax.Array, "..."],
+    model: Callable[..., Any],
+    guide: Callable[..., Any],
+    objective: ELBO,
+    xs: ArrayLike | Sequence[ArrayLike] | None,
+    ys: ArrayLike | Sequence[ArrayLike],
+    *,
+    steps: int,
+    batch_size: int | None = None,
+    alphas: Sequence[float] | None = None,
+    learning_rates: Sequence[float] | None = None,
+    learning_rate: float | optax.Schedule = 0.01,
+    optimizer: optax.GradientTransformation | None = None,
+    chunk: int = 100,
+    progress: bool = False,
+    max_rejected_in_a_row: int = 50,
+) -> list[Fit]:
+    """Train K fits of one model side by side, each as `fit_svi` would alone with the same key, data and settings.
+
+    What varies is given K times: the data, the keys (restarts), α, the learning rates, or several of these at once,
+    member by member. What is given once is shared. Tables may differ in their numbers of rows: they are padded to
+    equal length, and the rows appended count for nothing, exactly. Members with α = 0, a branch of its own, train as
+    one program and those with α > 0 as another.
+
+    Args:
+        key: JAX random key, split into K, or K of them stacked: restarts, or the same one K times to compare
+            settings under the same draws. Member k is `fit_svi(keys[k], …)`.
+        model, guide, objective, steps, batch_size, learning_rate, optimizer, chunk: as for `fit_svi`; a batch is at
+            most the shortest table.
+        xs, ys: one data set, arrays (N, D) and (N, P), or a list of K of either; xs None for no inputs.
+        alphas: orders α, each in [0, 1], in place of that of `objective`, whose particles all members have.
+        learning_rates: of Adam, positive numbers.
+        progress: show a bar on standard error.
+        max_rejected_in_a_row: a step with a non-finite loss or gradient leaves its member as it is; so many in a row,
+            in every member of a program, are an error.
+
+    Returns one `Fit` for each member, in order; its `seconds` are those of its whole program.
+
+    Raises:
+        ValueError: for data or settings that cannot be used; where tables differ in length and the loss is changed by
+            rows that do not count, as of a model whose rows are no `data_plate`.
+        FitError: after too many rejected steps in a row.
+    """
+    check_trained(guide, objective)
+    members = _members(key, model, objective, xs, ys, alphas, learning_rates)
+    fewest = min(len(member.y) for member in members)
+    check_settings(fewest, locals())
+    if batch_size is not None and hasattr(model, WINDOWS):
+        raise ValueError(
+            f"batch_size is {batch_size}, expected None for a model whose minibatches are windows; leave it out"
+        )
+    if learning_rates is not None and optimizer is not None:
+        raise ValueError("learning_rates: found them beside an optimizer, expected one of the two; leave one out")
+    if learning_rates is not None:
+        learning_rate = 1.0
+    optim = program.as_numpyro(program.adam(learning_rate) if optimizer is None else optimizer)
+    fits: dict[int, Fit] = {}
+    elbo = [number for number, member in enumerate(members) if member.alpha == 0.0]
+    for chosen in (elbo, [number for number in range(len(members)) if number not in elbo]):
+        group = [members[number] for number in chosen]
+        if not group:
+            continue
+        its_own = objective
+        if chosen is elbo and isinstance(objective, AlphaDivergence):
+            # a number: α is then no argument of the program
+            group, its_own = [replace(member, alpha=None) for member in group], objective.at_alpha(0.0)
+        together = Together(model, guide, its_own, optim, group, batch_size, chunk)
+        fits |= dict(zip(chosen, together.train(steps, progress, max_rejected_in_a_row), strict=True))
+    found = [fits[number] for number in range(len(members))]
+    worst = {name: max(fit.jitter.get(name, 0.0) for fit in found) for name in found[0].jitter}
+    warn_of_jitter(worst, members[0].x.dtype)
+    return found
+
+
+class Together:
+    """The fits of one program."""
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        guide: Callable[..., Any],
+        objective: ELBO,
+        optim: Any,
+        members: Sequence[Member],
+        batch_size: int | None,
+        chunk: int,
+    ) -> None:
+        self.members, self.batch_size, self.chunk = members, batch_size, chunk
+        self.started = time.perf_counter()
+        counts = [len(member.y) for member in members]
+        self.counts, longest = counts, max(counts)
+        # a guide that remembers its first initialisation is copied before it, so that members differ
+        guides = [guide, *(copy.deepcopy(guide) for _ in members[1:])]
+        svis = [SVI(model, each, optim, objective) for each in guides]
+        keys = [jax.random.split(member.key) for member in members]
+        self.words = [program.key_words(pair[0]) for pair in keys]
+        starts = [
+            svi.init(pair[1], member.x, member.y)
+            for svi, pair, member in zip(svis, keys, members, strict=True)
+        ]
+        self.shapes = [jax.eval_shape(svis[0].get_params, start) for start in starts]
+        self.padded = longest if min(counts) < longest else None
+        shared = all(member.x is members[0].x and member.y is members[0].y for member in members)
+        self.data: dict[str, Any] = {}
+        for name in ("x", "y"):
+            tables = [getattr(member, name) for member in members[: 1 if shared else None]]
+            self.data[name] = tables[0] if shared else jnp.stack([padding.longer(each, longest) for each in tables])
+        for name, values in {
+            "alpha": [member.alpha for member in members],
+            "rate": [member.rate for member in members],
+            "count": counts if self.padded else [None],
+        }.items():
+            if values[0] is not None:
+                self.data[name] = jnp.asarray(values, None if name == "count" else jnp.result_type(float))
+        self.axes = {name: None if shared and name in "xy" else 0 for name in self.data}
+        self.state = jax.tree.map(program.own, padding.stacked(starts, counts))
+        if self.padded is not None:
+            self._check_padding(svis[0], starts)
+        about = (batch_size is not None, chunk, self.padded, tuple(self.axes.items()), len(members))
+        self.kept = program.kept_program(svis[0], program.build_together, *about)
+
+    def train(self, steps: int, progress: bool, max_rejected_in_a_row: int) -> list[Fit]:
+        """The fits after so many steps."""
+        size, chunk, state = len(self.members), self.chunk, self.state
+        step, drawn, pace, compile_seconds = 0, -1, 1, 0.0
+        losses = np.full((size, steps), np.nan)
+        indices = np.zeros((chunk, size, 0), np.int32)
+        with one_blas_thread(), progress_bar(progress, 0, steps) as advance:
+            while step < steps:
+                if self.batch_size is not None and drawn != step // chunk:
+                    drawn = step // chunk
+                    indices = self._minibatches(drawn, self.batch_size)
+                begin = step % chunk
+                count = min(pace, chunk - begin, steps - step)
+                before = time.perf_counter()
+                state, piece = self.kept.run(state, self.data, indices, begin, begin + count)
+                losses[:, step : step + count] = np.asarray(piece)[begin : begin + count].T
+                step, elapsed = step + count, time.perf_counter() - before
+                compile_seconds = compile_seconds or elapsed
+                pace = max(1, min(chunk, 4 * pace, int(count * PIECE_SECONDS / elapsed)))
+                check_rejected(losses[:, max(0, step - count - max_rejected_in_a_row) : step], max_rejected_in_a_row)
+                advance(step, losses[:, step - 1])
+        params = jax.vmap(self.kept.svi.get_params)(state)
+        return [self._fit(number, params, losses, compile_seconds) for number in range(size)]
+
+    def _minibatches(self, number: int, batch_size: int) -> Int[np.ndarray, "chunk K B"]:
+        """Rows of the minibatches of a chunk, real ones."""
+        drawn = [
+            program.minibatches(words, number, self.chunk, batch_size, count)
+            for words, count in zip(self.words, self.counts, strict=True)
+        ]
+        return np.stack(drawn, 1)
+
+    def _fit(
+        self, number: int, params: dict[str, Array], losses: Float[np.ndarray, "K steps"], compile_seconds: float
+    ) -> Fit:
+        member, svi = self.members[number], self.kept.svi
+        whole = {name: value[number] for name, value in params.items()}
+        x, y = (self.data[name] if self.axes[name] is None else self.data[name][number] for name in "xy")
+        # at the padded rows, so that tables of any length share a program: no covariance matrix is of rows
+        jitter = used_jitter(svi, whole, x, y)
+        own = {name: padding.shorter(value, self.shapes[number][name].shape)[None] for name, value in whole.items()}
+        own = finished(own, svi, member.x, member.y)
+        objective = svi.loss if member.alpha is None else svi.loss.at_alpha(member.alpha)
+        return assemble(
+            own, losses[number : number + 1], model=svi.model, guide=svi.guide, objective=objective,
+            fingerprint=fingerprint(member.x, member.y), seconds=time.perf_counter() - self.started,
+            compile_seconds=compile_seconds, jitter=jitter,
+        )  # fmt: skip
+
+    def _check_padding(self, svi: SVI, starts: Sequence[SVIState]) -> None:
+        """Refuse what looks at rows together, by the loss of the shortest member with and without rows appended."""
+        number = int(np.argmin(self.counts))
+        member = self.members[number]
+        key = jax.random.key(0, impl="threefry2x32")
+        index = np.arange(self.batch_size or 0)
+        longer = {name: value if self.axes[name] is None else value[number] for name, value in self.data.items()}
+        state = jax.tree.map(lambda leaf: leaf[number], self.state)
+
+        def loss(state: SVIState, data: dict[str, Any], padded: int | None) -> Array:
+            # kept, so that a second call of equal shapes compiles neither
+            kept = program.kept_program(svi, program.build_loss, self.batch_size is not None, padded)
+            value: Array = kept.run(key, svi.get_params(state), data, index)
+            return value
+
+        alone = loss(starts[number], longer | {"x": member.x, "y": member.y}, None)
+        beside = loss(state, longer, self.padded)
+        tolerance = float(np.sqrt(jnp.finfo(alone.dtype).eps))
+        if not np.isclose(alone, beside, rtol=tolerance, atol=tolerance, equal_nan=True):
+            raise ValueError(
+                f"xs, ys: found tables of {len(member.y)} to {self.padded} rows, and a loss of {float(alone):.6g} at "
+                f"the shortest, but {float(beside):.6g} with rows appended that should not count; the model, guide or "
+                "objective looks at rows together: pass tables of equal length, or fit one by one"
+            )
+
+
+def _members(
+    key: Shaped[Array, "..."],
+    model: Callable[..., Any],
+    objective: ELBO,
+    xs: Any,
+    ys: Any,
+    alphas: Sequence[float] | None,
+    rates: Sequence[float] | None,
+) -> list[Member]:
+    """The K members; ValueError where what is given K times is not given as often, or cannot be used."""
+    each = key.ndim - (0 if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else 1)
+    several = {"xs": isinstance(xs, list | tuple), "ys": isinstance(ys, list | tuple), "keys": each > 0}
+    given = {"xs": xs, "ys": ys, "keys": key, "alphas": alphas, "learning_rates": rates}
+    found = {name: len(value) for name, value in given.items() if value is not None and several.get(name, True)}
+    if len(set(found.values())) > 1 or 0 in found.values():
+        listed = ", ".join(f"{count} {name}" for name, count in found.items())
+        raise ValueError(f"found {listed}, expected as many of each; give what all share once, not in a list")
+    size = max(found.values(), default=1)
+    if alphas is not None and not isinstance(objective, AlphaDivergence):
+        raise ValueError(
+            f"alphas: found {type(objective).__name__}, expected an objective with an alpha such as PowerEP; leave "
+            "them out"
+        )
+    orders = [None] * size if alphas is None else [checked_alpha("alphas", alpha) for alpha in alphas]
+    if rates is not None and not all(np.ndim(rate) == 0 and np.isfinite(rate) and rate > 0 for rate in rates):
+        raise ValueError(f"learning_rates: found {list(rates)!r}, expected positive numbers; try 0.01")
+    if several["xs"] or several["ys"]:
+        pairs = zip(xs if several["xs"] else [xs] * size, ys if several["ys"] else [ys] * size, strict=True)
+        tables = [checked_data(x, y, model) for x, y in pairs]
+    else:
+        tables = [checked_data(xs, ys, model)] * size
+    shapes = {(x.shape[1], y.shape[1], y.dtype) for x, y in tables}
+    if len(shapes) > 1:
+        raise ValueError(
+            f"xs, ys: found tables with {sorted({(x, y) for x, y, _ in shapes})} columns of inputs and targets, "
+            "expected the same of all, and of one kind of number; fit them one by one"
+        )
+    keys = key if several["keys"] else jax.random.split(key, size)
+    speeds = [None] * size if rates is None else [float(rate) for rate in rates]
+    return [Member(keys[k], *tables[k], orders[k], speeds[k]) for k in range(size)]
