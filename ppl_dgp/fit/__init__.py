@@ -7,6 +7,7 @@ from ppl_dgp.fit.power_ep import SiteWarning, fit_power_ep
 from ppl_dgp.fit.result import Fit, FitError, Interrupted
 from ppl_dgp.fit.series import fit_series
 from ppl_dgp.fit.stochastic import fit_svi
+from ppl_dgp.fit.streamed import fit_stream
 
 __all__ = [
     "Fit",
@@ -17,6 +18,7 @@ __all__ = [
     "fit_lbfgs",
     "fit_power_ep",
     "fit_series",
+    "fit_stream",
     "fit_svi",
     "natural_adam",
 ]
