@@ -7,7 +7,7 @@ Hoffman, Blei, Wang and Paisley, "Stochastic Variational Inference", JMLR 2013; 
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ from jaxtyping import Float, Shaped
 from numpyro.infer import ELBO
 
 from ppl_dgp.fit import program
+from ppl_dgp.fit.devices import Placement
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.result import Fit, assemble, checked_data, fingerprint, finished
 from ppl_dgp.fit.saving import Saving
@@ -39,6 +40,7 @@ def fit_svi(
     optimizer: optax.GradientTransformation | None = None,
     chunk: int = 100,
     restarts: int = 1,
+    devices: Sequence[jax.Device] | None = None,
     start: Mapping[str, jax.Array] | None = None,
     progress: bool = False,
     patience: int | None = None,
@@ -70,6 +72,9 @@ def fit_svi(
         optimizer: any optax transformation.
         chunk: steps between two calls of `on_chunk`, checks of `patience`, and saves.
         restarts: number R of independent fits, trained side by side (vmap).
+        devices: share every minibatch, or without `batch_size` all rows, between these devices of the process
+            (`jax.devices()`), whose number divides the rows; parameters for each datum lie with it. The numbers are
+            those of one device but for rounding.
         start: constrained parameters to start from, such as `params` of a fit under a poorer guide; those that
             are not named start as usual.
         progress: show a bar on standard error.
@@ -104,6 +109,9 @@ def fit_svi(
     rows = x.shape[0]
     check_settings(rows, locals())
     units, per_batch, windows = _units(model, x, batch_size)
+    placement = Placement.over(devices, per_batch, "the number of rows" if batch_size is None else "batch_size")
+    if placement.processes > 1:
+        raise ValueError("devices: found those of several processes, expected this one's; use fit_stream")
     identity = {"data": fingerprint(x, y), "batch_size": batch_size, "chunk": chunk, "restarts": restarts}
     identity |= {"objective": type(objective).__name__}
     saving = Saving(checkpoint, identity)
@@ -111,19 +119,30 @@ def fit_svi(
 
     optim = program.as_numpyro(program.adam(learning_rate) if optimizer is None else optimizer)
     svi, state, words = started(key, model, guide, optim, objective, restarts, start, x, y)
-    kept = program.kept_program(svi, program.build_chunk, batch_size is not None, chunk, restarts, windows)
+    kept = placement.kept_program(svi, rows, batch_size is not None, chunk, restarts, windows)
     training = Training(
-        state, words, steps=steps, chunk=chunk, restarts=restarts, saving=saving, earlier=earlier, since=since
+        state,
+        words,
+        steps=steps,
+        chunk=chunk,
+        restarts=restarts,
+        saving=saving,
+        earlier=earlier,
+        since=since,
+        place=lambda state: placement.state(state, rows, restarts),
     )
     del state  # donated at the first step
+    put = placement.shared if batch_size is None else placement.whole
+    tables = put(x), put(y)
 
     def data(number: int) -> tuple[Any, ...]:
         if batch_size is None:
-            return x, y, np.zeros((chunk, 0), np.int32)
-        return x, y, program.minibatches(training.words, number, chunk, per_batch, units)
+            return *tables, placement.whole(np.zeros((chunk, 0), np.int32))
+        drawn = program.minibatches(training.words, number, chunk, per_batch, units)
+        return *tables, placement.shared(drawn, axis=1)
 
     def result() -> Fit:
-        params = finished(training.stacked_params(kept.svi), kept.svi, x, y)
+        params = finished(placement.gathered(training.stacked_params(kept.svi)), kept.svi, x, y)
         about = {"model": model, "guide": guide, "objective": objective, "fingerprint": identity["data"]}
         about |= {"seconds": training.seconds, "compile_seconds": training.compile_seconds}
         return assemble(params, training.losses, **about)

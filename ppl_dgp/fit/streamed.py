@@ -8,7 +8,7 @@ import copy
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -21,6 +21,7 @@ from numpyro.infer import ELBO, SVI
 from ppl_dgp.data import Rows, open_rows
 from ppl_dgp.data.batches import WINDOW
 from ppl_dgp.fit import program
+from ppl_dgp.fit.devices import Placement
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.prefetch import Waited, prefetched
 from ppl_dgp.fit.result import Fit, assemble, checked_data
@@ -43,7 +44,8 @@ def fit_stream(
     optimizer: optax.GradientTransformation | None = None,
     chunk: int = 100,
     window: int = WINDOW,
-    parts: int = 1,
+    parts: int | None = None,
+    devices: Sequence[jax.Device] | None = None,
     restarts: int = 1,
     start: Mapping[str, jax.Array] | None = None,
     progress: bool = False,
@@ -68,7 +70,11 @@ def fit_stream(
         batch_size: B, rows in a minibatch, 1 to N.
         chunk: steps whose minibatches are on the device together.
         window: blocks of rows in memory at a time, among which rows are shuffled.
-        parts: draw B / `parts` rows of every minibatch from each of so many equal shares of the rows.
+        parts: draw B / `parts` rows of every minibatch from each of so many equal shares of the rows; one for each
+            process unless told.
+        devices: share every minibatch between these devices, whose number divides B. Where `jax.distributed` joins
+            several processes, all their devices unless told; each process reads its own parts of the rows, and the
+            first alone saves.
 
     Returns:
         The fit; its `input_seconds` say how long steps waited for rows, its `fingerprint` is of the rows' sample.
@@ -82,20 +88,32 @@ def fit_stream(
     count = rows.count
     check_inducing(guide, objective)
     check_settings(count, locals())
-    _check_streamed(model, objective, batch_size, window, parts)
+    if devices is None and jax.process_count() > 1:
+        devices = jax.devices()
+    placement = Placement.over(devices, batch_size, "batch_size")
+    parts = placement.processes if parts is None else parts
+    _check_streamed(model, objective, batch_size, window, parts, placement.processes)
     x, y, _ = rows.sample(dtype=jnp.result_type(float))
     x, y = checked_data(x, y)
     _check_constant_size(key, model, guide, objective, x, y)
     identity = {"data": rows.fingerprint(), "batch_size": batch_size, "chunk": chunk, "restarts": restarts}
     identity |= {"objective": type(objective).__name__, "window": window, "parts": parts}
-    saving = Saving(checkpoint, identity)
+    saving = Saving(checkpoint, identity, writes=jax.process_index() == 0)
     earlier = saving.resumable(resume)
 
     optim = program.as_numpyro(program.adam(learning_rate) if optimizer is None else optimizer)
     svi, state, words = started(key, model, guide, optim, objective, restarts, start, x, y)
-    kept = program.kept_program(svi, program.build_chunk, True, chunk, restarts, None, count)
+    kept = placement.kept_program(svi, count, True, chunk, restarts, None, count)
     training = Training(
-        state, words, steps=steps, chunk=chunk, restarts=restarts, saving=saving, earlier=earlier, since=since
+        state,
+        words,
+        steps=steps,
+        chunk=chunk,
+        restarts=restarts,
+        saving=saving,
+        earlier=earlier,
+        since=since,
+        place=lambda state: placement.state(state, count, restarts),
     )
     del state  # donated at the first step
     waited = Waited()
@@ -104,10 +122,10 @@ def fit_stream(
         about = {"model": model, "guide": guide, "objective": objective, "fingerprint": identity["data"]}
         about |= {"seconds": training.seconds, "compile_seconds": training.compile_seconds}
         about["input_seconds"] = waited.seconds
-        return assemble(training.stacked_params(kept.svi), training.losses, **about)
+        return assemble(placement.gathered(training.stacked_params(kept.svi)), training.losses, **about)
 
     first = training.step // chunk
-    chunks = _chunks(rows, training.words, first, -(-steps // chunk), chunk, batch_size, window, parts)
+    chunks = _chunks(rows, training.words, first, -(-steps // chunk), chunk, batch_size, window, parts, placement)
     with prefetched(chunks, waited) as take:
         fit = training.run(
             kept.run,
@@ -118,6 +136,7 @@ def fit_stream(
             max_rejected_in_a_row=max_rejected_in_a_row,
             checkpoint_every=checkpoint_every,
             on_chunk=on_chunk,
+            in_pieces=placement.processes == 1,
         )
     jitter = used_jitter(kept.svi, fit.params, x, y)
     warn_of_jitter(jitter, x.dtype)
@@ -125,22 +144,37 @@ def fit_stream(
 
 
 def _chunks(
-    rows: Rows, words: np.ndarray, first: int, last: int, chunk: int, batch_size: int, window: int, parts: int
+    rows: Rows,
+    words: np.ndarray,
+    first: int,
+    last: int,
+    chunk: int,
+    batch_size: int,
+    window: int,
+    parts: int,
+    placement: Placement,
 ) -> Iterator[tuple[Array, Array, Array]]:
-    """x (chunk, B, D), y (chunk, B, P) and row numbers (chunk, B) of chunks `first` to `last`, on the device."""
+    """x (chunk, B, D), y (chunk, B, P) and row numbers (chunk, B) of chunks `first` to `last`, on the devices.
+
+    This process reads its own parts of them.
+    """
     seed, each = [*map(int, words)], chunk * (batch_size // parts)
     settings: dict[str, Any] = {"dtype": jnp.result_type(float), "begin": first * each, "window": window}
-    shares = [rows.batches(seed, each, **settings, part=part, parts=parts) for part in range(parts)]
+    ours = parts // placement.processes
+    mine = range(parts) if ours == parts else range(jax.process_index() * ours, (jax.process_index() + 1) * ours)
+    shares = [rows.batches(seed, each, **settings, part=part, parts=parts) for part in mine]
     for _ in range(first, last):
         drawn = zip(*(next(share) for share in shares), strict=True)
         x, y, index = (
             np.concatenate([array.reshape(chunk, -1, *array.shape[1:]) for array in arrays], axis=1)
             for arrays in drawn
         )
-        yield jax.device_put((x, y, index.astype(np.int32)))
+        yield tuple(placement.shared(array, axis=1) for array in (x, y, index.astype(np.int32)))  # type: ignore[misc]
 
 
-def _check_streamed(model: Callable[..., Any], objective: ELBO, batch_size: int, window: int, parts: int) -> None:
+def _check_streamed(
+    model: Callable[..., Any], objective: ELBO, batch_size: int, window: int, parts: int, processes: int
+) -> None:
     """Raise ValueError for what needs all rows at once, and for counts that do not go together."""
     if hasattr(model, WINDOWS):
         raise ValueError("model: found a series in windows, whose rows belong together; train it with fit_svi")
@@ -155,6 +189,8 @@ def _check_streamed(model: Callable[..., Any], objective: ELBO, batch_size: int,
             f"batch_size is {batch_size} and parts {parts}, expected a minibatch of as many rows from each part; "
             "make one a multiple of the other"
         )
+    if parts % processes:
+        raise ValueError(f"parts is {parts}, expected a multiple of the {processes} processes; leave it out")
 
 
 def _check_constant_size(
