@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 _HOMES = {
-    "ppl_dgp.data": ("DataError", "Standardiser", "Table", "load_rows", "load_table", "split"),
+    "ppl_dgp.data": ("DataError", "Standardiser", "Table", "load_rows", "load_table", "open_rows", "split"),
     "ppl_dgp.diagnostics": ("compare", "to_arviz"),
     "ppl_dgp.estimators": (
         "GPLVM",
@@ -21,7 +21,8 @@ _HOMES = {
         "SparseGPRegressor",
     ),
     "ppl_dgp.fit": (
-        "Fit", "FitError", "Interrupted", "fit_lbfgs", "fit_many", "fit_power_ep", "fit_series", "fit_svi",
+        "Fit", "FitError", "Interrupted", "fit_lbfgs", "fit_many", "fit_power_ep", "fit_series", "fit_stream",
+        "fit_svi",
         "natural_adam",
     ),
     "ppl_dgp.gp": ("data_plate", "sparse_gp"),

@@ -18,7 +18,7 @@ from numpyro.infer import Trace_ELBO
 from numpyro.infer.autoguide import AutoDelta, AutoMultivariateNormal, AutoNormal
 
 from ppl_dgp.checkpoint import CheckpointError
-from ppl_dgp.fit import FitError, Interrupted, JitterWarning, fit_lbfgs, fit_svi, full_batch, stochastic
+from ppl_dgp.fit import FitError, Interrupted, JitterWarning, fit_lbfgs, fit_svi, full_batch, training
 from ppl_dgp.fit.program import minibatches
 from ppl_dgp.linalg import cholesky
 
@@ -169,8 +169,8 @@ def test_interrupted_within_a_chunk_and_resumed(table, tmp_path, monkeypatch, ct
     def press(show, done, total):
         yield lambda step, losses: os.kill(os.getpid(), signal.SIGINT) if step > 25 and done == 0 else None
 
-    monkeypatch.setattr(stochastic, "progress_bar", press)
-    monkeypatch.setattr(stochastic, "PIECE_SECONDS", 0.0)  # one step at a time
+    monkeypatch.setattr(training, "progress_bar", press)
+    monkeypatch.setattr(training, "PIECE_SECONDS", 0.0)  # one step at a time
     with pytest.raises(Interrupted, match="after 26 steps"):
         short(table, checkpoint=tmp_path)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -1,10 +1,12 @@
 """From a source of data to arrays: loading, splitting and standardising tables.
 
 `load_table` reads a built-in name, a `.csv`, a `.parquet` or an `.npz` into a `Table` of finite numbers;
-`split` gives its training and test rows; `Standardiser` takes columns to zero mean and unit scale and back.
+`split` gives its training and test rows; `Standardiser` takes columns to zero mean and unit scale and back;
+`open_rows` gives rows that need not fit in memory.
 Whatever is wrong with the input is a `DataError` of one line that names the cause and the remedy.
 """
 
+from ppl_dgp.data.batches import Rows, open_rows
 from ppl_dgp.data.columns import load_columns, load_entries
 from ppl_dgp.data.load import BUILT_INS, load_rows, load_table
 from ppl_dgp.data.series import Series, load_series, load_steps, split_series
@@ -14,6 +16,7 @@ from ppl_dgp.data.table import DataError, Standardiser, Table, split
 __all__ = [
     "BUILT_INS",
     "DataError",
+    "Rows",
     "Series",
     "Standardiser",
     "Table",
@@ -23,6 +26,7 @@ __all__ = [
     "load_series",
     "load_steps",
     "load_table",
+    "open_rows",
     "periodic",
     "sinusoids",
     "split",

@@ -44,7 +44,7 @@ class Raw:
 
 def read_frame(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """All columns of a `.csv` or `.parquet` under stripped, unique names, and notes on what was left out."""
-    frame = _read(path, _read_csv if path.suffix.lower() == ".csv" else _read_parquet)
+    frame = reading(path, _read_csv if path.suffix.lower() == ".csv" else _read_parquet)
     frame.columns = pd.Index([str(column).strip() for column in frame.columns])
     if frame.columns.has_duplicates:
         name = frame.columns[frame.columns.duplicated()][0]
@@ -76,7 +76,7 @@ def read_npz(path: Path, target: str | None, need_target: bool = True) -> Raw:
     wanted = "y" if target is None else target
     if wanted in ("X", "train", "test"):
         raise DataError(f"array {wanted!r} of {path.name} cannot be the target: name another (default 'y')")
-    arrays, held = _read(path, lambda file: _read_arrays(file, ("X", wanted)))
+    arrays, held = reading(path, lambda file: _read_arrays(file, ("X", wanted)))
     missing = [name for name in ("X", wanted) if name not in arrays and (name == "X" or need_target)]
     if missing:
         raise DataError(
@@ -105,7 +105,7 @@ def read_npz(path: Path, target: str | None, need_target: bool = True) -> Raw:
 def read_table_npz(path: Path, label: str | None) -> tuple[pd.DataFrame, np.ndarray | None]:
     """Array `Y`, or `X`, as columns, and the array `label`, one for each row."""
     wanted = ("Y", "X") if label is None else ("Y", "X", label)
-    arrays, held = _read(path, lambda file: _read_arrays(file, wanted))
+    arrays, held = reading(path, lambda file: _read_arrays(file, wanted))
     name = next((each for each in ("Y", "X") if each in arrays), None)
     if name is None:
         raise DataError(f"{path.name} has no array 'Y' or 'X'; it holds {listing(held)}: store the table as 'Y' [N P]")
@@ -127,7 +127,7 @@ def read_series_npz(path: Path, target: str | None, controls: str | None, need_t
     observed, driven = target or "y", controls or "u"
     if observed == driven:
         raise DataError(f"array {observed!r} of {path.name} is asked to be target and control: name two")
-    arrays, held = _read(path, lambda file: _read_arrays(file, (observed, driven)))
+    arrays, held = reading(path, lambda file: _read_arrays(file, (observed, driven)))
     needed = ([observed] if need_target else []) + ([driven] if controls else [])
     for name in needed if observed in arrays or driven in arrays else [observed]:
         if name not in arrays:
@@ -153,7 +153,7 @@ def listing(names: list[str], most: int = 20) -> str:
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
-def _read(path: Path, reader: Callable[[Path], _T]) -> _T:
+def reading(path: Path, reader: Callable[[Path], _T]) -> _T:
     """`reader(path)`, with everything that can go wrong with a file as a DataError."""
     if not path.exists():
         raise DataError(f"no file {str(path)!r}: check the path")

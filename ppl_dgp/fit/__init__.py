@@ -9,6 +9,7 @@ from ppl_dgp.fit.power_ep import SiteWarning, fit_power_ep
 from ppl_dgp.fit.result import Fit, FitError, Interrupted
 from ppl_dgp.fit.series import fit_series
 from ppl_dgp.fit.stochastic import fit_svi
+from ppl_dgp.fit.streamed import fit_stream
 
 keep_compiled()
 
@@ -22,6 +23,7 @@ __all__ = [
     "fit_many",
     "fit_power_ep",
     "fit_series",
+    "fit_stream",
     "fit_svi",
     "natural_adam",
 ]

@@ -22,7 +22,7 @@ from ppl_dgp.fit import padding, program
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.result import Fit, assemble, checked_data, fingerprint, finished
 from ppl_dgp.fit.session import one_blas_thread, progress_bar
-from ppl_dgp.fit.stochastic import PIECE_SECONDS, check_rejected, check_settings, check_trained
+from ppl_dgp.fit.training import PIECE_SECONDS, check_inducing, check_rejected, check_settings
 from ppl_dgp.objectives import AlphaDivergence
 from ppl_dgp.objectives.alpha import checked_alpha
 from ppl_dgp.windows import WINDOWS
@@ -83,7 +83,7 @@ def fit_many(
             rows that do not count, as of a model whose rows are no `data_plate`.
         FitError: after too many rejected steps in a row.
     """
-    check_trained(guide, objective)
+    check_inducing(guide, objective)
     members = _members(key, model, objective, xs, ys, alphas, learning_rates)
     fewest = min(len(member.y) for member in members)
     check_settings(fewest, locals())
@@ -137,7 +137,7 @@ class Together:
         keys = [jax.random.split(member.key) for member in members]
         self.words = [program.key_words(pair[0]) for pair in keys]
         starts = [
-            svi.init(pair[1], member.x, member.y)
+            program.initialise(svi, pair[1], member.x, member.y)
             for svi, pair, member in zip(svis, keys, members, strict=True)
         ]
         self.shapes = [jax.eval_shape(svis[0].get_params, start) for start in starts]

@@ -108,18 +108,21 @@ def build_finish(svi: SVI) -> Callable[..., dict[str, Array]]:
 
 
 def build_chunk(
-    svi: SVI, minibatches: bool, chunk: int, restarts: int, windows: int | None = None
+    svi: SVI, minibatches: bool, chunk: int, restarts: int, windows: int | None = None, drawn_from: int | None = None
 ) -> Callable[..., Any]:
     """`run(state, x, y, indices, begin, end) -> (state, losses)`: turns `begin` to `end` of a chunk of steps.
 
     `indices` are the rows of the chunk's minibatches, (chunk, B), or of so many `windows` the numbers, for a model that
-    finds their rows itself; not looked at without `minibatches`. The
+    finds their rows itself; not looked at without `minibatches`. Minibatches `drawn_from` so many rows are there
+    already, x (chunk, B, D) and y (chunk, B, P). The
     losses are (chunk, R), those of other turns NaN. With R > 1 every leaf of the state has a leading axis R.
     The state is donated.
     """
 
-    def step(state: Any, x: Float[Array, "N D"], y: Num[Array, "N P"], index: Int[Array, " B"]) -> Any:
+    def step(state: Any, x: Float[Array, "_ D"], y: Num[Array, "_ P"], index: Int[Array, " B"]) -> Any:
         now = _at_step(svi, state.optim_state[0])
+        if drawn_from is not None:
+            return _update(now, state, x, y, index=index, size=drawn_from)
         if minibatches and windows is not None:
             return _update(now, state, x, y, index=index, size=windows)
         if minibatches:
@@ -130,15 +133,16 @@ def build_chunk(
 
     def run(
         state: Any,
-        x: Float[Array, "N D"],
-        y: Num[Array, "N P"],
+        x: Float[Array, "*rows D"],
+        y: Num[Array, "*rows P"],
         indices: Int[Array, "chunk B"],
         begin: Int[Array, ""],
         end: Int[Array, ""],
     ) -> tuple[Any, Float[Array, "chunk R"]]:
         def turn(i: Int[Array, ""], carry: Any) -> Any:
             state, losses = carry
-            state, loss = steps(state, x, y, indices[i])
+            rows = (x, y) if drawn_from is None else (x[i], y[i])
+            state, loss = steps(state, *rows, indices[i])
             return state, losses.at[i].set(loss.astype(losses.dtype))
 
         return jax.lax.fori_loop(begin, end, turn, (state, jnp.full((chunk, restarts), jnp.nan)))

@@ -32,7 +32,8 @@ class Fit:
     is the wall-clock time of the whole fit, over all its sessions if it was resumed; `compile_seconds` is
     what the first compiled call of the last session took of it. `fingerprint` is the SHA-256 of the data.
     `jitter` holds what covariance matrices needed on their diagonals at `params`, relative to the mean
-    diagonal, by the sites `…/jitter` that report it; empty if interrupted.
+    diagonal, by the sites `…/jitter` that report it; empty if interrupted. `input_seconds` is what the steps of the
+    last session waited for rows that `fit_stream` reads.
     """
 
     model: Callable[..., Any]
@@ -48,6 +49,7 @@ class Fit:
     fingerprint: str
     compile_seconds: float = 0.0
     jitter: Mapping[str, float] = field(default_factory=dict)
+    input_seconds: float = 0.0
 
 
 class Interrupted(KeyboardInterrupt):

@@ -14,11 +14,13 @@ SAVING_SHARE = 0.05  # of the time, unless told how often to save
 class Saving:
     """Saves whole states in a directory, each replacing the one before; without a directory it does nothing.
 
-    `identity` are JSON values that a fit which continues from the state must share.
+    `identity` are JSON values that a fit which continues from the state must share. Of several processes one `writes`.
     """
 
-    def __init__(self, directory: str | os.PathLike[str] | None, identity: Mapping[str, Any]) -> None:
-        self.directory, self.identity = directory, dict(identity)
+    def __init__(
+        self, directory: str | os.PathLike[str] | None, identity: Mapping[str, Any], writes: bool = True
+    ) -> None:
+        self.directory, self.identity, self.writes = directory, dict(identity), writes
         self._cost, self._last = 0.0, time.perf_counter()
 
     def due(self) -> bool:
@@ -27,7 +29,7 @@ class Saving:
 
     def save(self, state: Any, **meta: Any) -> None:
         """Save a pytree and what describes it, as `ppl_dgp.checkpoint.save` does."""
-        if self.directory is None:
+        if self.directory is None or not self.writes:
             return
         before = time.perf_counter()
         checkpoint.save(self.directory, state, self.identity | meta)

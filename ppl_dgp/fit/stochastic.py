@@ -4,41 +4,26 @@ Hoffman, Blei, Wang and Paisley, "Stochastic Variational Inference", JMLR 2013; 
 2015.
 """
 
-import copy
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.typing import ArrayLike
 from jaxtyping import Float, Shaped
-from numpyro.infer import ELBO, SVI
+from numpyro.infer import ELBO
 
-from ppl_dgp import checkpoint as saved
 from ppl_dgp.fit import program
+from ppl_dgp.fit.devices import Placement
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
-from ppl_dgp.fit.result import (
-    Fit,
-    FitError,
-    Interrupted,
-    assemble,
-    checked_data,
-    fingerprint,
-    finished,
-    mean_loss,
-)
+from ppl_dgp.fit.result import Fit, assemble, checked_data, fingerprint, finished
 from ppl_dgp.fit.saving import Saving
-from ppl_dgp.fit.session import deferred_interrupt, one_blas_thread, progress_bar
-from ppl_dgp.guides import Guide, Optimal
-from ppl_dgp.objectives import Collapsed
+from ppl_dgp.fit.training import Training, check_inducing, check_settings, started
 from ppl_dgp.windows import WINDOWS
-
-PIECE_SECONDS = 0.5  # a piece of a chunk takes about this long
 
 
 def fit_svi(
@@ -55,6 +40,7 @@ def fit_svi(
     optimizer: optax.GradientTransformation | None = None,
     chunk: int = 100,
     restarts: int = 1,
+    devices: Sequence[jax.Device] | None = None,
     start: Mapping[str, jax.Array] | None = None,
     progress: bool = False,
     patience: int | None = None,
@@ -86,6 +72,9 @@ def fit_svi(
         optimizer: any optax transformation.
         chunk: steps between two calls of `on_chunk`, checks of `patience`, and saves.
         restarts: number R of independent fits, trained side by side (vmap).
+        devices: share every minibatch, or without `batch_size` all rows, between these devices of the process
+            (`jax.devices()`), whose number divides the rows; parameters for each datum lie with it. The numbers are
+            those of one device but for rounding.
         start: constrained parameters to start from, such as `params` of a fit under a poorer guide; those that
             are not named start as usual.
         progress: show a bar on standard error.
@@ -114,87 +103,60 @@ def fit_svi(
     Warns with `JitterWarning` where a covariance matrix was singular to working precision at the parameters
     found.
     """
+    since = time.perf_counter()
     x, y = checked_data(x, y, model)
-    check_trained(guide, objective)
+    check_inducing(guide, objective)
     rows = x.shape[0]
     check_settings(rows, locals())
     units, per_batch, windows = _units(model, x, batch_size)
-    started = time.perf_counter()
+    placement = Placement.over(devices, per_batch, "the number of rows" if batch_size is None else "batch_size")
+    if placement.processes > 1:
+        raise ValueError("devices: found those of several processes, expected this one's; use fit_stream")
     identity = {"data": fingerprint(x, y), "batch_size": batch_size, "chunk": chunk, "restarts": restarts}
     identity |= {"objective": type(objective).__name__}
     saving = Saving(checkpoint, identity)
     earlier = saving.resumable(resume)
 
-    # A guide that remembers its first initialisation is copied before it, so that restarts differ.
-    guides = [guide, *(copy.deepcopy(guide) for _ in range(restarts - 1))]
     optim = program.as_numpyro(program.adam(learning_rate) if optimizer is None else optimizer)
-    svis = [SVI(model, each, optim, objective) for each in guides]
-    index_key, *init_keys = jax.random.split(key, restarts + 1)
-    starts = [
-        program.initialise(svi, init_key, x, y, start) for svi, init_key in zip(svis, init_keys, strict=True)
-    ]
-    state = starts[0] if restarts == 1 else jax.tree.map(lambda *leaves: jnp.stack(leaves), *starts)
-    kept = program.kept_program(svis[0], program.build_chunk, batch_size is not None, chunk, restarts, windows)
-    state, words = jax.tree.map(program.own, state), program.key_words(index_key)
+    svi, state, words = started(key, model, guide, optim, objective, restarts, start, x, y)
+    kept = placement.kept_program(svi, rows, batch_size is not None, chunk, restarts, windows)
+    training = Training(
+        state,
+        words,
+        steps=steps,
+        chunk=chunk,
+        restarts=restarts,
+        saving=saving,
+        earlier=earlier,
+        since=since,
+        place=lambda state: placement.state(state, rows, restarts),
+    )
+    del state  # donated at the first step
+    put = placement.shared if batch_size is None else placement.whole
+    tables = put(x), put(y)
 
-    step, lasted, losses = 0, 0.0, np.empty((restarts, 0))
-    if checkpoint is not None and earlier is not None:
-        step, lasted = earlier["step"], earlier["seconds"]
-        found, _ = saved.load(
-            checkpoint, {"state": state, "words": words, "losses": np.empty((restarts, step))}
-        )
-        state, words, losses = found["state"], np.asarray(found["words"]), np.asarray(found["losses"])
-    losses = np.concatenate([losses, np.full((restarts, max(steps - step, 0)), np.nan)], axis=1)
-    indices, drawn, pace = np.zeros((chunk, 0), np.int32), -1, 1
-    compile_seconds = 0.0
-
-    def seconds() -> float:
-        return lasted + time.perf_counter() - started
-
-    def save() -> None:
-        content = {"state": state, "words": words, "losses": losses[:, :step]}
-        saving.save(content, step=step, seconds=seconds())
+    def data(number: int) -> tuple[Any, ...]:
+        if batch_size is None:
+            return *tables, placement.whole(np.zeros((chunk, 0), np.int32))
+        drawn = program.minibatches(training.words, number, chunk, per_batch, units)
+        return *tables, placement.shared(drawn, axis=1)
 
     def result() -> Fit:
-        params = jax.vmap(kept.svi.get_params)(state) if restarts > 1 else kept.svi.get_params(state)
-        if restarts == 1:
-            params = {name: value[None] for name, value in params.items()}
-        params = finished(params, kept.svi, x, y)
+        params = finished(placement.gathered(training.stacked_params(kept.svi)), kept.svi, x, y)
         about = {"model": model, "guide": guide, "objective": objective, "fingerprint": identity["data"]}
-        return assemble(params, losses[:, :step], seconds=seconds(), compile_seconds=compile_seconds, **about)
+        about |= {"seconds": training.seconds, "compile_seconds": training.compile_seconds}
+        return assemble(params, training.losses, **about)
 
-    with one_blas_thread(), deferred_interrupt() as presses, progress_bar(progress, step, steps) as advance:
-        try:
-            while step < steps and not (step % chunk == 0 and _has_stalled(losses[:, :step], patience)):
-                if batch_size is not None and drawn != step // chunk:
-                    drawn = step // chunk
-                    indices = program.minibatches(words, drawn, chunk, per_batch, units)
-                begin = step % chunk
-                count = min(pace, chunk - begin, steps - step)
-                before = time.perf_counter()
-                state, piece = kept.run(state, x, y, indices, begin, begin + count)
-                losses[:, step : step + count] = np.asarray(piece)[begin : begin + count].T
-                step, elapsed = step + count, time.perf_counter() - before
-                compile_seconds = compile_seconds or elapsed
-                pace = max(1, min(chunk, 4 * pace, int(count * PIECE_SECONDS / elapsed)))
-                check_rejected(
-                    losses[:, max(0, step - count - max_rejected_in_a_row) : step], max_rejected_in_a_row
-                )
-                advance(step, losses[:, step - 1])
-                if step % chunk == 0 and step < steps:
-                    if (step // chunk) % checkpoint_every == 0 if checkpoint_every else saving.due():
-                        save()
-                if on_chunk is not None and (step % chunk == 0 or step == steps):
-                    on_chunk(step, losses[:, :step].copy())
-                if presses():
-                    raise KeyboardInterrupt
-            save()
-        except KeyboardInterrupt:
-            if presses() > 1:  # torn from the middle of a step: the last save stands
-                raise
-            save()
-            raise Interrupted(result()) from None
-    fit = result()
+    fit = training.run(
+        kept.run,
+        data,
+        result,
+        progress=progress,
+        patience=patience,
+        max_rejected_in_a_row=max_rejected_in_a_row,
+        checkpoint_every=checkpoint_every,
+        on_chunk=on_chunk,
+    )
     jitter = used_jitter(kept.svi, fit.params, x, y)
     warn_of_jitter(jitter, x.dtype)
     return dataclasses.replace(fit, jitter=jitter)
@@ -214,62 +176,3 @@ def _units(
             f"{windows * length}, all {windows} windows; change it or leave it out"
         )
     return windows, batch_size // length, windows
-
-
-def check_trained(guide: Callable[..., Any], objective: ELBO) -> None:
-    """Refuse a q(u) that the objective has no gradient for."""
-    untrained = isinstance(guide, Guide) and isinstance(guide.inducing, Optimal)
-    if untrained and not isinstance(objective, Collapsed):
-        raise ValueError(
-            "guide: found inducing=Optimal(), whose q(u) no gradient trains; use objective=Collapsed(), best with "
-            "fit_lbfgs, or inducing=FullRank()"
-        )
-
-
-def _has_stalled(losses: Float[np.ndarray, "R steps"], patience: int | None) -> bool:
-    """Whether no restart's mean loss of the last `patience` steps is below that of as many before."""
-    if patience is None or losses.shape[1] < 2 * patience:
-        return False
-    return bool(np.all(mean_loss(losses[:, -patience:]) >= mean_loss(losses[:, -2 * patience : -patience])))
-
-
-def check_rejected(losses: Float[np.ndarray, "R steps"], limit: int) -> None:
-    """Raise FitError if every restart has `limit` rejected steps in a row."""
-    rejected = np.isnan(losses)
-    if rejected.shape[1] < limit or rejected.sum(axis=1).min() < limit:
-        return
-    windows = np.lib.stride_tricks.sliding_window_view(rejected, limit, axis=1)
-    if np.all(np.any(np.all(windows, axis=2), axis=1)):
-        raise FitError(
-            f"{limit} steps in a row had a loss or a gradient that is not finite; "
-            "lower the learning rate, standardise the data, use 64 bits (numpyro.enable_x64()), "
-            "or check the model's start"
-        )
-
-
-def check_settings(rows: int, settings: Mapping[str, Any]) -> None:
-    """Refuse settings of `fit_svi` that cannot be used with so many rows; those that are missing are not checked."""
-    limits = {
-        "steps": None,
-        "chunk": None,
-        "restarts": None,
-        "max_rejected_in_a_row": None,
-        "batch_size": rows,
-    }
-    limits |= {"patience": None, "checkpoint_every": None}
-    optional = {"batch_size", "patience", "checkpoint_every"}
-    for name, most in limits.items():
-        if name not in settings or (settings[name] is None and name in optional):
-            continue
-        value = settings[name]
-        whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-        if not whole or value < 1 or (most is not None and value > most):
-            span = f"from 1 to the number of rows, {most}" if most is not None else "of at least 1"
-            raise ValueError(
-                f"{name} is {value!r}, expected a whole number {span}; change it or leave it out"
-            )
-    rate = settings["learning_rate"]
-    if not callable(rate) and not (np.ndim(rate) == 0 and np.isfinite(rate) and rate > 0):
-        raise ValueError(
-            f"learning_rate is {rate!r}, expected a positive number or an optax schedule; try 0.01"
-        )

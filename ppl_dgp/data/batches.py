@@ -1,0 +1,309 @@
+"""Rows that need not fit in memory: counted and standardised in one pass, then drawn in shuffled epochs.
+
+An epoch takes the blocks of a source in random order, a window of them at a time, and the rows of each window in
+random order. What is drawn is a function of a seed and of how many rows came before, so that a fit can go on where it
+stopped, and of the part of the rows that is asked for, so that several processes share them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int, Num
+
+from ppl_dgp.data.sources import Block, Source, open_source
+from ppl_dgp.data.table import MIN_ROWS, DataError, Standardiser
+
+BLOCK_ROWS = 65536
+WINDOW = 8  # blocks in memory at a time
+SAMPLE_ROWS = 20_000
+
+#: x (n, D), y (n, P), and the numbers of these rows in the source (n,)
+Drawn = tuple[Num[np.ndarray, "_ D"], Num[np.ndarray, "_ P"], Int[np.ndarray, " _"]]
+
+
+def open_rows(data: Any, target: str | int | Sequence[int] | None = None, *, block_rows: int = BLOCK_ROWS) -> Rows:
+    """Rows of x and y that are read block by block whenever they are needed.
+
+    Args:
+        data: a `.parquet` file or a directory of them, whose row groups are the blocks; a `.npy` that stays on disk,
+            of numbers (N, K) or of a structured type; a pair (x, y) of such files or of arrays (N, D) and (N, P); or
+            a function that returns an iterable of batches (x, y), the same at every call, or a list of them.
+        target: the target columns: names with commas between for `.parquet` and structured `.npy`, numbers from 0
+            for other arrays; the last column unless told. Nothing for pairs.
+        block_rows: rows of a block where the source has no blocks of its own.
+
+    Raises:
+        DataError: for a source that cannot be read or has no such columns. What is wrong with the values is found by
+            the first pass over them.
+    """
+    if block_rows < 1:
+        raise DataError(f"block_rows is {block_rows}: give a whole number of at least 1")
+    return Rows(open_source(data, target, block_rows))
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """What a pass over rows finds for each of K columns: mean, standard deviation (divisor N), extremes."""
+
+    count: int
+    mean: Float[np.ndarray, " K"]
+    scale: Float[np.ndarray, " K"]
+    low: Float[np.ndarray, " K"]
+    high: Float[np.ndarray, " K"]
+
+    @classmethod
+    def of(cls, values: Float[np.ndarray, "n K"]) -> Moments:
+        """Those of rows at hand."""
+        mean = values.mean(axis=0)
+        deviation = np.abs(values - mean)
+        unit = deviation.max(axis=0)
+        unit = np.where(unit > 0.0, unit, 1.0)  # no square overflows
+        scale = unit * np.sqrt(np.mean((deviation / unit) ** 2, axis=0))
+        return cls(len(values), mean, scale, values.min(axis=0), values.max(axis=0))
+
+    def merged(self, other: Moments) -> Moments:
+        """Those of both sets of rows; Chan, Golub and LeVeque, "Algorithms for computing the sample variance", 1983."""
+        count = self.count + other.count
+        ours, theirs = self.count / count, other.count / count
+        shift = other.mean - self.mean
+        # s² = (n s_1² + m s_2²) / (n + m) + (m_2 − m_1)² n m / (n + m)²
+        within = np.hypot(self.scale * np.sqrt(ours), other.scale * np.sqrt(theirs))
+        return Moments(
+            count,
+            self.mean + shift * theirs,
+            np.hypot(within, shift * np.sqrt(ours * theirs)),
+            np.minimum(self.low, other.low),
+            np.maximum(self.high, other.high),
+        )
+
+    def units(self) -> Standardiser:
+        """Mean and scale of the columns; scale 1 where one is constant to rounding."""
+        info = np.finfo(np.float64)
+        rounding = np.maximum(8 * info.eps * np.maximum(np.abs(self.low), np.abs(self.high)), info.tiny)
+        varies = np.maximum(self.high - self.mean, self.mean - self.low) > rounding
+        return Standardiser(self.mean, np.where(varies, self.scale, 1.0))
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Rows `begin` to `end` of a block, the first of which is row `first` of the source."""
+
+    block: int
+    begin: int
+    end: int
+    first: int
+
+    @property
+    def count(self) -> int:
+        return self.end - self.begin
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """N rows of inputs and targets in blocks, in standardised units if there are any; make them by `open_rows`."""
+
+    source: Source
+    x_units: Standardiser | None = None
+    y_units: Standardiser | None = None
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Rows of each block; batches are counted by a pass over them."""
+        if self.source.sizes is not None:
+            return self.source.sizes
+        found = tuple(len(x) for _, x, _ in self._blocks())
+        if not found:
+            raise DataError(f"{self.source.name} hold no rows: give at least {MIN_ROWS}")
+        return found
+
+    @cached_property
+    def count(self) -> int:
+        """N. Raises DataError for fewer than two."""
+        count = sum(self.sizes)
+        if count < MIN_ROWS:
+            raise DataError(f"{self.source.name} has {count} rows, expected at least {MIN_ROWS}: give more")
+        return count
+
+    def standardised(self, x: bool = True, y: bool = True, moments: Moments | None = None) -> Rows:
+        """The same rows with inputs, targets or both of zero mean and unit scale, as a pass over the source finds them.
+
+        `moments` are those of an earlier pass. Raises DataError for values that are not finite, and for targets that
+        are constant.
+        """
+        found = self.moments() if moments is None else moments
+        units = found.units()
+        columns = self._width
+        for p in range(columns, len(units.mean)):
+            if y and found.low[p] == found.high[p]:
+                names = self.source.target_names or tuple(map(str, range(len(units.mean) - columns)))
+                raise DataError(f"target {names[p - columns]!r} of {self.source.name} is constant: choose another")
+        halves = [Standardiser(units.mean[part], units.scale[part]) for part in (slice(columns), slice(columns, None))]
+        rows = replace(self, x_units=halves[0] if x else self.x_units, y_units=halves[1] if y else self.y_units)
+        rows.__dict__["sizes"] = self.sizes  # counted already
+        return rows
+
+    def moments(self, part: int = 0, parts: int = 1) -> Moments:
+        """Of the columns of x and then y, in the units of the source, over all rows or part `part` of `parts`."""
+        found: Moments | None = None
+        pieces = {piece.block: piece for piece in self._pieces(part, parts)}
+        for number, x, y in self._blocks(list(pieces)):
+            piece = pieces[number]
+            values = np.concatenate([x, y], axis=1, dtype=np.float64)[piece.begin : piece.end]
+            each = Moments.of(values)
+            found = each if found is None else found.merged(each)
+        assert found is not None
+        return found
+
+    def sample(self, most: int = SAMPLE_ROWS, dtype: Any = np.float64) -> Drawn:
+        """At most `most` rows, of blocks and within them at random, always the same, in the order of the source."""
+        random = np.random.default_rng(0)
+        pieces, chosen, rows = self._pieces(), [], 0
+        for place in range(len(pieces)) if self.source.in_order else random.permutation(len(pieces)):
+            if rows < most:
+                chosen.append(pieces[place])
+                rows += pieces[place].count
+        chosen.sort(key=lambda piece: piece.first)
+        drawn = self._joined(self._read(chosen, dtype))
+        kept = np.sort(random.permutation(rows)[:most])
+        return drawn[0][kept], drawn[1][kept], drawn[2][kept]
+
+    def batches(
+        self,
+        seed: Sequence[int],
+        size: int,
+        *,
+        dtype: Any = np.float64,
+        begin: int = 0,
+        window: int = WINDOW,
+        part: int = 0,
+        parts: int = 1,
+    ) -> Iterator[Drawn]:
+        """Without end, `size` rows at a time of shuffled epochs one after another; each epoch has every row once.
+
+        Args:
+            seed: whole numbers of which, with the epoch and the part, the order is a function.
+            dtype: of x, and of y unless its columns are whole numbers that are not standardised.
+            begin: how many rows were drawn before.
+            window: blocks that are in memory at a time; the rows among them are shuffled. Batches, which come in their
+                own order, are shuffled within a window alone.
+            part, parts: draw from this share of the rows, one of so many that differ by one row at most.
+        """
+        pieces = self._pieces(part, parts)
+        epoch, skip = divmod(begin, sum(piece.count for piece in pieces))
+        held: list[Drawn] = []
+        rows = 0
+        for number in itertools.count(epoch):
+            seeds = [*map(int, seed), part, number]
+            for drawn in self._epoch(pieces, seeds, window, skip if number == epoch else 0, dtype):
+                held.append(drawn)
+                rows += len(drawn[0])
+                if rows < size:
+                    continue
+                joined, at = self._joined(held), 0
+                while rows - at >= size:
+                    yield tuple(array[at : at + size] for array in joined)  # type: ignore[misc]
+                    at += size
+                held, rows = [tuple(array[at:] for array in joined)], rows - at  # type: ignore[list-item]
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the sizes, the units and the rows of the sample."""
+        digest = hashlib.sha256(repr((self.sizes, self.source.feature_names, self.source.target_names)).encode())
+        for units in (self.x_units, self.y_units):
+            digest.update(repr(None if units is None else units.to_dict()).encode())
+        for array in self.sample():
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+    def _epoch(
+        self, pieces: list[_Piece], seeds: list[int], window: int, skip: int, dtype: Any
+    ) -> Iterator[Drawn]:
+        """The windows of an epoch, without its first `skip` rows."""
+        order = np.arange(len(pieces))
+        if not self.source.in_order:
+            order = np.random.default_rng(seeds).permutation(order)
+        # ascending in a window: in the window that holds all blocks no order of theirs is left
+        windows = [[pieces[i] for i in np.sort(order[at : at + window])] for at in range(0, len(order), window)]
+        first = 0
+        while skip >= (rows := sum(piece.count for piece in windows[first])):
+            skip, first = skip - rows, first + 1
+        stream = self._read([piece for each in windows[first:] for piece in each], dtype)
+        for number, each in enumerate(windows[first:], start=first + 1):
+            drawn = self._joined(list(itertools.islice(stream, len(each))))
+            shuffled = np.random.default_rng([*seeds, number]).permutation(len(drawn[0]))[skip:]
+            yield tuple(array[shuffled] for array in drawn)  # type: ignore[misc]
+            skip = 0
+
+    def _read(self, pieces: Sequence[_Piece], dtype: Any) -> Iterator[Drawn]:
+        """The rows of pieces, one piece after another, in the units of these rows."""
+        for piece, (_, x, y) in zip(pieces, self._blocks([piece.block for piece in pieces]), strict=True):
+            rows = slice(piece.begin, piece.end)
+            numbers = np.arange(piece.first, piece.first + piece.count, dtype=np.int64)
+            x = x[rows] if self.x_units is None else self.x_units.transform(x[rows].astype(np.float64))
+            whole = self.y_units is None and y.dtype.kind in "iub"
+            y = y[rows] if self.y_units is None else self.y_units.transform(y[rows].astype(np.float64))
+            yield x.astype(dtype, copy=False), y if whole else y.astype(dtype, copy=False), numbers
+
+    def _blocks(self, numbers: Sequence[int] | None = None) -> Iterator[Block]:
+        """Blocks of the source, each checked."""
+        sizes = None if self.source.sizes is None and numbers is None else self.sizes
+        widths: tuple[int, int] | None = None
+        for number, x, y in self.source.read(numbers):
+            x, y = (array[:, None] if array.ndim == 1 else array for array in (x, y))
+            where = f"block {number} of {self.source.name}"
+            for name, array in (("x", x), ("y", y)):
+                if array.dtype.kind not in "fiub" or array.ndim != 2:
+                    raise DataError(
+                        f"{name} of {where} is {array.dtype} of shape {array.shape}, expected numbers of shape "
+                        f"(rows, columns): encode or reshape it"
+                    )
+                if not np.isfinite(array).all():
+                    row, column = np.argwhere(~np.isfinite(array))[0]
+                    names = self.source.feature_names if name == "x" else self.source.target_names
+                    label = f"column {names[column]!r}" if names else f"column {column} of {name}"
+                    raise DataError(
+                        f"row {row} (counted from 0), {label} of {where} is {array[row, column]}, expected finite "
+                        "numbers: fill them in or leave such rows out"
+                    )
+            if len(x) != len(y) or len(x) == 0 or (sizes is not None and len(x) != sizes[number]):
+                before = "" if sizes is None else f", expected {sizes[number]}"
+                raise DataError(
+                    f"{where} has {len(x)} rows of x and {len(y)} of y{before}: give as many of both, at least one, "
+                    "the same at every pass"
+                )
+            if widths is not None and widths != (x.shape[1], y.shape[1]):
+                raise DataError(
+                    f"{where} has {x.shape[1]} inputs and {y.shape[1]} targets, the blocks before it {widths[0]} and "
+                    f"{widths[1]}: give every block the same columns"
+                )
+            widths = x.shape[1], y.shape[1]
+            yield number, x, y
+
+    def _pieces(self, part: int = 0, parts: int = 1) -> list[_Piece]:
+        """The blocks, or what of them is in rows ⌊part N / parts⌋ to ⌊(part + 1) N / parts⌋."""
+        if self.count < parts:
+            raise DataError(f"{self.source.name} has {self.count} rows for {parts} parts: give more rows")
+        begin, end = (self.count * at // parts for at in (part, part + 1))
+        pieces, first = [], 0
+        for block, size in enumerate(self.sizes):
+            low, high = max(begin - first, 0), min(end - first, size)
+            if low < high:
+                pieces.append(_Piece(block, low, high, first + low))
+            first += size
+        return pieces
+
+    @cached_property
+    def _width(self) -> int:
+        """D."""
+        return next(self._blocks([0]))[1].shape[1]
+
+    @staticmethod
+    def _joined(drawn: Iterator[Drawn] | list[Drawn]) -> Drawn:
+        x, y, numbers = zip(*drawn, strict=True)
+        return np.concatenate(x), np.concatenate(y), np.concatenate(numbers)

@@ -1,0 +1,219 @@
+"""Where blocks of rows come from: `.parquet` files, `.npy` files that stay on disk, and functions that make batches.
+
+A source knows its blocks by number, so that they can be read in any order, except for batches that come one after
+another. Nothing is kept of a block that was read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ppl_dgp.data.files import listing, reading, select_targets
+from ppl_dgp.data.table import DataError
+
+#: number of the block, inputs (n, D) and targets (n, P), or (n,) for a single column
+Block = tuple[int, np.ndarray, np.ndarray]
+
+
+class Source:
+    """Blocks of rows with D inputs and P targets.
+
+    Attributes:
+        name: for messages.
+        feature_names, target_names: D and P names; both empty where nothing names the columns.
+        sizes: rows of each block, None where only reading tells.
+        in_order: whether blocks can only be read one after another.
+    """
+
+    name: str
+    feature_names: tuple[str, ...] = ()
+    target_names: tuple[str, ...] = ()
+    sizes: tuple[int, ...] | None = None
+    in_order = False
+
+    def read(self, numbers: Sequence[int] | None = None) -> Iterator[Block]:
+        """The blocks of these numbers, all of them without; ascending ones where blocks come in order."""
+        raise NotImplementedError
+
+
+class ParquetSource(Source):
+    """A `.parquet` file, or all of a directory in the order of their names; a row group is a block."""
+
+    def __init__(self, path: Path, target: str | None) -> None:
+        files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+        if not files:
+            raise DataError(f"directory {str(path)!r} holds no .parquet file: give one that does")
+        self.name = path.name
+        self._groups: list[tuple[Path, int]] = []
+        sizes: list[int] = []
+        columns: list[str] = []
+        for file in files:
+            found = reading(file, pq.ParquetFile)
+            columns = columns or list(found.schema_arrow.names)
+            _check_columns(file, found.schema_arrow, columns)
+            for group in range(found.num_row_groups):
+                if count := found.metadata.row_group(group).num_rows:
+                    self._groups.append((file, group))
+                    sizes.append(count)
+            found.close()
+        targets = select_targets(columns, target, self.name)
+        self.target_names = tuple(targets)
+        self.feature_names = tuple(each for each in columns if each not in targets)
+        self.sizes = tuple(sizes)
+
+    def read(self, numbers: Sequence[int] | None = None) -> Iterator[Block]:
+        """See `Source`."""
+        for number in range(len(self._groups)) if numbers is None else numbers:
+            path, group = self._groups[number]
+            names = [*self.feature_names, *self.target_names]
+
+            def load(file: Path, group: int = group, names: list[str] = names) -> pa.Table:
+                with pq.ParquetFile(file) as opened:
+                    return opened.read_row_group(group, columns=names)
+
+            table = reading(path, load)
+            x, y = (_stacked(table, names) for names in (self.feature_names, self.target_names))
+            yield number, x, y
+
+
+class ArraySource(Source):
+    """Inputs and targets in two arrays, or in one whose `target` columns are known by number or field name."""
+
+    def __init__(self, x: np.ndarray, y: np.ndarray | None, target: Any, block_rows: int, name: str) -> None:
+        self.name, self._block_rows = name, block_rows
+        self._x, self._y = x, y
+        if y is None:
+            self._split(x, target)
+        elif target is not None:
+            raise DataError(f"target is {target!r} beside an array of targets: leave it out")
+        elif len(x) != len(y):
+            raise DataError(f"x of {name} has {len(x)} rows and y has {len(y)}: pass the targets of the same rows")
+        self.sizes = tuple(min(block_rows, len(x) - begin) for begin in range(0, len(x), block_rows))
+
+    def _split(self, array: np.ndarray, target: Any) -> None:
+        fields = array.dtype.names
+        if fields is None and array.ndim != 2:
+            raise DataError(f"{self.name} has shape {array.shape}, expected rows and columns: give x and y, or reshape")
+        columns = list(fields or map(str, range(array.shape[1])))
+        asked = target if isinstance(target, str) or target is None else ",".join(map(str, np.atleast_1d(target)))
+        targets = select_targets(columns, asked, self.name)
+        self.target_names = tuple(targets)
+        self.feature_names = tuple(each for each in columns if each not in targets)
+
+    def read(self, numbers: Sequence[int] | None = None) -> Iterator[Block]:
+        """See `Source`."""
+        assert self.sizes is not None
+        for number in range(len(self.sizes)) if numbers is None else numbers:
+            rows = slice(number * self._block_rows, (number + 1) * self._block_rows)
+            x = self._x[rows]
+            if self._y is not None:
+                yield number, np.array(x), np.array(self._y[rows])
+            elif x.dtype.names is not None:
+                fields = self.feature_names, self.target_names
+                one, other = (np.stack([x[name] for name in names], axis=1) for names in fields)
+                yield number, one, other
+            else:
+                yield number, x[:, list(map(int, self.feature_names))], x[:, list(map(int, self.target_names))]
+
+
+class BatchSource(Source):
+    """Batches (x, y) in the order in which they come, the same at every pass; each is a block."""
+
+    in_order = True
+
+    def __init__(self, batches: Callable[[], Iterable[Any]]) -> None:
+        self.name, self._batches = "the batches", batches
+
+    def read(self, numbers: Sequence[int] | None = None) -> Iterator[Block]:
+        """See `Source`."""
+        wanted = None if numbers is None else iter(numbers)
+        number = None if wanted is None else next(wanted, None)
+        if wanted is not None and number is None:
+            return
+        for place, batch in enumerate(self._batches()):
+            if wanted is not None and place != number:
+                continue
+            if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+                raise DataError(f"batch {place} is a {type(batch).__name__}, expected a pair (x, y): yield pairs")
+            yield place, np.asarray(batch[0]), np.asarray(batch[1])
+            if wanted is not None:
+                number = next(wanted, None)
+                if number is None:
+                    return
+        if wanted is not None:
+            raise DataError(f"the batches ended before number {number}: a second pass must give what the first gave")
+
+
+def open_source(data: Any, target: str | int | Sequence[int] | None, block_rows: int) -> Source:
+    """The source that `data` is, as `ppl_dgp.data.open_rows` says."""
+    if isinstance(data, (str, os.PathLike)):
+        path = Path(data)
+        if path.is_dir() or path.suffix.lower() == ".parquet":
+            if target is not None and not isinstance(target, str):
+                raise DataError(f"target is {target!r}, but columns of a .parquet have names: give one of them")
+            return ParquetSource(path, target)
+        if path.suffix.lower() == ".npy":
+            return ArraySource(_mapped(path), None, target, block_rows, path.name)
+        raise DataError(
+            f"{str(path)!r} cannot be read block by block: give a .parquet file, a directory of them, or a .npy"
+        )
+    if isinstance(data, tuple) and len(data) == 2:
+        name = data[0] if isinstance(data[0], (str, os.PathLike)) else "x"
+        x, y = (_mapped(Path(e)) if isinstance(e, (str, os.PathLike)) else np.asarray(e) for e in data)
+        return ArraySource(x, y, target, block_rows, Path(name).name)
+    if isinstance(data, np.ndarray):
+        return ArraySource(data, None, target, block_rows, "the array")
+    if target is not None:
+        raise DataError(f"target is {target!r}, but batches are pairs (x, y) already: leave it out")
+    if isinstance(data, Iterator):
+        raise DataError(
+            "the batches are an iterator, which can be read but once: pass a function that makes it anew for each pass"
+        )
+    if callable(data):
+        return BatchSource(data)
+    if isinstance(data, Iterable):
+        return BatchSource(lambda: data)
+    raise DataError(
+        f"a {type(data).__name__} is no source of rows: give a .parquet or .npy, a directory, arrays (x, y), or a "
+        "function that makes batches"
+    )
+
+
+def _mapped(path: Path) -> np.ndarray:
+    """A `.npy` that stays on disk."""
+    array: np.ndarray = reading(path, lambda file: np.load(file, mmap_mode="r", allow_pickle=False))
+    if array.ndim == 0:
+        raise DataError(f"{path.name} holds a single number: give rows and columns")
+    return array
+
+
+def _check_columns(file: Path, schema: pa.Schema, columns: list[str]) -> None:
+    """Raise DataError unless the file has these columns, and numbers in them."""
+    if doubled := [name for name in schema.names if schema.names.count(name) > 1]:
+        raise DataError(f"{file.name} has two columns named {doubled[0]!r}: rename one")
+    for name in columns:
+        if name not in schema.names:
+            raise DataError(
+                f"{file.name} has no column {name!r}, which the first file has; it holds {listing(schema.names)}: "
+                "give every file the same columns"
+            )
+        kind = schema.field(name).type
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+            raise DataError(f"column {name!r} of {file.name} holds {kind}, expected numbers: encode or drop it")
+    if extra := [name for name in schema.names if name not in columns]:
+        raise DataError(
+            f"{file.name} has the column {extra[0]!r}, which the first file has not: give every file the same columns"
+        )
+
+
+def _stacked(table: pa.Table, names: Sequence[str]) -> np.ndarray:
+    """Columns side by side, NaN where one has no value."""
+    columns = [table.column(name).to_numpy() for name in names]
+    return np.stack(columns, axis=1) if columns else np.empty((table.num_rows, 0))

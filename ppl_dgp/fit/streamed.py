@@ -1,0 +1,222 @@
+"""Stochastic optimisation on rows that need not fit in memory, over one device, several, or several machines.
+
+The steps are those of `fit_svi`, on minibatches that are read, shuffled and put on the device a chunk ahead. Hoffman,
+Blei, Wang and Paisley, "Stochastic Variational Inference", JMLR 2013.
+"""
+
+import copy
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Shaped
+from numpyro.infer import ELBO, SVI
+
+from ppl_dgp.data import Rows, open_rows
+from ppl_dgp.data.batches import WINDOW
+from ppl_dgp.fit import program
+from ppl_dgp.fit.devices import Placement
+from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
+from ppl_dgp.fit.prefetch import Waited, prefetched
+from ppl_dgp.fit.result import Fit, assemble, checked_data
+from ppl_dgp.fit.saving import Saving
+from ppl_dgp.fit.training import Training, check_inducing, check_settings, started
+from ppl_dgp.objectives import Collapsed
+from ppl_dgp.windows import WINDOWS
+
+
+def fit_stream(
+    key: Shaped[jax.Array, "..."],
+    model: Callable[..., Any],
+    guide: Callable[..., Any],
+    objective: ELBO,
+    rows: Any,
+    *,
+    steps: int,
+    batch_size: int,
+    learning_rate: float | optax.Schedule = 0.01,
+    optimizer: optax.GradientTransformation | None = None,
+    chunk: int = 100,
+    window: int = WINDOW,
+    parts: int | None = None,
+    devices: Sequence[jax.Device] | None = None,
+    restarts: int = 1,
+    start: Mapping[str, jax.Array] | None = None,
+    progress: bool = False,
+    patience: int | None = None,
+    max_rejected_in_a_row: int = 50,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_every: int | None = None,
+    resume: bool = False,
+    on_chunk: Callable[[int, Float[np.ndarray, "R steps"]], None] | None = None,
+) -> Fit:
+    """Train `guide`, and the model's own parameters, as `fit_svi` does, on rows that stay where they are.
+
+    The model and the guide are called as `(x, y, index=index, size=N)` on minibatches; initialisation sees a sample of
+    at most 20 000 rows, as `(x, y)`. While a chunk of steps runs, a thread reads the rows of the next, shuffles them
+    and puts them on the device: memory holds `window` blocks of rows and three chunks of minibatches, whatever N. The
+    same key gives the same numbers, whatever the pauses.
+
+    Args:
+        key, model, guide, objective, steps, learning_rate, optimizer, restarts, start, progress, patience,
+            max_rejected_in_a_row, checkpoint, checkpoint_every, resume, on_chunk: as in `fit_svi`.
+        rows: what `ppl_dgp.data.open_rows` gives, in standardised units after `.standardised()`, or what it takes.
+        batch_size: B, rows in a minibatch, 1 to N.
+        chunk: steps whose minibatches are on the device together.
+        window: blocks of rows in memory at a time, among which rows are shuffled.
+        parts: draw B / `parts` rows of every minibatch from each of so many equal shares of the rows; one for each
+            process unless told.
+        devices: share every minibatch between these devices, whose number divides B. Where `jax.distributed` joins
+            several processes, all their devices unless told; each process reads its own parts of the rows, and the
+            first alone saves.
+
+    Returns:
+        The fit; its `input_seconds` say how long steps waited for rows, its `fingerprint` is of the rows' sample.
+
+    Raises:
+        ValueError: for rows or settings that cannot be used; for a model or a guide with parameters for each datum, or
+            an objective that needs all rows at once. Otherwise as `fit_svi`.
+    """
+    since = time.perf_counter()
+    rows = rows if isinstance(rows, Rows) else open_rows(rows)
+    count = rows.count
+    check_inducing(guide, objective)
+    check_settings(count, locals())
+    if devices is None and jax.process_count() > 1:
+        devices = jax.devices()
+    placement = Placement.over(devices, batch_size, "batch_size")
+    parts = placement.processes if parts is None else parts
+    _check_streamed(model, objective, batch_size, window, parts, placement.processes)
+    x, y, _ = rows.sample(dtype=jnp.result_type(float))
+    x, y = checked_data(x, y)
+    _check_constant_size(key, model, guide, objective, x, y)
+    identity = {"data": rows.fingerprint(), "batch_size": batch_size, "chunk": chunk, "restarts": restarts}
+    identity |= {"objective": type(objective).__name__, "window": window, "parts": parts}
+    saving = Saving(checkpoint, identity, writes=jax.process_index() == 0)
+    earlier = saving.resumable(resume)
+
+    optim = program.as_numpyro(program.adam(learning_rate) if optimizer is None else optimizer)
+    svi, state, words = started(key, model, guide, optim, objective, restarts, start, x, y)
+    kept = placement.kept_program(svi, count, True, chunk, restarts, None, count)
+    training = Training(
+        state,
+        words,
+        steps=steps,
+        chunk=chunk,
+        restarts=restarts,
+        saving=saving,
+        earlier=earlier,
+        since=since,
+        place=lambda state: placement.state(state, count, restarts),
+    )
+    del state  # donated at the first step
+    waited = Waited()
+
+    def result() -> Fit:
+        about = {"model": model, "guide": guide, "objective": objective, "fingerprint": identity["data"]}
+        about |= {"seconds": training.seconds, "compile_seconds": training.compile_seconds}
+        about["input_seconds"] = waited.seconds
+        return assemble(placement.gathered(training.stacked_params(kept.svi)), training.losses, **about)
+
+    first = training.step // chunk
+    chunks = _chunks(rows, training.words, first, -(-steps // chunk), chunk, batch_size, window, parts, placement)
+    with prefetched(chunks, waited) as take:
+        fit = training.run(
+            kept.run,
+            lambda number: take(),
+            result,
+            progress=progress,
+            patience=patience,
+            max_rejected_in_a_row=max_rejected_in_a_row,
+            checkpoint_every=checkpoint_every,
+            on_chunk=on_chunk,
+            in_pieces=placement.processes == 1,
+        )
+    jitter = used_jitter(kept.svi, fit.params, x, y)
+    warn_of_jitter(jitter, x.dtype)
+    return dataclasses.replace(fit, jitter=jitter)
+
+
+def _chunks(
+    rows: Rows,
+    words: np.ndarray,
+    first: int,
+    last: int,
+    chunk: int,
+    batch_size: int,
+    window: int,
+    parts: int,
+    placement: Placement,
+) -> Iterator[tuple[Array, Array, Array]]:
+    """x (chunk, B, D), y (chunk, B, P) and row numbers (chunk, B) of chunks `first` to `last`, on the devices.
+
+    This process reads its own parts of them.
+    """
+    seed, each = [*map(int, words)], chunk * (batch_size // parts)
+    settings: dict[str, Any] = {"dtype": jnp.result_type(float), "begin": first * each, "window": window}
+    ours = parts // placement.processes
+    mine = range(parts) if ours == parts else range(jax.process_index() * ours, (jax.process_index() + 1) * ours)
+    shares = [rows.batches(seed, each, **settings, part=part, parts=parts) for part in mine]
+    for _ in range(first, last):
+        drawn = zip(*(next(share) for share in shares), strict=True)
+        x, y, index = (
+            np.concatenate([array.reshape(chunk, -1, *array.shape[1:]) for array in arrays], axis=1)
+            for arrays in drawn
+        )
+        yield tuple(placement.shared(array, axis=1) for array in (x, y, index.astype(np.int32)))  # type: ignore[misc]
+
+
+def _check_streamed(
+    model: Callable[..., Any], objective: ELBO, batch_size: int, window: int, parts: int, processes: int
+) -> None:
+    """Raise ValueError for what needs all rows at once, and for counts that do not go together."""
+    if hasattr(model, WINDOWS):
+        raise ValueError("model: found a series in windows, whose rows belong together; train it with fit_svi")
+    if isinstance(objective, Collapsed):
+        raise ValueError(
+            "objective: found Collapsed, which needs all rows at once; take PowerEP(0.0), or fit_svi on a part of them"
+        )
+    if window < 1:
+        raise ValueError(f"window is {window}, expected at least 1 block of rows; raise it")
+    if parts < 1 or batch_size % parts:
+        raise ValueError(
+            f"batch_size is {batch_size} and parts {parts}, expected a minibatch of as many rows from each part; "
+            "make one a multiple of the other"
+        )
+    if parts % processes:
+        raise ValueError(f"parts is {parts}, expected a multiple of the {processes} processes; leave it out")
+
+
+def _check_constant_size(
+    key: Shaped[Array, "..."],
+    model: Callable[..., Any],
+    guide: Callable[..., Any],
+    objective: ELBO,
+    x: Array,
+    y: Array,
+) -> None:
+    """Raise ValueError for parameters that are more where there are more rows."""
+
+    def shapes(size: int) -> dict[str, tuple[int, ...]]:
+        optim = program.as_numpyro(program.adam(0.01))
+        svi = SVI(model, copy.deepcopy(guide), optim, objective)
+
+        def params(key: Array, x: Array, y: Array) -> dict[str, Array]:
+            state = svi.init(key, x, y, index=jnp.arange(len(x)), size=size)
+            found: dict[str, Array] = optim.get_params(state.optim_state)
+            return found
+
+        return {name: value.shape for name, value in jax.eval_shape(params, key, x, y).items()}
+
+    some, more = shapes(len(x)), shapes(2 * len(x))
+    if grown := sorted(name for name in more if some.get(name) != more[name]):
+        raise ValueError(
+            f"guide: found parameters for each datum, {grown[0]!r}, which grow with the rows; take a rule whose "
+            "parameters do not, such as hidden=DoublyStochastic() or Amortised(), or train with fit_svi"
+        )

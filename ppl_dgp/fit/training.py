@@ -1,0 +1,224 @@
+"""The steps of a stochastic fit from beginning to end: in pieces, watched, saved, continued, interrupted."""
+
+import copy
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Shaped
+from numpyro.infer import ELBO, SVI
+from numpyro.optim import _NumPyroOptim
+
+from ppl_dgp import checkpoint as saved
+from ppl_dgp.fit import program
+from ppl_dgp.fit.result import Fit, FitError, Interrupted, mean_loss
+from ppl_dgp.fit.saving import Saving
+from ppl_dgp.fit.session import deferred_interrupt, one_blas_thread, progress_bar
+from ppl_dgp.guides import Guide, Optimal
+from ppl_dgp.objectives import Collapsed
+
+PIECE_SECONDS = 0.5  # a piece of a chunk takes about this long
+
+
+def started(
+    key: Shaped[Array, "..."],
+    model: Callable[..., Any],
+    guide: Callable[..., Any],
+    optim: _NumPyroOptim,
+    objective: ELBO,
+    restarts: int,
+    start: Mapping[str, Array] | None,
+    x: Array,
+    y: Array,
+) -> tuple[SVI, Any, np.ndarray]:
+    """An initialised SVI, the state of its R restarts (stacked if R > 1), and a key's words for the minibatches."""
+    # A guide that remembers its first initialisation is copied before it, so that restarts differ.
+    guides = [guide, *(copy.deepcopy(guide) for _ in range(restarts - 1))]
+    svis = [SVI(model, each, optim, objective) for each in guides]
+    index_key, *init_keys = jax.random.split(key, restarts + 1)
+    states = [
+        program.initialise(svi, init_key, x, y, start) for svi, init_key in zip(svis, init_keys, strict=True)
+    ]
+    state = states[0] if restarts == 1 else jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+    return svis[0], jax.tree.map(program.own, state), program.key_words(index_key)
+
+
+class Training:
+    """A fit in progress: its state, its losses, and how it is saved.
+
+    `words` are of the minibatches' key; the state, the words and the losses are those of the saved state that
+    `earlier` describes, if there is one. The fit began at `since`, of `time.perf_counter`. `place` puts a state where
+    the steps run.
+    """
+
+    def __init__(
+        self,
+        state: Any,
+        words: np.ndarray,
+        *,
+        steps: int,
+        chunk: int,
+        restarts: int,
+        saving: Saving,
+        earlier: Mapping[str, Any] | None,
+        since: float,
+        place: Callable[[Any], Any] = lambda state: state,
+    ) -> None:
+        self.state, self.words, self.saving = state, words, saving
+        self.steps, self.chunk, self.restarts = steps, chunk, restarts
+        self.step, self.lasted, losses = 0, 0.0, np.empty((restarts, 0))
+        self._since, self.compile_seconds = since, 0.0
+        if saving.directory is not None and earlier is not None:
+            self.step, self.lasted = earlier["step"], earlier["seconds"]
+            like = {"state": state, "words": words, "losses": np.empty((restarts, self.step))}
+            found, _ = saved.load(saving.directory, like)
+            self.state, self.words, losses = found["state"], np.asarray(found["words"]), np.asarray(found["losses"])
+        self.state = place(self.state)
+        left = np.full((restarts, max(steps - self.step, 0)), np.nan)
+        self._losses = np.concatenate([losses, left], axis=1)
+
+    @property
+    def losses(self) -> Float[np.ndarray, "R steps"]:
+        """Those of the steps so far."""
+        return self._losses[:, : self.step]
+
+    @property
+    def seconds(self) -> float:
+        """How long it has taken, over all its sessions."""
+        return self.lasted + time.perf_counter() - self._since
+
+    def save(self) -> None:
+        """Save the state, if it is to be saved."""
+        content = {"state": self.state, "words": self.words, "losses": self.losses}
+        self.saving.save(content, step=self.step, seconds=self.seconds)
+
+    def stacked_params(self, svi: SVI) -> dict[str, Array]:
+        """The constrained parameters of all R restarts, stacked."""
+        if self.restarts > 1:
+            stacked: dict[str, Array] = jax.vmap(svi.get_params)(self.state)
+            return stacked
+        return {name: value[None] for name, value in svi.get_params(self.state).items()}
+
+    def run(
+        self,
+        run: Callable[..., Any],
+        data: Callable[[int], tuple[Any, ...]],
+        result: Callable[[], Fit],
+        *,
+        progress: bool,
+        patience: int | None,
+        max_rejected_in_a_row: int,
+        checkpoint_every: int | None,
+        on_chunk: Callable[[int, Float[np.ndarray, "R steps"]], None] | None,
+        in_pieces: bool = True,
+    ) -> Fit:
+        """Take the steps that are left, `run(state, *data(number of the chunk), begin, end)`, and give the `result`.
+
+        The settings are those of `fit_svi`; without `in_pieces` a chunk is one call, so that processes keep step.
+        """
+        chunk, of_chunk, drawn = self.chunk, (), -1
+        pace = 1 if in_pieces else chunk
+        bar = progress_bar(progress, self.step, self.steps)
+        with one_blas_thread(), deferred_interrupt() as presses, bar as advance:
+            try:
+                while self.step < self.steps:
+                    begin = self.step % chunk
+                    if begin == 0 and has_stalled(self.losses, patience):
+                        break
+                    if drawn != self.step // chunk:
+                        drawn = self.step // chunk
+                        of_chunk = data(drawn)
+                    count = min(pace, chunk - begin, self.steps - self.step)
+                    before = time.perf_counter()
+                    self.state, piece = run(self.state, *of_chunk, begin, begin + count)
+                    found = np.asarray(piece)[begin : begin + count].T
+                    self._losses[:, self.step : self.step + count] = found
+                    self.step, elapsed = self.step + count, time.perf_counter() - before
+                    self.compile_seconds = self.compile_seconds or elapsed
+                    if in_pieces:
+                        pace = max(1, min(chunk, 4 * pace, int(count * PIECE_SECONDS / elapsed)))
+                    recent = max(0, self.step - count - max_rejected_in_a_row)
+                    check_rejected(self.losses[:, recent:], max_rejected_in_a_row)
+                    advance(self.step, self.losses[:, -1])
+                    if self.step % chunk == 0 and self.step < self.steps and self._due(checkpoint_every):
+                        self.save()
+                    if on_chunk is not None and (self.step % chunk == 0 or self.step == self.steps):
+                        on_chunk(self.step, self.losses.copy())
+                    if presses():
+                        raise KeyboardInterrupt
+                self.save()
+            except KeyboardInterrupt:
+                if presses() > 1:  # torn from the middle of a step: the last save stands
+                    raise
+                self.save()
+                raise Interrupted(result()) from None
+        return result()
+
+    def _due(self, checkpoint_every: int | None) -> bool:
+        if checkpoint_every:
+            return (self.step // self.chunk) % checkpoint_every == 0
+        return self.saving.due()
+
+
+def check_inducing(guide: Callable[..., Any], objective: ELBO) -> None:
+    """Raise ValueError for a q(u) that the objective leaves untrained."""
+    if isinstance(guide, Guide) and isinstance(guide.inducing, Optimal) and not isinstance(objective, Collapsed):
+        raise ValueError(
+            "guide: found inducing=Optimal(), whose q(u) no gradient trains; use objective=Collapsed(), best with "
+            "fit_lbfgs, or inducing=FullRank()"
+        )
+
+
+def has_stalled(losses: Float[np.ndarray, "R steps"], patience: int | None) -> bool:
+    """Whether no restart's mean loss of the last `patience` steps is below that of as many before."""
+    if patience is None or losses.shape[1] < 2 * patience:
+        return False
+    return bool(np.all(mean_loss(losses[:, -patience:]) >= mean_loss(losses[:, -2 * patience : -patience])))
+
+
+def check_rejected(losses: Float[np.ndarray, "R steps"], limit: int) -> None:
+    """Raise FitError if every restart has `limit` rejected steps in a row."""
+    rejected = np.isnan(losses)
+    if rejected.shape[1] < limit or rejected.sum(axis=1).min() < limit:
+        return
+    windows = np.lib.stride_tricks.sliding_window_view(rejected, limit, axis=1)
+    if np.all(np.any(np.all(windows, axis=2), axis=1)):
+        raise FitError(
+            f"{limit} steps in a row had a loss or a gradient that is not finite; "
+            "lower the learning rate, standardise the data, use 64 bits (numpyro.enable_x64()), "
+            "or check the model's start"
+        )
+
+
+def check_settings(rows: int, settings: Mapping[str, Any]) -> None:
+    """Raise ValueError for counts that are none, a minibatch of more than all rows, or no learning rate.
+
+    Settings of `fit_svi` that are not there are not checked.
+    """
+    limits = {
+        "steps": None,
+        "chunk": None,
+        "restarts": None,
+        "max_rejected_in_a_row": None,
+        "batch_size": rows,
+    }
+    limits |= {"patience": None, "checkpoint_every": None}
+    optional = {"batch_size", "patience", "checkpoint_every"}
+    for name, most in limits.items():
+        value = settings.get(name)
+        if name not in settings or (value is None and name in optional):
+            continue
+        whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+        if not whole or value < 1 or (most is not None and value > most):
+            span = f"from 1 to the number of rows, {most}" if most is not None else "of at least 1"
+            raise ValueError(
+                f"{name} is {value!r}, expected a whole number {span}; change it or leave it out"
+            )
+    rate = settings["learning_rate"]
+    if not callable(rate) and not (np.ndim(rate) == 0 and np.isfinite(rate) and rate > 0):
+        raise ValueError(
+            f"learning_rate is {rate!r}, expected a positive number or an optax schedule; try 0.01"
+        )
