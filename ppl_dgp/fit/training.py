@@ -208,9 +208,9 @@ def check_settings(rows: int, settings: Mapping[str, Any]) -> None:
     limits |= {"patience": None, "checkpoint_every": None}
     optional = {"batch_size", "patience", "checkpoint_every"}
     for name, most in limits.items():
-        value = settings.get(name)
-        if name not in settings or (value is None and name in optional):
+        if name not in settings or (settings[name] is None and name in optional):
             continue
+        value = settings[name]
         whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
         if not whole or value < 1 or (most is not None and value > most):
             span = f"from 1 to the number of rows, {most}" if most is not None else "of at least 1"
