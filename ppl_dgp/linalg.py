@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
 from jax.scipy.linalg import solve_triangular
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
@@ -82,6 +84,28 @@ def _each(
     return found
 
 
+def _one_by_one(of_one: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """The same, its vmap on the CPU a loop.
+
+    jaxlib hands the matrices of a batch to threads and waits for them on one of these: within a compiled loop, on a
+    machine of two cores, calls that wait for each other wait for ever.
+    """
+    each: Any = custom_vmap(of_one)
+
+    @each.def_vmap  # type: ignore[untyped-decorator, unused-ignore]
+    def _(_size: int, _batched: list[bool], matrices: Array) -> tuple[Array, bool]:
+        in_turn = lambda batch: jax.lax.map(each, batch)  # noqa: E731
+        found: Array = jax.lax.platform_dependent(matrices, cpu=in_turn, default=jax.vmap(of_one))
+        return found, True
+
+    return each  # type: ignore[no-any-return]
+
+
+@_one_by_one
+def _factor(matrix: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    return jax.lax.linalg.cholesky(matrix, symmetrize_input=False)
+
+
 @jax.jit
 def _factorised(
     matrix: Float[Array, "M M"], first: Float[Array, ""]
@@ -91,7 +115,7 @@ def _factorised(
     diagonal = jnp.mean(jnp.diagonal(matrix)) * jnp.eye(matrix.shape[0], dtype=matrix.dtype)
 
     def attempt(jitter: Array) -> tuple[Array, Array]:
-        return jax.lax.linalg.cholesky(matrix + jitter * diagonal, symmetrize_input=False), jitter
+        return _factor(matrix + jitter * diagonal), jitter
 
     def failed(state: tuple[Array, Array]) -> Array:
         return ~jnp.all(jnp.isfinite(state[0]))
@@ -131,7 +155,7 @@ def _whitening(
     matrix: Float[Array, "M M"], first: Float[Array, ""]
 ) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
     lower, jitter = _factorised(matrix, first)
-    return inverse_lower(lower), jitter
+    return _inverse(lower), jitter
 
 
 @_whitening.defjvp
@@ -163,6 +187,9 @@ def inverse_lower(lower: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M
         raise ValueError(f"lower has shape {lower.shape}, expected square matrices (..., M, M).")
     identity = jnp.broadcast_to(jnp.eye(lower.shape[-1], dtype=lower.dtype), lower.shape)
     return solve_triangular(lower, identity, lower=True)
+
+
+_inverse = _one_by_one(inverse_lower)
 
 
 def lower_inverse_root(matrix: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
