@@ -177,3 +177,16 @@ def test_what_is_made_ahead_is_bounded():
         assert len(made) <= 5 + 2  # one waits in the queue, one to be put there
     assert waited.seconds >= 0.0
     assert not [thread for thread in threading.enumerate() if thread.name == "prefetch"]
+
+
+def test_rows_come_in_the_precision_of_the_fit(table):
+    """Also where it is that of a context, which a thread does not share."""
+    seen = set()
+
+    def model(x, y=None, index=None, size=None):
+        seen.add((str(x.dtype), str(y.dtype)))
+        return MODEL(x, y, index, size)
+
+    with jax.enable_x64(False):
+        found = fit_stream(KEY, model, Guide(model, hidden=DoublyStochastic()), OBJECTIVE, table, steps=2, batch_size=4)
+    assert seen == {("float32", "float32")} and found.params["layer1/inducing"].dtype == np.float32

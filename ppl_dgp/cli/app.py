@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ppl_dgp.cli import machines
 from ppl_dgp.cli import settings as choices
 from ppl_dgp.cli.errors import BadInput
 from ppl_dgp.cli.settings import Settings, real_numbers, whole_numbers, words
@@ -27,7 +28,7 @@ def _told(name: str, meaning: str, usual: str | None = None) -> Any:
     return _option(f"{meaning} (default {usual})" if usual else meaning, "--" + name.replace("_", "-"))
 
 
-Source = Annotated[str, typer.Argument(help="A built-in name, or a .csv, .parquet or .npz file.")]
+Source = Annotated[str, typer.Argument(help="A built-in name, a .csv, .parquet or .npz, or a directory of .parquet.")]
 RunDir = Annotated[str, typer.Argument(help="A directory that 'ppl-dgp fit' wrote.")]
 Out = Annotated[str | None, _option("Directory to write (default runs/NAME-NUMBER).", "--out")]
 Resume = Annotated[bool, _option("Continue the run in --out.", "--resume")]
@@ -151,15 +152,40 @@ def fit(
     resume: Resume = False,
     as_json: Json = False,
     quiet: Quiet = False,
+    stream: Annotated[
+        bool, _option("Read rows block by block, none held out (a directory or .npy: always).", "--stream")
+    ] = False,
+    distributed: Annotated[
+        bool, _option("One fit over several processes, started by Slurm, Open MPI or by hand.", "--distributed")
+    ] = False,
+    coordinator: Annotated[str | None, _told("coordinator", "HOST:PORT where processes meet", "the launcher's")] = None,
+    processes: Annotated[int | None, _told("processes", "How many processes", "the launcher's")] = None,
+    process: Annotated[int | None, _told("process", "Which of them this is, from 0", "the launcher's")] = None,
     **given: Any,
 ) -> None:
     """Fit a model to SOURCE and write a run directory."""
     given = {name: value for name, value in given.items() if value is not None}
     settings = _settings(given)
-    from ppl_dgp.cli import commands
-
     bar = not quiet and not as_json and sys.stderr.isatty()
-    folder, record = commands.fit(source, settings, sorted(given), out, resume, bar, _sayer(quiet))
+    launch = machines.Launch(coordinator, processes, process)
+    if distributed:
+        with machines.joined(launch):
+            import jax
+
+            from ppl_dgp.cli import streamed
+
+            first = jax.process_index() == 0
+            say = _sayer(quiet or not first)
+            folder, record = streamed.fit(source, settings, sorted(given), out, resume, bar, say)
+        if not first:
+            return
+    else:
+        if launch != machines.Launch():
+            raise BadInput("--coordinator, --processes or --process is given", "add --distributed, or leave it out")
+        from ppl_dgp.cli import commands, streamed
+
+        run = streamed.fit if stream or streamed.on_disk(source) else commands.fit
+        folder, record = run(source, settings, sorted(given), out, resume, bar, _sayer(quiet))
     if as_json:
         config = {name: value for name, value in record.to_json().items() if name != "result"}
         _print_json({**record.result, "run_directory": str(folder), "config": config})

@@ -194,8 +194,15 @@ def finish(folder: Path, record: Record, task: Task, program: Program, fitted: F
         found = series.evaluate(folder, record, task, program, fitted)
     else:
         found = _evaluate(folder, record, task, program, fitted)
+    done = dataclasses.replace(record, status="done", result=found | effort(fitted))
+    run_directory.write(folder, done)
+    return done
+
+
+def effort(fitted: Fit) -> dict[str, Any]:
+    """What a fit took."""
     running = max(fitted.seconds - fitted.compile_seconds, 1e-9)
-    effort = {
+    return {
         "seconds": finite(fitted.seconds),
         "steps": fitted.steps,
         "steps_per_second": finite(fitted.steps / running),
@@ -203,9 +210,6 @@ def finish(folder: Path, record: Record, task: Task, program: Program, fitted: F
         "jitter": max(fitted.jitter.values(), default=None),
         "parameters": int(sum(np.size(value) for value in fitted.params.values())),
     }
-    done = dataclasses.replace(record, status="done", result=found | effort)
-    run_directory.write(folder, done)
-    return done
 
 
 def _evaluate(folder: Path, record: Record, task: Task, program: Program, fitted: Fit) -> dict[str, Any]:

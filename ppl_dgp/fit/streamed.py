@@ -124,8 +124,8 @@ def fit_stream(
         about["input_seconds"] = waited.seconds
         return assemble(placement.gathered(training.stacked_params(kept.svi)), training.losses, **about)
 
-    first = training.step // chunk
-    chunks = _chunks(rows, training.words, first, -(-steps // chunk), chunk, batch_size, window, parts, placement)
+    numbers = range(training.step // chunk, -(-steps // chunk))
+    chunks = _chunks(rows, training.words, numbers, chunk, batch_size, window, parts, placement, x.dtype)
     with prefetched(chunks, waited) as take:
         fit = training.run(
             kept.run,
@@ -146,30 +146,31 @@ def fit_stream(
 def _chunks(
     rows: Rows,
     words: np.ndarray,
-    first: int,
-    last: int,
+    numbers: range,
     chunk: int,
     batch_size: int,
     window: int,
     parts: int,
     placement: Placement,
+    dtype: Any,
 ) -> Iterator[tuple[Array, Array, Array]]:
-    """x (chunk, B, D), y (chunk, B, P) and row numbers (chunk, B) of chunks `first` to `last`, on the devices.
+    """x (chunk, B, D), y (chunk, B, P) and row numbers (chunk, B) of the chunks `numbers`, on the devices.
 
     This process reads its own parts of them.
     """
     seed, each = [*map(int, words)], chunk * (batch_size // parts)
-    settings: dict[str, Any] = {"dtype": jnp.result_type(float), "begin": first * each, "window": window}
+    settings: dict[str, Any] = {"dtype": dtype, "begin": numbers.start * each, "window": window}
     ours = parts // placement.processes
     mine = range(parts) if ours == parts else range(jax.process_index() * ours, (jax.process_index() + 1) * ours)
     shares = [rows.batches(seed, each, **settings, part=part, parts=parts) for part in mine]
-    for _ in range(first, last):
-        drawn = zip(*(next(share) for share in shares), strict=True)
-        x, y, index = (
-            np.concatenate([array.reshape(chunk, -1, *array.shape[1:]) for array in arrays], axis=1)
-            for arrays in drawn
-        )
-        yield tuple(placement.shared(array, axis=1) for array in (x, y, index.astype(np.int32)))  # type: ignore[misc]
+    with jax.enable_x64(dtype == np.float64):  # a thread has a precision of its own
+        for _ in numbers:
+            drawn = zip(*(next(share) for share in shares), strict=True)
+            x, y, index = (
+                np.concatenate([array.reshape(chunk, -1, *array.shape[1:]) for array in arrays], axis=1)
+                for arrays in drawn
+            )
+            yield tuple(placement.shared(array, axis=1) for array in (x, y, index.astype(np.int32)))  # type: ignore[misc]
 
 
 def _check_streamed(
