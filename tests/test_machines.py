@@ -21,7 +21,7 @@ from ppl_dgp.cli.settings import Settings
 from ppl_dgp.data import open_rows
 from ppl_dgp.fit import fit_stream
 
-MODEL = ["--model", "deep-gp", "--widths", "2", "--inducing", "5", "--batch", "20"]
+MODEL = ["--model", "sparse-gp", "--inducing", "5", "--batch", "20"]
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def losses(folder):
 
 
 def of_one_process(folder, steps, parts=2):
-    settings = Settings(model="deep-gp", widths=(2,), inducing=5)
+    settings = Settings(model="sparse-gp", inducing=5)
     program = build(settings, 1)
     rows = open_rows(folder / "rows").standardised()
     key = jax.random.key(0)

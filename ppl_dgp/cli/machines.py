@@ -45,7 +45,8 @@ class Launch:
 def joined(launch: Launch) -> Iterator[None]:
     """Join the other processes, by JAX's own runtime; nothing may have used a device before.
 
-    When another process is gone, this one says so in a line and exits with code 3.
+    When another process is gone, this one says so in a line and exits with code 3; where JAX's runtime notices first,
+    as of a machine that is silent for 30 seconds, it ends the process itself, in words of its own.
     """
     launch.check()
     import jax
