@@ -25,6 +25,8 @@ import numpyro  # noqa: E402
 from threadpoolctl import threadpool_limits  # noqa: E402
 
 jax.config.update("jax_enable_x64", DTYPE == "float64")
+# what an earlier process compiled is not to shorten the first step
+jax.config.update("jax_enable_compilation_cache", False)
 import scipy.linalg  # noqa: E402, F401
 
 CHUNK = 200 if WORK == "svgp" else 50
