@@ -22,7 +22,7 @@ from ppl_dgp.fit.devices import Placement
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.result import Fit, assemble, checked_data, fingerprint, finished
 from ppl_dgp.fit.saving import Saving
-from ppl_dgp.fit.training import Training, check_inducing, check_settings, started
+from ppl_dgp.fit.training import check_inducing, check_settings, started
 from ppl_dgp.windows import WINDOWS
 
 
@@ -115,23 +115,12 @@ def fit_svi(
     identity = {"data": fingerprint(x, y), "batch_size": batch_size, "chunk": chunk, "restarts": restarts}
     identity |= {"objective": type(objective).__name__}
     saving = Saving(checkpoint, identity)
-    earlier = saving.resumable(resume)
 
     optim = program.as_numpyro(program.adam(learning_rate) if optimizer is None else optimizer)
-    svi, state, words = started(key, model, guide, optim, objective, restarts, start, x, y)
+    about: dict[str, Any] = {"steps": steps, "chunk": chunk, "restarts": restarts, "since": since}
+    about |= {"saving": saving, "earlier": saving.resumable(resume)}
+    svi, training = started(key, model, guide, optim, objective, start, x, y, rows, placement, **about)
     kept = placement.kept_program(svi, rows, batch_size is not None, chunk, restarts, windows)
-    training = Training(
-        state,
-        words,
-        steps=steps,
-        chunk=chunk,
-        restarts=restarts,
-        saving=saving,
-        earlier=earlier,
-        since=since,
-        place=lambda state: placement.state(state, rows, restarts),
-    )
-    del state  # donated at the first step
     put = placement.shared if batch_size is None else placement.whole
     tables = put(x), put(y)
 
@@ -143,9 +132,9 @@ def fit_svi(
 
     def result() -> Fit:
         params = finished(placement.gathered(training.stacked_params(kept.svi)), kept.svi, x, y)
-        about = {"model": model, "guide": guide, "objective": objective, "fingerprint": identity["data"]}
-        about |= {"seconds": training.seconds, "compile_seconds": training.compile_seconds}
-        return assemble(params, training.losses, **about)
+        found = {"model": model, "guide": guide, "objective": objective, "fingerprint": identity["data"]}
+        found |= {"seconds": training.seconds, "compile_seconds": training.compile_seconds}
+        return assemble(params, training.losses, **found)
 
     fit = training.run(
         kept.run,

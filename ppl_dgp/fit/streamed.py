@@ -26,7 +26,7 @@ from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.prefetch import Waited, prefetched
 from ppl_dgp.fit.result import Fit, assemble, checked_data
 from ppl_dgp.fit.saving import Saving
-from ppl_dgp.fit.training import Training, check_inducing, check_settings, started
+from ppl_dgp.fit.training import check_inducing, check_settings, started
 from ppl_dgp.objectives import Collapsed
 from ppl_dgp.windows import WINDOWS
 
@@ -99,30 +99,19 @@ def fit_stream(
     identity = {"data": rows.fingerprint(), "batch_size": batch_size, "chunk": chunk, "restarts": restarts}
     identity |= {"objective": type(objective).__name__, "window": window, "parts": parts}
     saving = Saving(checkpoint, identity, writes=jax.process_index() == 0)
-    earlier = saving.resumable(resume)
 
     optim = program.as_numpyro(program.adam(learning_rate) if optimizer is None else optimizer)
-    svi, state, words = started(key, model, guide, optim, objective, restarts, start, x, y)
+    about: dict[str, Any] = {"steps": steps, "chunk": chunk, "restarts": restarts, "since": since}
+    about |= {"saving": saving, "earlier": saving.resumable(resume)}
+    svi, training = started(key, model, guide, optim, objective, start, x, y, count, placement, **about)
     kept = placement.kept_program(svi, count, True, chunk, restarts, None, count)
-    training = Training(
-        state,
-        words,
-        steps=steps,
-        chunk=chunk,
-        restarts=restarts,
-        saving=saving,
-        earlier=earlier,
-        since=since,
-        place=lambda state: placement.state(state, count, restarts),
-    )
-    del state  # donated at the first step
     waited = Waited()
 
     def result() -> Fit:
-        about = {"model": model, "guide": guide, "objective": objective, "fingerprint": identity["data"]}
-        about |= {"seconds": training.seconds, "compile_seconds": training.compile_seconds}
-        about["input_seconds"] = waited.seconds
-        return assemble(placement.gathered(training.stacked_params(kept.svi)), training.losses, **about)
+        found = {"model": model, "guide": guide, "objective": objective, "fingerprint": identity["data"]}
+        found |= {"seconds": training.seconds, "compile_seconds": training.compile_seconds}
+        found["input_seconds"] = waited.seconds
+        return assemble(placement.gathered(training.stacked_params(kept.svi)), training.losses, **found)
 
     numbers = range(training.step // chunk, -(-steps // chunk))
     chunks = _chunks(rows, training.words, numbers, chunk, batch_size, window, parts, placement, x.dtype)

@@ -1,5 +1,7 @@
 """The steps of a stochastic fit from beginning to end: in pieces, watched, saved, continued, interrupted."""
 
+from __future__ import annotations
+
 import copy
 import time
 from collections.abc import Callable, Mapping
@@ -14,6 +16,7 @@ from numpyro.optim import _NumPyroOptim
 
 from ppl_dgp import checkpoint as saved
 from ppl_dgp.fit import program
+from ppl_dgp.fit.devices import Placement
 from ppl_dgp.fit.result import Fit, FitError, Interrupted, mean_loss
 from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.session import deferred_interrupt, one_blas_thread, progress_bar
@@ -29,12 +32,16 @@ def started(
     guide: Callable[..., Any],
     optim: _NumPyroOptim,
     objective: ELBO,
-    restarts: int,
     start: Mapping[str, Array] | None,
     x: Array,
     y: Array,
-) -> tuple[SVI, Any, np.ndarray]:
-    """An initialised SVI, the state of its R restarts (stacked if R > 1), and a key's words for the minibatches."""
+    rows: int,
+    placement: Placement,
+    *,
+    restarts: int,
+    **about: Any,
+) -> tuple[SVI, Training]:
+    """An SVI initialised at the rows x and y, and the fit of its R restarts to `rows` in all; `about` as `Training`."""
     # A guide that remembers its first initialisation is copied before it, so that restarts differ.
     guides = [guide, *(copy.deepcopy(guide) for _ in range(restarts - 1))]
     svis = [SVI(model, each, optim, objective) for each in guides]
@@ -43,7 +50,9 @@ def started(
         program.initialise(svi, init_key, x, y, start) for svi, init_key in zip(svis, init_keys, strict=True)
     ]
     state = states[0] if restarts == 1 else jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
-    return svis[0], jax.tree.map(program.own, state), program.key_words(index_key)
+    place = lambda state: placement.state(state, rows, restarts)  # noqa: E731
+    begin = jax.tree.map(program.own, state), program.key_words(index_key)
+    return svis[0], Training(*begin, restarts=restarts, place=place, **about)
 
 
 class Training:
