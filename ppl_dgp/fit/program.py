@@ -83,7 +83,8 @@ def initialise(svi: SVI, key: Any, x: Array, y: Array, start: Mapping[str, Array
     """
     warm = None if start is None else dict(start)
     guide = svi.guide
-    if not isinstance(guide, Guide) or guide.others is not None:
+    # of several processes only the first can call the host from a compiled program
+    if not isinstance(guide, Guide) or guide.others is not None or jax.process_count() > 1:
         return svi.init(key, x, y, init_params=warm)
     try:
         # the data stay known while it is traced, so that what is wrong with them is still said
