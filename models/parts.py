@@ -167,9 +167,22 @@ def initial_inducing(
     about = rows, others, jax.random.randint(key_means, (), 0, 2**31 - 1)
     if not any(isinstance(each, jax.core.Tracer) for each in about):
         return jnp.asarray(_centres(*map(np.asarray, about)))
-    shape = jax.ShapeDtypeStruct(others.shape, rows.dtype)
-    found: Array = jax.pure_callback(_centres, shape, *about, vmap_method="sequential")
-    return found
+    if rows.dtype.itemsize < 8:
+        shape = jax.ShapeDtypeStruct(others.shape, rows.dtype)
+        found: Array = jax.pure_callback(_centres, shape, *about, vmap_method="sequential")
+        return found
+    # as bits, for the thread that calls the host knows nothing of 64 bits enabled in a context, and would halve them
+    bits = [jax.lax.bitcast_convert_type(each, jnp.uint32) for each in about[:2]]
+    shape = jax.ShapeDtypeStruct(bits[1].shape, jnp.uint32)
+    found = jax.pure_callback(_centres_of_bits, shape, *bits, about[2].astype(jnp.int32), vmap_method="sequential")
+    return jax.lax.bitcast_convert_type(found, rows.dtype)
+
+
+def _centres_of_bits(rows: ArrayLike, others: ArrayLike, seed: ArrayLike) -> np.ndarray:
+    """The same of numbers in 64 bits, each in two words (…, 2)."""
+    known, further = (np.ascontiguousarray(each).view(np.float64)[..., 0] for each in (rows, others))
+    centres = np.ascontiguousarray(_centres(known, further, seed))
+    return centres.view(np.uint32).reshape(*centres.shape, 2)
 
 
 def _centres(rows: ArrayLike, others: ArrayLike, seed: ArrayLike) -> np.ndarray:

@@ -7,6 +7,15 @@ import sys
 
 import pytest
 
+IN_CONTEXT = """
+import json, jax, numpy as np
+from ppl_dgp import Guide, PowerEP, fit_svi, sparse_gp_regression
+x = np.random.default_rng(0).normal(size=(4, 1))
+model = sparse_gp_regression(4, train_inducing=False)
+with jax.enable_x64(True):
+    fit = fit_svi(jax.random.PRNGKey(0), model, Guide(model), PowerEP(0.0), x, np.sin(x), steps=1)
+print(json.dumps([sorted(np.asarray(fit.params["gp/inducing"])[:, 0].tolist()), sorted(x[:, 0].tolist())]))
+"""
 CHOICE = """
 import json, jax, ppl_dgp.fit
 c = jax.config
@@ -35,6 +44,13 @@ def run(program, home, **settings):
     env = own | {"XDG_CACHE_HOME": str(home)} | settings
     found = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
     return json.loads(found.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+def test_64_bits_in_a_context_reach_the_host(tmp_path):
+    """The inducing inputs, found on the host from within a compiled start, are the rows to the last digit."""
+    found, expected = run(IN_CONTEXT, tmp_path)
+    assert found == expected
 
 
 @pytest.mark.slow
