@@ -16,8 +16,6 @@ from works import BATCH, LATENT, TRAINED, Data, data, inducing
 
 LIBRARY, WORK, DTYPE = sys.argv[1:4]
 turns = Turns()
-#: which works each library has
-OFFERED = {"gpytorch": (*TRAINED, "exact"), "gpflow": (*TRAINED, "collapsed", "bgplvm", "exact")}
 
 
 def batches(given: Data) -> Callable[[], np.ndarray]:

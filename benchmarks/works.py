@@ -11,6 +11,8 @@ TRAINED = {"svgp": (), "dgp2": (8,), "dgp3": (8, 8), "dgp5": (8, 8, 8, 8)}
 #: those that are a value and its gradient, or a step, on all the data
 FULL = ("collapsed", "bgplvm", "exact", "gpssm")
 WORKS = (*TRAINED, *FULL)
+#: what other libraries have of them
+OFFERED = {"gpytorch": (*TRAINED, "exact"), "gpflow": (*TRAINED, "collapsed", "bgplvm", "exact")}
 INDUCING = {"collapsed": 500, "bgplvm": 50, "gpssm": 50}
 BATCH, LATENT, STATES = 1000, 10, 4
 

@@ -68,6 +68,7 @@ CASES = {
     "powers per block, a zero among them": (np.array([0.0, 1.0, 0.3]), LABELS, ROWS),
     "blocks of a variational bound": (0.0, LABELS, ROWS),
     "PITC": (1.0, LABELS, NOISE),
+    "the variational bound, one noise": (0.0, None, NOISE),
 }
 
 
@@ -91,6 +92,8 @@ def test_energy_and_posterior_are_those_of_explicit_matrices(case, monkeypatch):
         jnp.asarray(alpha)
     )
     assert float(found) == pytest.approx(expected, abs=1e-9)
+    known = collapsed_energy(KERNEL, Z, jnp.asarray(noise), X, Y, alpha, None, 0.0, blocks)
+    assert float(known) == pytest.approx(expected, abs=1e-9)
 
 
 def test_the_corrections_sign_is_that_of_the_variational_limit():
@@ -166,7 +169,10 @@ def test_columns_with_noise_of_their_own_are_columns_on_their_own():
         assert float(both) == pytest.approx(sum(parts), abs=1e-9)
 
 
-@pytest.mark.parametrize("case", ["powers and noise per row", "powers per block, a zero among them"])
+@pytest.mark.parametrize(
+    "case",
+    ["powers and noise per row", "powers per block, a zero among them", "the variational bound, one noise"],
+)
 def test_gradients_are_finite_differences(case, monkeypatch):
     monkeypatch.setattr(certain, "PIECE_NUMBERS", 4 * len(Z))
     alpha, blocks, noise = CASES[case]

@@ -85,11 +85,7 @@ def fit(
         )
     task = load_task(source, settings)
     record = record_of(source, task, settings)
-    if earlier is not None and earlier.fingerprint != record.fingerprint:
-        raise BadInput(
-            f"run directory {str(folder)!r} was fitted on other data than {source!r}",
-            "resume with the source it was made of, or choose another --out",
-        )
+    run_directory.check_same_data(folder, earlier, record)
     for note in task.table.notes:
         say(f"note: {note}")
     say(f"fitting {settings.model} to {record.num_train} rows, writing to {folder}")

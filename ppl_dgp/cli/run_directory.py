@@ -117,6 +117,15 @@ def read(folder: Path) -> Record:
     return record
 
 
+def check_same_data(folder: Path, earlier: Record | None, record: Record) -> None:
+    """Raise BadInput if the run that is to go on was fitted on other data."""
+    if earlier is not None and earlier.fingerprint != record.fingerprint:
+        raise BadInput(
+            f"run directory {str(folder)!r} was fitted on other data than {record.source!r}",
+            "resume with the source it was made of, or choose another --out",
+        )
+
+
 def write(folder: Path, record: Record) -> None:
     """Make the folder if need be and write or replace its `config.json`."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -66,11 +66,7 @@ def fit(
         folder = Path(str(out))
     rows = _opened(source, settings)
     record = _record(source, rows, settings)
-    if earlier is not None and earlier.fingerprint != record.fingerprint:
-        raise BadInput(
-            f"run directory {str(folder)!r} was fitted on other data than {source!r}",
-            "resume with the source it was made of, or choose another --out",
-        )
+    run_directory.check_same_data(folder, earlier, record)
     say(f"fitting {settings.model} to {record.num_train} rows of {source}, writing to {folder}")
     with jax.enable_x64(record.settings.precision == "float64"):
         try:
