@@ -59,7 +59,8 @@ def milliseconds(rows: int, layers: int, width: int, particles: int, inducing: i
     """The least of some runs, as the library holds BLAS, on the full batch of so many rows."""
     from numpyro.infer import SVI
 
-    from ppl_dgp.fit.program import adam, as_numpyro, initialise
+    from ppl_dgp.fit.initial import initialise
+    from ppl_dgp.fit.program import adam, as_numpyro
     from ppl_dgp.fit.session import one_blas_thread
     from ppl_dgp.guides import DoublyStochastic, Guide
     from ppl_dgp.models import deep_gp

@@ -22,6 +22,7 @@ from numpyro.infer import ELBO, SVI, Trace_ELBO
 
 from ppl_dgp import checkpoint as saved
 from ppl_dgp.fit import program
+from ppl_dgp.fit.initial import initialise
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.result import Fit, FitError, Interrupted, assemble, checked_data, fingerprint, finished
 from ppl_dgp.fit.saving import Saving
@@ -103,7 +104,7 @@ def fit_lbfgs(
         guide = no_latents
         _check_no_latents(model, init_key, x, y)
     svi = SVI(model, guide, _unused, objective)
-    first = svi.optim.get_params(program.initialise(svi, init_key, x, y, start).optim_state)
+    first = svi.optim.get_params(initialise(svi, init_key, x, y, start).optim_state)
     if not first:
         raise ValueError(
             "model and guide have no parameters, expected some to optimise; declare them by numpyro.param"

@@ -19,6 +19,7 @@ from numpyro.infer import ELBO, SVI
 from numpyro.infer.svi import SVIState
 
 from ppl_dgp.fit import padding, program
+from ppl_dgp.fit.initial import initialise
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.result import Fit, assemble, checked_data, fingerprint, finished
 from ppl_dgp.fit.session import one_blas_thread, progress_bar
@@ -137,7 +138,7 @@ class Together:
         keys = [jax.random.split(member.key) for member in members]
         self.words = [program.key_words(pair[0]) for pair in keys]
         starts = [
-            program.initialise(svi, pair[1], member.x, member.y)
+            initialise(svi, pair[1], member.x, member.y)
             for svi, pair, member in zip(svis, keys, members, strict=True)
         ]
         self.shapes = [jax.eval_shape(svis[0].get_params, start) for start in starts]

@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, Int, Num, Shaped
 from numpyro.infer import SVI
 
 from ppl_dgp.fit import program
+from ppl_dgp.fit.initial import initialise
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.result import Fit, FitError, Interrupted, assemble, checked_data, fingerprint
 from ppl_dgp.fit.session import deferred_interrupt, one_blas_thread, progress_bar
@@ -104,7 +105,7 @@ def fit_power_ep(
     index_key, init_key = jax.random.split(key)
     adam = program.adam(learning_rate)
     svi = SVI(model, guide, program.as_numpyro(adam), objective)
-    first = svi.optim.get_params(program.initialise(svi, init_key, x, y, start).optim_state)
+    first = svi.optim.get_params(initialise(svi, init_key, x, y, start).optim_state)
     site = _checked_site(model, svi.constrain_fn(first), settings, x, y)
     kept = program.kept_program(svi, build_run, settings, adam, batch_size is not None)
     ending = program.kept_program(svi, build_end, settings.alpha)

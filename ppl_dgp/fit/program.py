@@ -8,10 +8,10 @@ result.
 import copy
 import operator
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -23,7 +23,6 @@ from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
 from numpyro.optim import optax_to_numpyro
 
-from ppl_dgp.guides import Guide
 from ppl_dgp.objectives.padding import RealRows
 
 PROGRAMS_KEPT = (
@@ -54,7 +53,6 @@ class Kept:
 
 
 _kept: OrderedDict[Hashable, Kept] = OrderedDict()
-_starts: OrderedDict[str, Callable[..., Any]] = OrderedDict()
 
 
 def kept_program(svi: SVI, build: Callable[..., Callable[..., Any]], *settings: Hashable) -> Kept:
@@ -72,35 +70,6 @@ def kept_program(svi: SVI, build: Callable[..., Callable[..., Any]], *settings: 
     while len(_kept) > PROGRAMS_KEPT:
         _kept.popitem(last=False)
     return kept
-
-
-def initialise(svi: SVI, key: Any, x: Array, y: Array, start: Mapping[str, Array] | None = None) -> SVIState:
-    """``svi.init(key, x, y)``, compiled whole, without what no parameter starts from.
-
-    NumPyro's own runs model and guide operation by operation, each compiled for itself: ten seconds for three layers.
-    It is left to initialise guides that keep arrays of their first call, as AutoGuides do, and models whose start looks
-    at values that are drawn.
-    """
-    warm = None if start is None else dict(start)
-    guide = svi.guide
-    # of several processes only the first can call the host from a compiled program
-    if not isinstance(guide, Guide) or guide.others is not None or jax.process_count() > 1:
-        return svi.init(key, x, y, init_params=warm)
-    try:
-        # the data stay known while it is traced, so that what is wrong with them is still said
-        traced, shapes = jax.make_jaxpr(lambda key: svi.init(key, x, y, init_params=warm), return_shape=True)(key)
-    except jax.errors.JAXTypeError:
-        return svi.init(key, x, y, init_params=warm)
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(svi.constrain_fn.args[0])):
-        return svi.init(key, x, y, init_params=warm)
-    # equal programs are compiled once, the arrays that they hold being arguments
-    name = str(traced.jaxpr)
-    run = _starts.pop(name, None) or jax.jit(partial(jax.core.eval_jaxpr, traced.jaxpr))
-    _starts[name] = run
-    while len(_starts) > PROGRAMS_KEPT:
-        _starts.popitem(last=False)
-    state: SVIState = jax.tree.unflatten(jax.tree.structure(shapes), run(traced.consts, key))
-    return state
 
 
 def build_finish(svi: SVI) -> Callable[..., dict[str, Array]]:
@@ -260,8 +229,8 @@ def minibatches(
     return np.concatenate(epochs)[:drawn].reshape(chunk, batch_size).astype(np.int32)
 
 
-def key_words(key: Shaped[Array, "..."]) -> UInt[np.ndarray, " words"]:
-    """The raw words of a JAX key, typed or not."""
+def key_words(key: Shaped[Array | np.ndarray, "..."]) -> Shaped[np.ndarray, "..."]:
+    """The raw words of a JAX key, typed or not; any other array as it is."""
     return np.asarray(jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key)
 
 

@@ -17,6 +17,7 @@ from numpyro.optim import _NumPyroOptim
 from ppl_dgp import checkpoint as saved
 from ppl_dgp.fit import program
 from ppl_dgp.fit.devices import Placement
+from ppl_dgp.fit.initial import initialise
 from ppl_dgp.fit.result import Fit, FitError, Interrupted, mean_loss
 from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.session import deferred_interrupt, one_blas_thread, progress_bar
@@ -47,7 +48,7 @@ def started(
     svis = [SVI(model, each, optim, objective) for each in guides]
     index_key, *init_keys = jax.random.split(key, restarts + 1)
     states = [
-        program.initialise(svi, init_key, x, y, start) for svi, init_key in zip(svis, init_keys, strict=True)
+        initialise(svi, init_key, x, y, start) for svi, init_key in zip(svis, init_keys, strict=True)
     ]
     state = states[0] if restarts == 1 else jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
     place = lambda state: placement.state(state, rows, restarts)  # noqa: E731

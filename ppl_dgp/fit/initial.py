@@ -1,0 +1,57 @@
+"""Where a fit starts: NumPyro's initialisation, as one compiled program."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr
+from jaxtyping import Array
+from numpyro.infer import SVI
+from numpyro.infer.svi import SVIState
+
+from ppl_dgp.fit.program import PROGRAMS_KEPT, key_words
+from ppl_dgp.guides import Guide
+
+_runs: OrderedDict[Hashable, Callable[..., Any]] = OrderedDict()
+
+
+def initialise(svi: SVI, key: Any, x: Array, y: Array, start: Mapping[str, Array] | None = None) -> SVIState:
+    """``svi.init(key, x, y)``, compiled whole, without what no parameter starts from.
+
+    NumPyro's own runs model and guide operation by operation, each compiled for itself: ten seconds for three layers.
+    It is left to initialise guides that keep arrays of their first call, as AutoGuides do, and models whose start looks
+    at values that are drawn.
+    """
+    warm = None if start is None else dict(start)
+    guide = svi.guide
+    # of several processes only the first can call the host from a compiled program
+    if not isinstance(guide, Guide) or guide.others is not None or jax.process_count() > 1:
+        return svi.init(key, x, y, init_params=warm)
+    try:
+        # the data stay known while it is traced, so that what is wrong with them is still said
+        traced, shapes = jax.make_jaxpr(lambda key: svi.init(key, x, y, init_params=warm), return_shape=True)(key)
+    except jax.errors.JAXTypeError:
+        return svi.init(key, x, y, init_params=warm)
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(svi.constrain_fn.args[0])):
+        return svi.init(key, x, y, init_params=warm)
+    # equal programs are compiled once: the arrays that they hold are arguments, but for those of inner programs
+    name = (str(traced.jaxpr), *(key_words(each).tobytes() for each in _held_within(traced.jaxpr)))
+    run = _runs.pop(name, None) or jax.jit(partial(jax.core.eval_jaxpr, traced.jaxpr))
+    _runs[name] = run
+    while len(_runs) > PROGRAMS_KEPT:
+        _runs.popitem(last=False)
+    state: SVIState = jax.tree.unflatten(jax.tree.structure(shapes), run(traced.consts, key))
+    return state
+
+
+def _held_within(program: Jaxpr) -> Iterator[Any]:
+    """The arrays that the programs inside one hold: its text does not show them."""
+    inner = ClosedJaxpr, Jaxpr
+    for equation in program.eqns:
+        for part in jax.tree.leaves(equation.params, is_leaf=lambda value: isinstance(value, inner)):
+            if isinstance(part, ClosedJaxpr):
+                yield from part.consts
+            if isinstance(part, inner):
+                yield from _held_within(part.jaxpr if isinstance(part, ClosedJaxpr) else part)

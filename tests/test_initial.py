@@ -1,0 +1,59 @@
+"""The compiled start of a fit: NumPyro's own numbers, and no program taken for another."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import pytest
+from numpyro.infer import SVI
+
+from ppl_dgp.fit.initial import initialise
+from ppl_dgp.gp import data_plate, sparse_gp
+from ppl_dgp.guides import DoublyStochastic, Guide
+from ppl_dgp.kernels import RBF
+from ppl_dgp.models import deep_gp
+from ppl_dgp.objectives import PowerEP
+
+KEY, X = jax.random.PRNGKey(0), jnp.linspace(-1.0, 1.0, 9)[:, None]
+
+
+def both(model, x=X, y=None):
+    """Where the compiled start puts the parameters, and where NumPyro does."""
+    y = jnp.sin(3.0 * x[:, :1]) if y is None else y
+    svi = SVI(model, Guide(model, hidden=DoublyStochastic()), numpyro.optim.Adam(0.01), PowerEP(0.0))
+    states = initialise(svi, KEY, x, y), svi.init(KEY, x, y)
+    return [svi.get_params(state) for state in states]
+
+
+@pytest.mark.parametrize("num_inducing", [4, 9], ids=["k-means", "every row"])
+def test_the_start_is_numpyros(num_inducing):
+    found, expected = both(deep_gp((2,), num_inducing))
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-12, atol=1e-12)
+
+
+def begins_at(values):
+    """A model whose start is the work of an inner program that holds an array."""
+    inner = jax.jit(lambda x: x.mean() + jnp.asarray(values))
+
+    def model(x, y=None, index=None, size=None):
+        lengthscale = numpyro.param("lengthscale", lambda _: inner(x))
+        f = sparse_gp("gp", RBF(1.0, 1.0 + lengthscale[0] ** 2), x[:3])
+        with data_plate(x.shape[0]):
+            numpyro.sample("y", f(x).noisy(0.1), obs=y)
+
+    return model
+
+
+def test_programs_that_hold_other_arrays_are_not_mistaken():
+    for values in (np.array([1.0, 2.0]), np.array([3.0, 5.0])):
+        found, expected = both(begins_at(values))
+        np.testing.assert_allclose(found["lengthscale"], expected["lengthscale"])
+        np.testing.assert_allclose(found["lengthscale"], values, atol=1e-12)
+
+
+def test_other_rows_are_not_mistaken():
+    for scale in (1.0, 2.0):
+        found, expected = both(deep_gp((), 3), scale * X)
+        np.testing.assert_allclose(found["layer1/inducing"], expected["layer1/inducing"], rtol=1e-12)
