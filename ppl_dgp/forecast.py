@@ -113,21 +113,16 @@ def forecast(
     :param y_future: what came, (H, P), NaN where it is not known; its log density at each step is then returned.
     :param sequence: which one, the last by default; None for a new one, from p(x_0).
     :param function: "path", one draw of f held along each path; "independent", drawn anew at each step given u;
-        "moments", the mean and covariance of each step's f(x) matched and carried on as a Gaussian, in 64 bits;
+        "moments", the mean and covariance of each step's f(x) matched and carried on as a Gaussian;
         "linearised", f linearised at each mean instead, which is often too narrow. Of the last two ``mean``,
         ``variance`` and ``log_density`` are those of the moments, and ``states`` are drawn from each step's Gaussian,
         the steps independent. They begin at the moments of q's last state, those of the draws where q follows f.
     :raises ValueError: if the model has no trajectory or not that sequence, for controls or y that do not fit it, or
-        another ``function``; for moments also in 32 bits, where f switches between regimes, where q(u) links outputs
+        another ``function``; for moments also where f switches between regimes, where q(u) links outputs
         or layers, or where the guide draws anything besides u and the states.
     """
     if function not in FUNCTIONS:
         raise ValueError(f"function: found {function!r}, expected one of {', '.join(FUNCTIONS)}")
-    if function == "moments" and jnp.result_type(float) == jnp.float32:
-        raise ValueError(
-            "function: found 'moments' in 32 bits, expected 64, for it loses all digits of a small variance; call "
-            "numpyro.enable_x64() first, or take 'linearised'"
-        )
     check_number("num_samples", num_samples)
     data = series(x, y)
     given = jnp.zeros((controls, 0)) if isinstance(controls, int) else jnp.asarray(controls, float)

@@ -89,6 +89,7 @@ def _prior(function: SparseGP) -> tuple[Array, Array, Array]:
     return function.inducing, function.whiten, function.mean(function.inducing)
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Site:
     """log t_α as a function of the new whitened u: constant + Σ_p [linear_pᵀ v_p − ½ |T_p v_p − r_p|²].

@@ -17,12 +17,9 @@ from numpyro.handlers import block
 
 from ppl_dgp.gaussian import Gaussian
 from ppl_dgp.gp import SparseGP
-from ppl_dgp.linalg import cholesky
+from ppl_dgp.linalg import cholesky, first_jitter
 from ppl_dgp.propagation import linearised, matched_covariance
 from ppl_dgp.trajectory import Trajectory, followed
-
-#: of f's variance where a path returns to where it was, relative to the prior's
-SMALLEST_VARIANCE = 1e-8
 
 
 def onward(
@@ -129,8 +126,10 @@ class Memory:
         # k(h, h') − φ φ', the covariance of f | u
         covariance = jnp.where(before, function.kernel(self.inputs, at)[:, 0] - self.weights @ weights, 0.0)
         row = solve_triangular(self.lower, covariance, lower=True)
-        smallest = SMALLEST_VARIANCE * function.kernel.diag(at)[0]
-        left = jnp.sqrt(jnp.maximum(marginal.residual[0, 0] - jnp.square(row).sum(), smallest))
+        # a path may return to where it was; then rounding must not say that f there is known better than it is
+        known, smallest = jnp.square(row).sum(), first_jitter(row.dtype) * function.kernel.diag(at)[0]
+        row = row * jnp.sqrt(jnp.minimum(marginal.residual[0, 0] / jnp.maximum(known, smallest), 1.0))
+        left = jnp.sqrt(marginal.residual[0, 0] - jnp.square(row).sum() + smallest)
         value = marginal.mean[0] + row @ self.z + left * self.z[self.count]
         return value, Memory(
             self.inputs.at[self.count].set(at[0]),

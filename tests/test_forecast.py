@@ -34,7 +34,11 @@ from test_gpssm import (
 from ppl_dgp.drawn import draw, series
 from ppl_dgp.forecast import forecast, simulate, smooth, transition_moments
 from ppl_dgp.gaussian import Gaussian
+from ppl_dgp.gp import SparseGP
 from ppl_dgp.guides import AcrossOutputs, Conditional, Guide, Markov
+from ppl_dgp.kernels import RBF
+from ppl_dgp.linalg import cholesky, inverse_lower
+from ppl_dgp.means import Zero
 from ppl_dgp.models import deep_gp
 from ppl_dgp.onward import Memory, onward, onward_moments
 
@@ -291,8 +295,6 @@ def test_what_has_no_moments_is_said(following):
     model, guide, params = following
     with pytest.raises(ValueError, match="num_samples: found 2, expected more than the 2"):
         forecast(KEY, model, guide, params, CONTROLS, Y, CONTROLS, function="moments", num_samples=2)
-    with jax.enable_x64(False), pytest.raises(ValueError, match="function: found 'moments' in 32 bits"):
-        forecast(KEY, model, guide, params, CONTROLS, Y, CONTROLS, function="moments")
 
     def refuse(guide, values):
         at = lambda each: transition_moments(guide.model, guide, each, CONTROLS, Y, jnp.zeros((1, 2)), jnp.ones((1, 1)))  # noqa: E731
@@ -303,3 +305,20 @@ def test_what_has_no_moments_is_said(following):
     lifted = lift(model, {"transition/noise": dist.LogNormal(jnp.zeros(2)).to_event(1)})
     with pytest.raises(ValueError, match="guide: found that it draws 'transition/noise'"):
         refuse(Guide(lifted, others=AutoNormal), params)
+
+
+def test_a_function_met_where_it_was_before_stays_one_function_in_32_bits():
+    """Places that close in on one another: outputs that are alike have the covariance of f | u, 5 standard errors."""
+    places, z = 1.5 * 0.93 ** np.arange(150)[:, None], np.random.default_rng(0).normal(size=(150, 2000))
+    with jax.enable_x64(False):
+        kernel, inducing = RBF(jnp.float32(1.0), jnp.float32(0.7)), jnp.linspace(-2.0, -1.0, 3)[:, None]
+        whiten = inverse_lower(cholesky(kernel(inducing, inducing))[0])
+        f = SparseGP("f", kernel, inducing, whiten, Zero(2000), jnp.zeros((2000, 3)))
+        step = lambda memory, place: memory.meet(f, place[None])[::-1]  # noqa: E731
+        values = jax.lax.scan(step, Memory.empty(f, 150, jnp.asarray(z)), jnp.asarray(places))[1]
+    at = lambda a, b: np.exp(-0.5 * (np.subtract.outer(a.ravel(), b.ravel()) / 0.7) ** 2)  # noqa: E731
+    known = at(places, np.asarray(inducing))
+    covariance = at(places, places) - known @ np.linalg.solve(at(*2 * [np.asarray(inducing)]), known.T)
+    found = np.asarray(values, float) @ np.asarray(values, float).T / 2000
+    error = np.sqrt((np.outer(np.diag(covariance), np.diag(covariance)) + covariance**2) / 2000)
+    assert (abs(found - covariance) < 5 * error + 1e-4).all()

@@ -66,6 +66,21 @@ def test_collapsed_bound_is_the_published_one(golden):
     assert -loss(Collapsed(), values, model, guide, NONE, Y) == pytest.approx(BOUND, abs=1e-9)
 
 
+def test_32_bits_bound_the_same(golden):
+    """The bound and its gradient at numbers of 32 bits, the kernel expectations in 64."""
+    model, guide = gplvm(1, 1, 3), Guide(gplvm(1, 1, 3), hidden=MEAN_FIELD)
+    energy = lambda values, x, y: Collapsed().loss(KEY, values, model, guide, x, y)  # noqa: E731
+    both = jax.jit(jax.value_and_grad(energy))
+    value, slope = both(golden[2], NONE, Y)
+    narrow = lambda tree: jax.tree.map(lambda leaf: leaf.astype(jnp.float32), tree)  # noqa: E731
+    with jax.enable_x64(False):
+        single, single_slope = both(*narrow((golden[2], NONE, Y)))
+    assert single.dtype == jnp.float32
+    np.testing.assert_allclose(single, value, rtol=1e-4)
+    for name in ("gp/lengthscale", "gp/inducing", "likelihood/noise", "x_loc", "x_scale"):
+        np.testing.assert_allclose(single_slope[name], slope[name], rtol=2e-3, err_msg=name)
+
+
 def test_three_routes_give_one_number(golden):
     """Collapsed; uncollapsed at the optimal q(u); the mean of draws, within 4 standard errors."""
     model, guide, values = golden

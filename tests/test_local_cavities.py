@@ -272,7 +272,7 @@ def test_collapsed_dynamics_are_the_uncollapsed_at_the_optimal_q_of_u():
 
     f = Transition(LOC, ROOT)
     known = matched(f, before)
-    features = UncertainFeatures(known.weights, f, before, None, after)
+    features = UncertainFeatures.of(known.weights, f, before, None, after)
     statistics = features.statistics(jnp.full((STATES - 1, 1), Q), Factors(0.0))
     best = statistics.optimum()
     assert float(statistics.energy()) == pytest.approx(float(uncollapsed(best.mean, best.scale)), abs=1e-7)

@@ -247,14 +247,23 @@ def test_one_output_has_its_variance_for_covariance():
     np.testing.assert_array_equal(matched_covariance(f, inputs)[:, :, 0], moments.residual + moments.beyond)
 
 
-def test_moments_that_would_be_wrong_are_refused():
-    f = a_function()
-    single = jax.tree.map(
-        lambda leaf: leaf.astype(jnp.float32), Gaussian(jnp.zeros((3, 2)), jnp.ones((3, 2)))
-    )
-    with pytest.raises(ValueError, match="32-bit"):
-        matched(f, single)
+def test_moments_in_32_bits_keep_the_digits_of_a_small_variance():
+    """Numbers of 32 bits, and the same ones in 64: the variance is 1e-8 of what it is the difference of."""
+    f, narrow = a_function(), lambda tree: jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), tree)
+    inputs = narrow(Gaussian(0.3 * jnp.ones((3, 2)), 1e-4 * jnp.ones((3, 2))))
+    single = SparseGP(f.name, *(narrow(part) for part in (f.kernel, f.inducing, f.whiten, f.mean, f.u)))
+    double = lambda tree: jax.tree.map(lambda leaf: leaf.astype(jnp.float64), tree)  # noqa: E731
+    parts = (single.kernel, single.inducing, single.whiten, single.mean, single.u)
+    expected = matched(SparseGP(f.name, *(double(part) for part in parts)), double(inputs))
+    with jax.enable_x64(False):
+        found = jax.jit(lambda inputs: matched(single, inputs))(inputs)
+        slope = jax.grad(lambda inputs: matched(single, inputs).beyond.sum())(inputs)
+    assert found.beyond.dtype == slope.scale.dtype == jnp.float32
+    for name in ("weights", "mean", "residual", "beyond"):
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=3e-7)
 
+
+def test_moments_that_nobody_asks_for_are_refused():
     def model(x, y=None):
         layers = [sparse_gp(f"layer{i}", RBF(1.0, 1.0), X[:4], width) for i, width in ((1, 2), (2, 1))]
         with data_plate(5):

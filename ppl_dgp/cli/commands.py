@@ -51,7 +51,7 @@ def precision(settings: Settings) -> Settings:
     """The settings with their precision decided: 64 bits on a CPU, else 32, unless asked otherwise."""
     if settings.precision is not None:
         return settings
-    # expectations of kernels, which these live by, need 64 bits anywhere
+    # L-BFGS and long series gain from 64 bits anywhere
     double = settings.model in ("gplvm", "gpssm") or jax.default_backend() == "cpu"
     return dataclasses.replace(settings, precision="float64" if double else "float32")
 

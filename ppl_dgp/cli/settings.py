@@ -156,8 +156,6 @@ class Settings:
                     f"--objective is {self.objective} and --alpha {self.alpha:g}, but a gplvm is trained by its bound",
                     "leave both out",
                 )
-            if self.precision == "float32":
-                raise BadInput("--float32 is given, but a gplvm needs 64 bits", "leave it out")
             if self.restarts > 1:
                 raise BadInput(f"--restarts is {self.restarts}, but a gplvm is fitted once", "vary --seed")
         self._check_series()
@@ -180,7 +178,6 @@ class Settings:
         for option, given, why in (
             ("--batch", self.batch is not None, "sees all its steps at once"),
             ("--drop-missing", self.drop_missing, "needs every step; it takes targets that are missing as they are"),
-            ("--float32", self.precision == "float32", "needs 64 bits"),
         ):
             if given:
                 raise BadInput(f"{option} is given, but a gpssm {why}", "leave it out")

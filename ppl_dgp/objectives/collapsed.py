@@ -8,6 +8,7 @@ rows of one layer.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -30,7 +31,7 @@ from ppl_dgp.objectives.certain import CertainFeatures
 from ppl_dgp.objectives.chains import whole, with_columns
 from ppl_dgp.objectives.closed_form import Powers, columns_of_noise
 from ppl_dgp.objectives.factors import Blocks, Factors
-from ppl_dgp.objectives.regression import Features, Statistics, UncertainFeatures
+from ppl_dgp.objectives.regression import Features, Regression, UncertainFeatures
 from ppl_dgp.objectives.weights import row_divergence
 from ppl_dgp.trajectory import trajectory_of
 
@@ -132,8 +133,8 @@ class Collapsed(ELBO):
 
     def _layers(
         self, key: Array, params: dict[str, Array], model: Any, guide: Any, args: Any, kwargs: Any
-    ) -> tuple[dict[str, Statistics], Array]:
-        """Each layer's sums over rows by its inducing site, and the entropy of q(h)."""
+    ) -> tuple[dict[str, Regression], Array]:
+        """Each layer's regression by its inducing site, and the entropy of q(h)."""
         run = lambda fn: trace(substitute(seed(fn, key), data=params)).get_trace(*args, **kwargs)  # noqa: E731
         found = run(model)
         sites = {name: site for name, site in found.items() if site["type"] == "sample"}
@@ -167,7 +168,7 @@ class Collapsed(ELBO):
                 approximations = run(guide)
                 sites = run(replay(model, approximations))
             carried.check_heard()
-        layers: dict[str, Statistics] = {}
+        layers: dict[str, Regression] = {}
         # with all else that depends on no u
         entropies = jnp.zeros(())
         observed = [name for name, site in sites.items() if site["type"] == "sample" and site["is_observed"]]
@@ -206,14 +207,14 @@ class Collapsed(ELBO):
                 else:
                     rows, value = self._seen(emission, rows, value)
                     slope, targets = None, Gaussian(value, jnp.zeros_like(marginal.mean))
-                layers[inducing] = _features(marginal, slope, targets).statistics(rows, self.factors)
+                layers[inducing] = Regression(_features(marginal, slope, targets), rows, self.factors)
         for memory in memories.values():
             inducing = f"{memory.function.name}/u"
             if not isinstance(self.alpha, float) or not self.factors.corrected:
                 raise ValueError(
                     f"Collapsed: found {self.factors} beside a stream's memory, expected one alpha, and the correction"
                 )
-            layers[inducing] = layers[inducing].remembering(memory.site(self.alpha))
+            layers[inducing] = replace(layers[inducing], site=memory.site(self.alpha))
         return layers, entropies
 
     def _seen(
@@ -233,7 +234,7 @@ def _features(marginal: Marginal, slope: Array | None, targets: Gaussian) -> Fea
     f, inputs = marginal.function, marginal.inputs
     if isinstance(inputs, Gaussian):
         _check_kernel(f)
-        return UncertainFeatures(marginal.weights, f, inputs, slope, targets)
+        return UncertainFeatures.of(marginal.weights, f, inputs, slope, targets)
     mean = targets.mean - f.mean(inputs)
     if slope is not None:
         mean = mean + jnp.einsum("bqp,bp->bq", slope, inputs)

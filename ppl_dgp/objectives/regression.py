@@ -13,21 +13,27 @@ outputs, M inducing points, and C columns of noise: 1, or P where the outputs' n
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import pi
+from typing import TypeVar
 
+import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from ppl_dgp import expectations
+from ppl_dgp.double import in_double
 from ppl_dgp.gaussian import Gaussian
 from ppl_dgp.linalg import cholesky, inverse_lower
 from ppl_dgp.means import affine
 from ppl_dgp.memory import Site
 from ppl_dgp.objectives.factors import Factors
-from ppl_dgp.propagation import Function
+from ppl_dgp.propagation import Function, Pieces, pieces
 from ppl_dgp.tempering import Alpha, log1p_ratio
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -100,57 +106,87 @@ def row_constant(
     return total - jnp.broadcast_to(correction, squares.shape).sum()
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
 class UncertainFeatures(Features):
-    """At inputs h⁻ ~ N(m, V), by kernel expectations; h = slope h⁻ + ε, ε with moments ``noise``; ``phi`` is ⟨φ⟩."""
+    """At inputs h⁻ ~ N(m, V), by kernel expectations; r = rest·h⁻ + offset + ε, ε centred; ``phi`` is ⟨φ⟩."""
 
-    def __init__(
-        self,
-        phi: Float[Array, "N M"],
-        f: Function,
-        inputs: Gaussian,
-        slope: Array | None,
-        noise: Gaussian,
-    ) -> None:
+    phi: Float[Array, "N M"]
+    function: Pieces
+    inputs: Gaussian
+    rest: Float[Array, "N P D"] | None
+    offset: Float[Array, "N P"]
+    variance: Float[Array, "N P"]
+
+    @classmethod
+    def of(
+        cls, phi: Float[Array, "N M"], f: Function, inputs: Gaussian, slope: Array | None, noise: Gaussian
+    ) -> UncertainFeatures:
+        """Those of a layer whose targets are slope h⁻ + ε, ε with moments ``noise``."""
         linear, bias = affine(f.mean, inputs.mean.shape[1])
         rest = None if linear is None else -linear.T
         if slope is not None:
             rest = slope if rest is None else slope + rest
-        rows = inputs.mean.shape[0]
-        self._f, self._inputs, self._phi = f, inputs, phi
-        #: r = rest·h⁻ + offset + (ε − E ε)
-        self._rest = None if rest is None else jnp.broadcast_to(rest, (rows, *rest.shape[-2:]))
-        self._offset = noise.mean - bias
-        self._variance = noise.variance
+        if rest is not None:
+            rest = jnp.broadcast_to(rest, (inputs.mean.shape[0], *rest.shape[-2:]))
+        return cls(phi, pieces(f), inputs, rest, noise.mean - bias, noise.variance)
 
     def statistics(self, noise: Float[Array, "#N C"], factors: Factors) -> Statistics:
         """The sums over rows, by kernel expectations; at α = 0 alone."""
-        weights = jnp.broadcast_to(1.0 / noise, (len(self._phi), noise.shape[1]))
+        weights = jnp.broadcast_to(1.0 / noise, (len(self.phi), noise.shape[1]))
         gram = self._gram(weights)
         squares = self._squares()
         products = self._products(jnp.broadcast_to(weights, squares.shape))
         constant = row_constant(weights, squares, weights, 0.0, corrected=False)
         # Σ w⟨D⟩ = Σ w ψ0 − tr A: row by row it would lose digits to Kzz⁻¹, and cost as much again as A
-        residual = weights.T @ expectations.psi0(self._f.kernel, self._inputs)
+        residual = weights.T @ expectations.psi0(self.function.kernel, self.inputs)
         residual = residual - jnp.trace(gram, axis1=1, axis2=2)
         return Statistics(gram, products, constant - 0.5 * residual.sum() * (len(products) // len(gram)))
 
     def _gram(self, weights: Float[Array, "N C"]) -> Float[Array, "C M M"]:
-        f = self._f
-        total = expectations.psi2_sum(f.kernel, self._inputs, f.inducing, weights)
+        f = self.function
+        total = expectations.psi2_sum(f.kernel, self.inputs, f.inducing, weights)
         return f.whiten @ total @ f.whiten.T
 
     def _products(self, weights: Float[Array, "N P"]) -> Float[Array, "P M"]:
-        found = (weights * self._offset).T @ self._phi
-        if self._rest is None:
+        found = (weights * self.offset).T @ self.phi
+        if self.rest is None:
             return found
-        f = self._f
-        cross = expectations.psi4(f.kernel, self._inputs, f.inducing, self._rest)
+        f = self.function
+        cross = expectations.psi4(f.kernel, self.inputs, f.inducing, self.rest)
         return found + jnp.einsum("np,npm->pm", weights, cross) @ f.whiten.T
 
     def _squares(self) -> Float[Array, "N P"]:
-        mean, variance = self._offset, self._variance
-        if self._rest is not None:
-            mean = mean + jnp.einsum("npd,nd->np", self._rest, self._inputs.mean)
-            covariance = self._inputs.covariance()
-            variance = variance + jnp.einsum("npd,nde,npe->np", self._rest, covariance, self._rest)
+        mean, variance = self.offset, self.variance
+        if self.rest is not None:
+            mean = mean + jnp.einsum("npd,nd->np", self.rest, self.inputs.mean)
+            covariance = self.inputs.covariance()
+            variance = variance + jnp.einsum("npd,nde,npe->np", self.rest, covariance, self.rest)
         return jnp.square(mean) + variance
+
+
+@dataclass(frozen=True)
+class Regression:
+    """A layer's features, the variances of its noise and its factors, and what earlier data said of u."""
+
+    features: Features
+    noise: Float[Array, "#N C"]
+    factors: Factors
+    site: Site | None = None
+
+    def energy(self) -> Float[Array, ""]:
+        """See :meth:`Statistics.energy`."""
+        return self._of(Statistics.energy)
+
+    def optimum(self) -> Gaussian:
+        """See :meth:`Statistics.optimum`."""
+        return self._of(Statistics.optimum)
+
+    def _of(self, what: Callable[[Statistics], T]) -> T:
+        def found(features: Features, noise: Array, site: Site | None) -> T:
+            sums = features.statistics(noise, self.factors)
+            return what(sums if site is None else sums.remembering(site))
+
+        given = self.features, self.noise, self.site
+        # of certain inputs the gram matrix is a product with its transpose, positive in any precision
+        return in_double(found, *given) if isinstance(self.features, UncertainFeatures) else found(*given)

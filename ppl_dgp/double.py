@@ -1,0 +1,58 @@
+"""Part of a 32-bit computation in 64 bits, with its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+T = TypeVar("T")
+
+
+def in_double(function: Callable[..., T], *arguments: Any) -> T:
+    """``function(*arguments)`` computed in 64 bits; what it returns has 32 again. Plainly called if nothing has 32.
+
+    For differences of large numbers that nearly agree, as the variance that is left of kernel expectations. Arguments
+    are pytrees; a gradient passes through their arrays, not through what ``function`` closes over, and in reverse only.
+    """
+    leaves, tree = jax.tree.flatten(arguments)
+    # numbers of Python, and integers of NumPy, may be shapes
+    traced = [isinstance(leaf, jax.Array) or _single(leaf) for leaf in leaves]
+    if not any(_single(leaf) for leaf in leaves):
+        return function(*arguments)
+
+    def widened(*arrays: Any) -> T:
+        given = iter(arrays)
+        all_leaves = [next(given) if is_traced else leaf for leaf, is_traced in zip(leaves, traced, strict=True)]
+        return function(*_converted(jax.tree.unflatten(tree, all_leaves), jnp.float32, jnp.float64))
+
+    @jax.custom_vjp
+    def narrow(*arrays: Any) -> Any:
+        with jax.enable_x64(True):
+            return _converted(widened(*arrays), jnp.float64, jnp.float32)
+
+    def forward(*arrays: Any) -> Any:
+        with jax.enable_x64(True):
+            return jax.vjp(lambda *given: _converted(widened(*given), jnp.float64, jnp.float32), *arrays)
+
+    def backward(pull: Any, slope: Any) -> Any:
+        with jax.enable_x64(True):
+            return pull(slope)
+
+    narrow.defvjp(forward, backward)
+    return narrow(*(leaf for leaf, is_traced in zip(leaves, traced, strict=True) if is_traced))  # type: ignore[no-any-return]
+
+
+def _single(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray) and leaf.dtype == np.float32
+
+
+def _converted(tree: Any, old: Any, new: Any) -> Any:
+    def one(leaf: Any) -> Any:
+        found = isinstance(leaf, jax.Array | np.ndarray) and leaf.dtype == old
+        return jax.lax.convert_element_type(leaf, new) if found else leaf
+
+    return jax.tree.map(one, tree)
