@@ -164,7 +164,8 @@ def initial_inducing(
     if rows.shape[0] > max_rows:
         rows = rows[jax.random.choice(key_rows, rows.shape[0], (max_rows,), replace=False)]
     others = jax.random.permutation(key_rows, rows)[:num_inducing]
-    about = rows, others, jax.random.randint(key_means, (), 0, 2**31 - 1)
+    # in 32 bits, so that fits of either precision begin alike
+    about = rows, others, jax.random.randint(key_means, (), 0, 2**31 - 1, jnp.int32)
     if not any(isinstance(each, jax.core.Tracer) for each in about):
         return jnp.asarray(_centres(*map(np.asarray, about)))
     if rows.dtype.itemsize < 8:
@@ -174,7 +175,7 @@ def initial_inducing(
     # as bits, for the thread that calls the host knows nothing of 64 bits enabled in a context, and would halve them
     bits = [jax.lax.bitcast_convert_type(each, jnp.uint32) for each in about[:2]]
     shape = jax.ShapeDtypeStruct(bits[1].shape, jnp.uint32)
-    found = jax.pure_callback(_centres_of_bits, shape, *bits, about[2].astype(jnp.int32), vmap_method="sequential")
+    found = jax.pure_callback(_centres_of_bits, shape, *bits, about[2], vmap_method="sequential")
     return jax.lax.bitcast_convert_type(found, rows.dtype)
 
 
@@ -192,7 +193,7 @@ def _centres(rows: ArrayLike, others: ArrayLike, seed: ArrayLike) -> np.ndarray:
     distinct = np.unique(rows, axis=0)
     if len(distinct) <= size:
         return np.concatenate([distinct, others[: size - len(distinct)]])
-    centres = KMeans(size, n_init=1, random_state=int(np.asarray(seed))).fit(rows).cluster_centers_
+    centres = KMeans(size, n_init=1, random_state=int(np.asarray(seed))).fit(rows.astype(float)).cluster_centers_
     return centres.astype(rows.dtype)  # type: ignore[no-any-return]
 
 
