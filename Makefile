@@ -90,16 +90,19 @@ demo: $(STAMP)
 bench: $(STAMP)
 	@$(PY) benchmarks/speed.py $(BENCH_ARGS)
 
-bench-peers: .venv-peers/.installed
+bench-peers: .venv-peers/.installed .venv-gpjax/.installed
 
+# GPJax and TensorFlow want different versions of NumPy
 .venv-peers/.installed: benchmarks/peers.txt
+.venv-gpjax/.installed: benchmarks/gpjax.txt
+.venv-peers/.installed .venv-gpjax/.installed:
 	@found=; \
 	for candidate in $(PYTHON); do \
 	  if $$candidate -c '$(PROBE)' >/dev/null 2>&1; then found=$$candidate; break; fi; \
 	done; \
 	if [ -z "$$found" ]; then echo "no Python 3.11 or later with venv among: $(PYTHON)" >&2; exit 1; fi; \
-	echo "setting up the peers in .venv-peers: some minutes"; \
-	$$found -m venv --clear .venv-peers && .venv-peers/bin/python $(PIP) -r benchmarks/peers.txt && touch $@
+	echo "setting up $<, some minutes"; \
+	$$found -m venv --clear $(@D) && $(@D)/bin/python $(PIP) -r $< && touch $@
 
 # uv, if it is not on the path, comes into an environment of its own.
 lock:

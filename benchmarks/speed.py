@@ -6,7 +6,9 @@
 
 A contestant is a process of its own (speed_jax.py, speed_peers.py) and takes a turn of about a second where all others
 wait, round after round, so that a drift of the machine's speed falls on all of them alike: a ratio is the median over
-rounds. The peers' environment is that of `make bench-peers`; without it they are left out. No other job should run.
+rounds. The peers' environments are those of `make bench-peers`; peers that neither these nor this environment hold are
+left out. On a GPU it is the same command, and `--works large` besides (100 000 rows at a time, M = 500). No other job
+should run.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +26,18 @@ import numpy as np
 import rows
 from rich.console import Console
 from rich.table import Table
-from speed_ceiling import ceilings, floor
-from works import OFFERED, WORKS
+from speed_ceiling import Ceilings, ceilings, floor
+from works import OFFERED, USUAL
 
 HERE = Path(__file__).parent
-PEERS = HERE.parent / ".venv-peers" / "bin" / "python"
+#: where `make bench-peers` puts them, and what runs them there
+ENVIRONMENTS = {"gpytorch": ".venv-peers", "gpflow": ".venv-peers", "gpjax": ".venv-gpjax"}
+SCRIPTS = {"gpytorch": "speed_peers.py", "gpflow": "speed_peers.py", "gpjax": "speed_gpjax.py"}
 CSV = HERE / "speed.csv"
-COLUMNS = ["work", "dtype", "library", "ms", "low", "high", "ours_over_it", "first", "peak", "compilations", "floor"]
+COLUMNS = [
+    "device", "work", "dtype", "library", "ms", "low", "high", "ours_over_it", "first", "peak", "compilations", "floor",
+    "moved",
+]  # fmt: skip
 
 
 class Contestant:
@@ -37,9 +45,8 @@ class Contestant:
 
     def __init__(self, library: str, work: str, dtype: str) -> None:
         self.library, self.ms = library, list[float]()
-        peer = library in OFFERED
-        script = HERE / ("speed_peers.py" if peer else "speed_jax.py")
-        command = [str(PEERS) if peer else sys.executable, str(script), library, work, dtype]
+        script = HERE / SCRIPTS.get(library, "speed_jax.py")
+        command = [interpreter(library), str(script), library, work, dtype]
         # PYTHONPATH would lend one environment's packages to the other
         env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -70,10 +77,18 @@ class Contestant:
 
 def contestants(work: str) -> list[str]:
     """Those that have the work, and are installed."""
-    return ["ours", "reference", *(name for name, has in OFFERED.items() if work in has and PEERS.exists())]
+    return ["ours", "reference", *(name for name, has in OFFERED.items() if work in has and interpreter(name))]
 
 
-def race(work: str, dtype: str, rounds: int, rates: dict[str, float]) -> list[list[Any]]:
+def interpreter(library: str) -> str:
+    """What runs a library: the peers' environment, or this one if it holds it; "" if neither does."""
+    if library not in OFFERED:
+        return sys.executable
+    own = HERE.parent / ENVIRONMENTS[library] / "bin" / "python"
+    return str(own) if own.exists() else sys.executable if find_spec(library) else ""
+
+
+def race(work: str, dtype: str, rounds: int, rates: Ceilings) -> list[list[Any]]:
     """The rows of one work in one precision. One round is taken beforehand, for what warms up."""
     # one is built after the other, for compiling takes both cores
     entered = [Contestant(library, work, dtype) for library in contestants(work)]
@@ -83,32 +98,36 @@ def race(work: str, dtype: str, rounds: int, rates: dict[str, float]) -> list[li
     for each in entered:
         each.end()
     ours, found = np.array(entered[0].ms[1:]), []
+    # the operations of the work and the bytes they move are those of the reference
+    least = floor(work, rates), entered[1].about["moved"] / 2**20
     for each in entered:
         ms = np.array(each.ms[1:])
         about = [each.about[name] for name in ("first", "peak", "compilations")]
         ratio = float(np.median(ours / ms))
-        found.append([work, dtype, each.library, np.median(ms), ms.min(), ms.max(), ratio, *about, floor(work, rates)])
+        row = [rates.device, work, dtype, each.library, np.median(ms), ms.min(), ms.max(), ratio, *about, *least]
+        found.append(row)
     return found
 
 
 def show(found: list[dict[str, str]]) -> None:
     """The table, by work and precision."""
     table = Table("work", "precision", "library", "ms", "lowest", "ours / it", "first step, s", "peak, MiB", "compiled",
-                  "floor, ms")  # fmt: skip
+                  "matmuls alone, ms", "moved, MiB")  # fmt: skip
     for row in found:
-        numbers = {name: float(row[name]) for name in COLUMNS[3:]}
+        numbers = {name: float(row[name]) for name in COLUMNS[4:]}
         table.add_row(
             row["work"], row["dtype"], row["library"], f"{numbers['ms']:.2f}", f"{numbers['low']:.2f}",
             f"{numbers['ours_over_it']:.2f}", f"{numbers['first']:.1f}", f"{numbers['peak']:.0f}",
-            f"{numbers['compilations']:.0f}", f"{numbers['floor']:.2f}" if numbers["floor"] else "",
+            f"{numbers['compilations']:.0f}",
+            *(f"{numbers[name]:.2f}" if numbers[name] else "" for name in COLUMNS[-2:]),
             end_section=row["library"] == contestants(row["work"])[-1],
         )  # fmt: skip
-    Console(width=130).print(table)
+    Console(width=150).print(table)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--works", default=",".join(WORKS))
+    parser.add_argument("--works", default=",".join(USUAL))
     parser.add_argument("--precisions", default="float64,float32")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--again", action="store_true", help="also what speed.csv holds")
@@ -121,13 +140,13 @@ def main() -> None:
         return
     for dtype in options.precisions.split(","):
         rates = ceilings(dtype)
-        print(dtype, *(f"{name} {value:.0f} GFLOP/s" for name, value in rates.items()), flush=True)
+        print(dtype, rates, flush=True)
         for work in options.works.split(","):
             held = rows.read(CSV)
-            known = [row for row in held if (row["work"], row["dtype"]) == (work, dtype)]
+            known = [row for row in held if (row["device"], row["work"], row["dtype"]) == (rates.device, work, dtype)]
             if known and not options.again:
                 continue
-            found = race(work, dtype, options.rounds, rates)
+            found = race(work, dtype, options.rounds, ceilings(dtype, work) if work == "large" else rates)
             rows.write(CSV, COLUMNS, [row for row in held if row not in known] + found)
             show([dict(zip(COLUMNS, map(str, row), strict=True)) for row in found])
 

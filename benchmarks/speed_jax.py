@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from turns import Turns
-from works import BATCH, LATENT, STATES, TRAINED, data, inducing
+from works import LATENT, STATES, TRAINED, batch, data, inducing
 
 LIBRARY, WORK, DTYPE = sys.argv[1:4]
 turns = Turns()
@@ -29,7 +29,7 @@ jax.config.update("jax_enable_x64", DTYPE == "float64")
 jax.config.update("jax_enable_compilation_cache", False)
 import scipy.linalg  # noqa: E402, F401
 
-CHUNK = 200 if WORK == "svgp" else 50
+CHUNK, BATCH = {"svgp": 200, "large": 2}.get(WORK, 50), batch(WORK)
 KEY = jax.random.PRNGKey(0)
 
 
@@ -45,6 +45,9 @@ def count_compilations() -> None:
 
 def main() -> None:
     count_compilations()
+    device = jax.local_devices()[0]
+    if device.platform != "cpu":
+        turns.held = lambda: (device.memory_stats() or {}).get("peak_bytes_in_use", 0) / 2**20
     given = data(WORK, DTYPE)
     if LIBRARY == "ours" and WORK in TRAINED:
         train(given)
@@ -123,7 +126,7 @@ def reference(given: Any) -> Callable[[], None]:
             held[0], losses = run(held[0], indices)
             np.asarray(losses)
 
-        turns.per_call = CHUNK
+        turns.per_call, turns.moved = CHUNK, moved(loss, state[0], x[:BATCH], y[:BATCH])
         return chunk
     params: dict[str, Any] = {"variance": raw(1.0), "noise": raw(0.1)}
     size = inducing(WORK)
@@ -145,6 +148,12 @@ def reference(given: Any) -> Callable[[], None]:
         params |= {"z": random.normal(size=(size, STATES)), "weights": np.eye(STATES), "bias": np.zeros(4)}
         loss = lambda params, key, x, y: by_hand.state_space(params, key, y)  # noqa: E731
     return called(loss, jax.tree.map(lambda leaf: jnp.asarray(leaf, DTYPE), params), x, y)
+
+
+def moved(loss: Any, params: Any, x: Any, y: Any) -> float:
+    """Bytes that the operations of a value and its gradient read and write, as XLA counts them."""
+    about = jax.jit(jax.value_and_grad(loss)).lower(params, KEY, x, y).compile().cost_analysis()
+    return float((about or {}).get("bytes accessed", 0.0))
 
 
 def called(loss: Any, params: Any, x: Any, y: Any) -> Callable[[], None]:

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 from turns import Turns
-from works import BATCH, LATENT, TRAINED, Data, data, inducing
+from works import LATENT, TRAINED, Data, batch, centres, data, inducing
 
 LIBRARY, WORK, DTYPE = sys.argv[1:4]
+BATCH = batch(WORK)
 turns = Turns()
 
 
@@ -30,11 +31,6 @@ def batches(given: Data) -> Callable[[], np.ndarray]:
         return found
 
     return following
-
-
-def centres(given: Data) -> np.ndarray:
-    """Inducing inputs, at rows."""
-    return given.x[np.random.default_rng(0).choice(len(given.x), inducing(WORK), replace=False)]
 
 
 def gpflow_call(given: Data) -> Callable[[], None]:
@@ -60,7 +56,7 @@ def gpflow_call(given: Data) -> Callable[[], None]:
             loss = lambda rows: -model.elbo(rows)  # noqa: E731
         else:
             model = gpflow.models.SVGP(
-                kernel(), gpflow.likelihoods.Gaussian(0.1), centres(given), num_data=len(given.x), whiten=True
+                kernel(), gpflow.likelihoods.Gaussian(0.1), centres(given, WORK), num_data=len(given.x), whiten=True
             )
             loss = lambda rows: -model.elbo(rows)  # noqa: E731
         variables = model.trainable_variables
@@ -80,7 +76,7 @@ def gpflow_call(given: Data) -> Callable[[], None]:
 
         return call
     if WORK == "collapsed":
-        model = gpflow.models.SGPR(tuple(given), kernel(), centres(given), noise_variance=0.1)
+        model = gpflow.models.SGPR(tuple(given), kernel(), centres(given, WORK), noise_variance=0.1)
     elif WORK == "exact":
         model = gpflow.models.GPR(tuple(given), kernel(), noise_variance=0.1)
     else:
@@ -116,9 +112,12 @@ def gpytorch_call(given: Data) -> Callable[[], None]:
     from gpytorch.variational import CholeskyVariationalDistribution, VariationalStrategy
 
     torch.set_default_dtype(getattr(torch, DTYPE))
+    if torch.cuda.is_available():
+        torch.set_default_device("cuda")
+        turns.held = lambda: torch.cuda.max_memory_allocated() / 2**20
     x, y = torch.tensor(given.x), torch.tensor(given.y[:, 0])
     likelihood, following = gpytorch.likelihoods.GaussianLikelihood(), batches(given)
-    z, rbf = torch.tensor(centres(given)) if WORK in TRAINED else None, gpytorch.kernels.RBFKernel
+    z, rbf = torch.tensor(centres(given, WORK)) if WORK in TRAINED else None, gpytorch.kernels.RBFKernel
 
     def moments(self: Any, x: Any) -> Any:
         return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))

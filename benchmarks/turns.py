@@ -30,6 +30,9 @@ class Turns:
         self._turn, self._began = 0, False
         #: steps in a call
         self.per_call = 1
+        #: MiB held at most so far; and bytes that a step moves, where that is known
+        self.held: Callable[[], float] = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        self.moved = 0.0
 
     def compiled(self) -> None:
         """Called where something is compiled."""
@@ -47,8 +50,7 @@ class Turns:
             self._say(ms=1e3 * elapsed / steps)
         self._turn += 1
         if not sys.stdin.readline():
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-            self._say(peak=peak, compilations=self._compilations)
+            self._say(peak=self.held(), compilations=self._compilations, moved=self.moved)
             raise EOFError
         self._before = time.perf_counter()
 
