@@ -1,5 +1,7 @@
 """Many fits at once: each is the fit it would be alone."""
 
+import signal
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,6 +20,7 @@ from ppl_dgp import (
     DoublyStochastic,
     FitError,
     Guide,
+    Interrupted,
     MeanField,
     PowerEP,
     deep_gp,
@@ -26,6 +29,8 @@ from ppl_dgp import (
     fit_svi,
     sparse_gp_regression,
 )
+from ppl_dgp.checkpoint import CheckpointError
+from ppl_dgp.fit.saving import Saving
 
 KEY, ELBO = jax.random.key(5), Trace_ELBO()
 #: rows of the tables
@@ -173,3 +178,32 @@ def test_settings_are_refused_in_one_line(change, message):
     with pytest.raises(ValueError, match=message) as raised:
         fit_many(KEY, SHALLOW, Guide(SHALLOW), **settings)
     assert "\n" not in str(raised.value)
+
+
+def test_a_run_that_was_interrupted_goes_on(tmp_path, monkeypatch):
+    """Ctrl-C in the second of two programs: what has begun is given, and resuming ends where one run would have."""
+    xs, ys = tables()
+    settings = {"batch_size": 10, "chunk": 5, "alphas": [0.0, 0.5]}
+    about = KEY, SHALLOW, Guide(SHALLOW), PowerEP(0.5), xs, ys
+    whole = fit_many(*about, steps=20, **settings)
+    with pytest.raises(CheckpointError, match="bound"):
+        fit_many(*about, steps=20, checkpoint=tmp_path, resume=True, **settings)
+    due, calls = Saving.due, []
+
+    def pressed(self):
+        calls.append(self.directory.name)
+        if calls.count("power") == 2:
+            signal.raise_signal(signal.SIGINT)
+        return due(self)
+
+    monkeypatch.setattr(Saving, "due", pressed)
+    with pytest.raises(Interrupted) as stopped:
+        fit_many(*about, steps=20, checkpoint=tmp_path, **settings)
+    assert [fit.steps for fit in stopped.value.fits] == [20, 10]
+    monkeypatch.setattr(Saving, "due", due)
+    with pytest.raises(CheckpointError, match="other data"):
+        fit_many(*about[:4], xs, [y + 1.0 for y in ys], steps=20, checkpoint=tmp_path, resume=True, **settings)
+    for fit, expected in zip(
+        fit_many(*about, steps=20, checkpoint=tmp_path, resume=True, **settings), whole, strict=True
+    ):
+        assert_same(fit, expected, 1e-12)

@@ -4,9 +4,11 @@ A step of all of them is one vmapped step. Small fits leave most of a machine id
 """
 
 import copy
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,16 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int, Shaped
+from jaxtyping import Array, Float, Int, Shaped, UInt
 from numpyro.infer import ELBO, SVI
 from numpyro.infer.svi import SVIState
 
 from ppl_dgp.fit import padding, program
 from ppl_dgp.fit.initial import initialise
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
-from ppl_dgp.fit.result import Fit, assemble, checked_data, fingerprint, finished
-from ppl_dgp.fit.session import one_blas_thread, progress_bar
-from ppl_dgp.fit.training import PIECE_SECONDS, check_inducing, check_rejected, check_settings
+from ppl_dgp.fit.result import Fit, Interrupted, assemble, checked_data, fingerprint, finished
+from ppl_dgp.fit.saving import Saving
+from ppl_dgp.fit.training import Training, check_inducing, check_settings
 from ppl_dgp.objectives import AlphaDivergence
 from ppl_dgp.objectives.alpha import checked_alpha
 from ppl_dgp.windows import WINDOWS
@@ -56,6 +58,9 @@ def fit_many(
     optimizer: optax.GradientTransformation | None = None,
     chunk: int = 100,
     progress: bool = False,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_every: int | None = None,
+    resume: bool = False,
     max_rejected_in_a_row: int = 50,
 ) -> list[Fit]:
     """Train K fits of one model side by side, each as `fit_svi` would alone with the same key, data and settings.
@@ -74,6 +79,7 @@ def fit_many(
         alphas: orders α, each in [0, 1], in place of that of `objective`, whose particles all members have.
         learning_rates: of Adam, positive numbers.
         progress: show a bar on standard error.
+        checkpoint, checkpoint_every, resume: as for `fit_svi`; the directory holds one for each program.
         max_rejected_in_a_row: a step with a non-finite loss or gradient leaves its member as it is; so many in a row,
             in every member of a program, are an error.
 
@@ -81,8 +87,9 @@ def fit_many(
 
     Raises:
         ValueError: for data or settings that cannot be used; where tables differ in length and the loss is changed by
-            rows that do not count, as of a model whose rows are no `data_plate`.
+            rows that do not count, as of a model whose rows are no `data_plate`; `CheckpointError` as `fit_svi`.
         FitError: after too many rejected steps in a row.
+        Interrupted: on Ctrl-C, after saving; its `fits` are those of the programs that have begun.
     """
     check_inducing(guide, objective)
     members = _members(key, model, objective, xs, ys, alphas, learning_rates)
@@ -99,16 +106,27 @@ def fit_many(
     optim = program.as_numpyro(program.adam(learning_rate) if optimizer is None else optimizer)
     fits: dict[int, Fit] = {}
     elbo = [number for number, member in enumerate(members) if member.alpha == 0.0]
-    for chosen in (elbo, [number for number in range(len(members)) if number not in elbo]):
+    programs = {"bound": elbo, "power": [number for number in range(len(members)) if number not in elbo]}
+    programs = {name: chosen for name, chosen in programs.items() if chosen}
+    places = {name: None if checkpoint is None else Path(checkpoint) / name for name in programs}
+    begun = [name for name, place in places.items() if place is not None and place.exists()]
+    for name, chosen in programs.items():
         group = [members[number] for number in chosen]
-        if not group:
-            continue
         its_own = objective
-        if chosen is elbo and isinstance(objective, AlphaDivergence):
+        if name == "bound" and isinstance(objective, AlphaDivergence):
             # a number: α is then no argument of the program
             group, its_own = [replace(member, alpha=None) for member in group], objective.at_alpha(0.0)
         together = Together(model, guide, its_own, optim, group, batch_size, chunk)
-        fits |= dict(zip(chosen, together.train(steps, progress, max_rejected_in_a_row), strict=True))
+        try:
+            # where none has begun there is nothing to resume, which is an error of the first
+            trained = together.train(
+                steps, places[name], resume and (name in begun or not begun), progress=progress,
+                checkpoint_every=checkpoint_every, max_rejected_in_a_row=max_rejected_in_a_row,
+            )  # fmt: skip
+        except Interrupted as stopped:
+            fits |= dict(zip(chosen, stopped.fits, strict=True))
+            raise Interrupted([fits[number] for number in sorted(fits)]) from None
+        fits |= dict(zip(chosen, trained, strict=True))
     found = [fits[number] for number in range(len(members))]
     worst = {name: max(fit.jitter.get(name, 0.0) for fit in found) for name in found[0].jitter}
     warn_of_jitter(worst, members[0].x.dtype)
@@ -162,41 +180,42 @@ class Together:
         about = (batch_size is not None, chunk, self.padded, tuple(self.axes.items()), len(members))
         self.kept = program.kept_program(svis[0], program.build_together, *about)
 
-    def train(self, steps: int, progress: bool, max_rejected_in_a_row: int) -> list[Fit]:
-        """The fits after so many steps."""
-        size, chunk, state = len(self.members), self.chunk, self.state
-        step, drawn, pace, compile_seconds = 0, -1, 1, 0.0
-        losses = np.full((size, steps), np.nan)
-        indices = np.zeros((chunk, size, 0), np.int32)
-        with one_blas_thread(), progress_bar(progress, 0, steps) as advance:
-            while step < steps:
-                if self.batch_size is not None and drawn != step // chunk:
-                    drawn = step // chunk
-                    indices = self._minibatches(drawn, self.batch_size)
-                begin = step % chunk
-                count = min(pace, chunk - begin, steps - step)
-                before = time.perf_counter()
-                state, piece = self.kept.run(state, self.data, indices, begin, begin + count)
-                losses[:, step : step + count] = np.asarray(piece)[begin : begin + count].T
-                step, elapsed = step + count, time.perf_counter() - before
-                compile_seconds = compile_seconds or elapsed
-                pace = max(1, min(chunk, 4 * pace, int(count * PIECE_SECONDS / elapsed)))
-                check_rejected(losses[:, max(0, step - count - max_rejected_in_a_row) : step], max_rejected_in_a_row)
-                advance(step, losses[:, step - 1])
-        params = jax.vmap(self.kept.svi.get_params)(state)
-        return [self._fit(number, params, losses, compile_seconds) for number in range(size)]
+    def train(self, steps: int, place: Path | None, resume: bool, **watched: Any) -> list[Fit]:
+        """The fits after so many steps, saved at `place`; `watched` as of `Training.run`."""
+        size, chunk = len(self.members), self.chunk
+        identity: dict[str, Any] = {"batch_size": self.batch_size, "chunk": chunk}
+        identity |= {"alphas": [each.alpha for each in self.members], "rates": [each.rate for each in self.members]}
+        identity |= {"objective": type(self.kept.svi.loss).__name__}
+        if place is not None:
+            identity["data"] = [fingerprint(each.x, each.y) for each in self.members]
+        saving = Saving(place, identity)
+        training = Training(
+            self.state, np.stack(self.words), steps=steps, chunk=chunk, restarts=size, saving=saving,
+            earlier=saving.resumable(resume), since=self.started,
+        )  # fmt: skip
 
-    def _minibatches(self, number: int, batch_size: int) -> Int[np.ndarray, "chunk K B"]:
+        def data(number: int) -> tuple[Any, ...]:
+            if self.batch_size is None:
+                return self.data, np.zeros((chunk, size, 0), np.int32)
+            return self.data, self._minibatches(training.words, number, self.batch_size)
+
+        def result() -> list[Fit]:
+            params = jax.vmap(self.kept.svi.get_params)(training.state)
+            return [self._fit(number, params, training) for number in range(size)]
+
+        return training.run(self.kept.run, data, result, **watched)
+
+    def _minibatches(
+        self, words: UInt[np.ndarray, "K words"], number: int, batch_size: int
+    ) -> Int[np.ndarray, "chunk K B"]:
         """Rows of the minibatches of a chunk, real ones."""
         drawn = [
-            program.minibatches(words, number, self.chunk, batch_size, count)
-            for words, count in zip(self.words, self.counts, strict=True)
+            program.minibatches(own, number, self.chunk, batch_size, count)
+            for own, count in zip(words, self.counts, strict=True)
         ]
         return np.stack(drawn, 1)
 
-    def _fit(
-        self, number: int, params: dict[str, Array], losses: Float[np.ndarray, "K steps"], compile_seconds: float
-    ) -> Fit:
+    def _fit(self, number: int, params: dict[str, Array], training: Training) -> Fit:
         member, svi = self.members[number], self.kept.svi
         whole = {name: value[number] for name, value in params.items()}
         x, y = (self.data[name] if self.axes[name] is None else self.data[name][number] for name in "xy")
@@ -206,9 +225,9 @@ class Together:
         own = finished(own, svi, member.x, member.y)
         objective = svi.loss if member.alpha is None else svi.loss.at_alpha(member.alpha)
         return assemble(
-            own, losses[number : number + 1], model=svi.model, guide=svi.guide, objective=objective,
-            fingerprint=fingerprint(member.x, member.y), seconds=time.perf_counter() - self.started,
-            compile_seconds=compile_seconds, jitter=jitter,
+            own, training.losses[number : number + 1], model=svi.model, guide=svi.guide, objective=objective,
+            fingerprint=fingerprint(member.x, member.y), seconds=training.seconds,
+            compile_seconds=training.compile_seconds, jitter=jitter,
         )  # fmt: skip
 
     def _check_padding(self, svi: SVI, starts: Sequence[SVIState]) -> None:

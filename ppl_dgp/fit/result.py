@@ -1,7 +1,7 @@
 """What a fit takes and what it gives: the data checked, the parameters of the best restart, the errors."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,11 +53,15 @@ class Fit:
 
 
 class Interrupted(KeyboardInterrupt):
-    """Training was interrupted: `fit` is what was fitted so far; the checkpoint, if any, holds it too."""
+    """Training was interrupted: `fit` is what was fitted so far; the checkpoint, if any, holds it too.
 
-    def __init__(self, fit: Fit):
-        super().__init__(f"training interrupted after {fit.steps} steps")
-        self.fit = fit
+    Of several fits side by side `fits` are those that have begun, of which `fit` is the first.
+    """
+
+    def __init__(self, fit: Fit | Sequence[Fit]):
+        self.fits = [fit] if isinstance(fit, Fit) else list(fit)
+        self.fit = self.fits[0]
+        super().__init__(f"training interrupted after {self.fits[-1].steps} steps")
 
 
 def best_restart(losses: Float[np.ndarray, "R steps"]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,8 @@ from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.session import deferred_interrupt, one_blas_thread, progress_bar
 from ppl_dgp.guides import Guide, Optimal
 from ppl_dgp.objectives import Collapsed
+
+Fits = TypeVar("Fits", Fit, list[Fit])
 
 PIECE_SECONDS = 0.5  # a piece of a chunk takes about this long
 
@@ -116,15 +118,15 @@ class Training:
         self,
         run: Callable[..., Any],
         data: Callable[[int], tuple[Any, ...]],
-        result: Callable[[], Fit],
+        result: Callable[[], Fits],
         *,
         progress: bool,
-        patience: int | None,
         max_rejected_in_a_row: int,
         checkpoint_every: int | None,
-        on_chunk: Callable[[int, Float[np.ndarray, "R steps"]], None] | None,
+        patience: int | None = None,
+        on_chunk: Callable[[int, Float[np.ndarray, "R steps"]], None] | None = None,
         in_pieces: bool = True,
-    ) -> Fit:
+    ) -> Fits:
         """Take the steps that are left, `run(state, *data(number of the chunk), begin, end)`, and give the `result`.
 
         The settings are those of `fit_svi`; without `in_pieces` a chunk is one call, so that processes keep step.
