@@ -13,7 +13,7 @@ from numpyro.infer.autoguide import AutoNormal
 
 from ppl_dgp.checkpoint import CheckpointError
 from ppl_dgp.data import DataError, open_rows
-from ppl_dgp.fit import Interrupted, fit_stream, fit_svi, program
+from ppl_dgp.fit import Interrupted, fit_stream, fit_svi, program, streamed
 from ppl_dgp.fit.prefetch import Waited, prefetched
 from ppl_dgp.guides import Amortised, Conditional, DoublyStochastic, Guide, MeanField
 from ppl_dgp.models import deep_gp, gpssm
@@ -114,6 +114,12 @@ def test_the_size_is_that_of_the_rows():
     for rows, numbers in seen:
         np.testing.assert_array_equal(rows, numbers)
     assert set(np.concatenate([numbers for _, numbers in seen]).tolist()) == set(range(20))
+
+
+def test_more_rows_than_numbers_are_refused(table, monkeypatch):
+    monkeypatch.setattr(streamed, "MOST_ROWS", 7)
+    with pytest.raises(ValueError, match="rows: found .* expected at most 7"):
+        fit_stream(KEY, MODEL, Guide(MODEL), OBJECTIVE, open_rows(table), steps=2, batch_size=BATCH)
 
 
 def test_what_grows_with_the_rows_is_refused(table):

@@ -30,6 +30,9 @@ from ppl_dgp.fit.training import check_inducing, check_settings, started
 from ppl_dgp.objectives import Collapsed
 from ppl_dgp.windows import WINDOWS
 
+#: row numbers have 32 bits
+MOST_ROWS = 2**31 - 1
+
 
 def fit_stream(
     key: Shaped[jax.Array, "..."],
@@ -93,6 +96,8 @@ def fit_stream(
     placement = Placement.over(devices, batch_size, "batch_size")
     parts = placement.processes if parts is None else parts
     _check_streamed(model, objective, batch_size, window, parts, placement.processes)
+    if count > MOST_ROWS:
+        raise ValueError(f"rows: found {count} of them, expected at most {MOST_ROWS}; stream a part of the files")
     x, y, _ = rows.sample(dtype=jnp.result_type(float))
     x, y = checked_data(x, y)
     _check_constant_size(key, model, guide, objective, x, y)
