@@ -6,15 +6,17 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from compiled import initial, loss, refuse
+from compiled import initial, loss, numpyro_follows, refuse
 from numpyro import handlers
 from numpyro.infer.autoguide import AutoLowRankMultivariateNormal, AutoNormal
+from numpyro.infer.inspect import get_dependencies
 
 from ppl_dgp.gaussian import InducingGaussian
 from ppl_dgp.guides import DoublyStochastic, FullRank, Guide, LayerChain, MomentMatched
 from ppl_dgp.models import deep_gp, sparse_gp_regression
 from ppl_dgp.objectives import ApproximatePowerEP
 from ppl_dgp.objectives.cavity import renyi_and_cavity
+from ppl_dgp.objectives.parents import prior_parents
 
 KEY = jax.random.PRNGKey(5)
 RANDOM = np.random.default_rng(1)
@@ -267,3 +269,23 @@ def test_priors_that_depend_on_other_draws():
     found = -np.asarray(jax.lax.map(lambda k: ApproximatePowerEP(alpha, 500).loss(k, {}, rows, own, y), keys))
     # the logarithm's bias is var / 2S, below the tolerance
     assert abs(found.mean() - exact) < 4 * found.std() / 200**0.5 + 2e-3
+
+
+@numpyro_follows
+def test_parents_are_those_that_numpyro_finds():
+    """Of sites behind closed-over arrays, compiled functions and loops."""
+
+    def model(y, scales):
+        a = numpyro.sample("a", dist.Normal(0.0, 1.0))
+        b = numpyro.sample("b", dist.Normal(jax.jit(jnp.cumsum)(a * scales), 1.0).to_event(1))
+        total = jax.lax.scan(lambda sum, each: (sum + each, None), 0.0, b)[0]
+        s = numpyro.sample("s", dist.LogNormal(0.0, 1.0))
+        with numpyro.plate("rows", 3):
+            z = numpyro.sample("z", dist.Normal(total * scales, jax.nn.softplus(s)))
+            numpyro.sample("y", dist.Normal(z, 1.0), obs=y)
+
+    given = jnp.ones(3), jnp.arange(1.0, 4.0)
+    theirs = get_dependencies(model, given)["prior_dependencies"]
+    expected = {name: set(parents) - {name} for name, parents in theirs.items()}
+    assert prior_parents(model, given, {}) == expected
+    assert expected == {"a": set(), "b": {"a"}, "s": set(), "z": {"b", "s"}, "y": {"z"}}

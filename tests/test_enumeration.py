@@ -6,7 +6,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from compiled import initial, loss, refuse
+from compiled import initial, loss, numpyro_follows, refuse
 from numpyro import handlers
 from numpyro.infer import SVI, Trace_ELBO, TraceEnum_ELBO
 from scipy.special import logsumexp
@@ -58,6 +58,7 @@ def test_sum_over_two_sites_is_the_marginal_likelihood(objective, alpha):
     assert found == pytest.approx(logsumexp(joint(), axis=(1, 2)).sum(), abs=1e-10)
 
 
+@numpyro_follows
 def test_numpyro_enumerates_to_the_same():
     theirs, ours = (
         loss(objective, {}, model, empty_guide, jnp.asarray(Y))

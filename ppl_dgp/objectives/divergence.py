@@ -12,13 +12,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from numpyro.handlers import replay, seed, substitute, trace
 from numpyro.infer import ELBO
-from numpyro.infer.inspect import get_dependencies
 from numpyro.primitives import Messenger
 
 from ppl_dgp.gp import Carrying, Propagation, check_propagation
 from ppl_dgp.objectives.alpha import Schedule, checked_alpha
 from ppl_dgp.objectives.carrying import Carried, checked_moments
 from ppl_dgp.objectives.enumeration import power_mean_over_draws, with_every_value
+from ppl_dgp.objectives.parents import prior_parents
 from ppl_dgp.objectives.structure import Structure, find_structure
 from ppl_dgp.objectives.weights import Trace, global_kl, log_weights, remembered
 from ppl_dgp.tempering import Alpha, is_number
@@ -289,12 +289,6 @@ class AlphaDivergence(ELBO):
             # without locals the closed form averages over u outside
             return wish, True
         return {k: "local_draw" if v == "moments" else v for k, v in wish.items()}, False
-
-
-def prior_parents(model: Program, args: Any, kwargs: Any) -> dict[str, set[str]]:
-    """The latents that each site's distribution depends on, by following a run of the model."""
-    found = get_dependencies(model, args, kwargs)["prior_dependencies"]
-    return {name: set(parents) - {name} for name, parents in found.items()}
 
 
 def run(fn: Program, key: Array, values: dict[str, Array], args: Any, kwargs: Any) -> Trace:
