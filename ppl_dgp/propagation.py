@@ -73,26 +73,34 @@ def matched(f: Function, inputs: Gaussian, slope: Float[Array, "B P D"] | None =
     :param slope: a linear function of the input, one per datum, that is subtracted: what a Markov guide says of h.
     :raises ValueError: if u is carried as a draw or a mean per datum, where no moments can be shared by the rows.
     """
-    return in_double(_matched, pieces(f), inputs, slope)
+    given = pieces(f), inputs, slope
+    # two parts, for a gradient goes through all of a part: who asks for averages alone does not pay for the rest
+    return Moments(*in_double(_averages, *given), *in_double(_spreads, *given))
 
 
-def _matched(f: Function, inputs: Gaussian, slope: Float[Array, "B P D"] | None) -> Moments:
+def _averages(f: Function, inputs: Gaussian, slope: Float[Array, "B P D"] | None) -> tuple[Array, Array]:
+    """⟨φ⟩ and the mean."""
+    mean_u, _ = _moments_of_u(f)
+    weights, linear, bias, _ = _first_moments(f, inputs, slope)
+    mean = weights @ mean_u.T + bias
+    return weights, mean if linear is None else mean + jnp.einsum("bpd,bd->bp", linear, inputs.mean)
+
+
+def _spreads(f: Function, inputs: Gaussian, slope: Float[Array, "B P D"] | None) -> tuple[Array, Array]:
+    """⟨D(h)⟩ and the variance beyond it."""
     mean_u, covariance_u = _moments_of_u(f)
-    weights, linear, bias, cross = _first_moments(f, inputs, slope)
-    centre = weights @ mean_u.T
+    weights, linear, _, cross = _first_moments(f, inputs, slope)
     precision = f.whiten.T @ f.whiten
     # φᵀ (S + µµᵀ) φ = tr(Wᵀ (S + µµᵀ) W k kᵀ), φ = W k
     second = f.whiten.T @ (covariance_u + mean_u[:, :, None] * mean_u[:, None, :]) @ f.whiten
     matrices = jnp.concatenate([precision[None], second])
     quadratic = expectations.psi2_quadratic(f.kernel, inputs, f.inducing, matrices)
     residual = expectations.psi0(f.kernel, inputs)[:, None] - quadratic[:, :1]
-    beyond = quadratic[:, 1:] - jnp.square(centre)
-    mean = centre + bias
+    beyond = quadratic[:, 1:] - jnp.square(weights @ mean_u.T)
     if linear is not None:
-        mean = mean + jnp.einsum("bpd,bd->bp", linear, inputs.mean)
         beyond = beyond + _quadratic(linear, inputs) + 2.0 * jnp.einsum("bpd,bpd->bp", linear, cross)
     # neither is negative in exact arithmetic
-    return Moments(weights, mean, jnp.maximum(residual, 0.0), jnp.maximum(beyond, 0.0))
+    return jnp.maximum(residual, 0.0), jnp.maximum(beyond, 0.0)
 
 
 def matched_covariance(f: Function, inputs: Gaussian) -> Float[Array, "B P P"]:
@@ -104,9 +112,9 @@ def _matched_covariance(f: Function, inputs: Gaussian) -> Float[Array, "B P P"]:
     mean_u, _ = _moments_of_u(f)
     weights, linear, _, cross = _first_moments(f, inputs, None)
     outputs = mean_u.shape[0]
-    moments = _matched(f, inputs, None)
+    residual, beyond = _spreads(f, inputs, None)
     if outputs == 1:
-        return (moments.residual + moments.beyond)[..., None]
+        return (residual + beyond)[..., None]
     first, second = jnp.triu_indices(outputs, 1)
     projected = mean_u @ f.whiten
     pairs = projected[first][:, :, None] * projected[second][:, None, :]
@@ -122,7 +130,7 @@ def _matched_covariance(f: Function, inputs: Gaussian) -> Float[Array, "B P P"]:
         off = off + jnp.einsum("bkd,bkd->bk", linear[:, second], cross[:, first])
     full = jnp.zeros((weights.shape[0], outputs, outputs), weights.dtype).at[:, first, second].set(off)
     full = full + jnp.swapaxes(full, -1, -2)
-    return full + (moments.residual + moments.beyond)[..., None] * jnp.eye(outputs, dtype=full.dtype)
+    return full + (residual + beyond)[..., None] * jnp.eye(outputs, dtype=full.dtype)
 
 
 def linearised(f: Function, inputs: Gaussian) -> tuple[Moments, Float[Array, "B P D"]]:
