@@ -57,7 +57,7 @@ MODELS: dict[str, tuple[Callable[[int], Any], Any]] = {
     "gplvm": (lambda columns: gplvm(columns, 2, 50), MeanField()),
 }
 #: also from another seed
-RESEEDED = ("sparse-gp", "deep-gp", "sparse heteroscedastic")
+RESEEDED = ("sparse-gp", "deep-gp")
 
 
 def trained(path: Path, name: str, dtype: str, steps: int, seed: int) -> list[float]:
