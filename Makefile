@@ -50,10 +50,15 @@ $(STAMP): requirements.lock pyproject.toml
 	touch $@; \
 	echo "environment ready: $$($(PY) --version)"
 
+# the zoo stands beside the package and is installed inside it: layers are checked on a copy laid out as installed
 lint: $(STAMP)
 	@$(PY) -m ruff check --quiet --output-format concise .
 	@$(PY) -m mypy --no-error-summary ppl_dgp models
-	@echo "style and types: clean"
+	@rm -rf build/layers build/layers.tmp && mkdir -p build && cp -R ppl_dgp build/layers.tmp && cp -R models build/layers.tmp/models \
+	  && mkdir build/layers && mv build/layers.tmp build/layers/ppl_dgp
+	@cd build/layers && ../../$(VENV)/bin/lint-imports --config ../../pyproject.toml --no-cache --no-logo > ../layers.log 2>&1 \
+	  || { cat ../layers.log; exit 1; }
+	@echo "style, types and layers: clean"
 
 test: lint
 	@$(PY) $(PYTEST) -m "not slow" $(PYTEST_ARGS)

@@ -16,7 +16,7 @@ import rows
 from sklearn.cluster import KMeans
 
 from ppl_dgp.kernels import RBF
-from ppl_dgp.linalg import cholesky, inverse_lower
+from ppl_dgp.numerics.linalg import cholesky, inverse_lower
 from ppl_dgp.objectives import collapsed_energy, collapsed_posterior
 
 Array = jax.Array

@@ -36,7 +36,7 @@ from ppl_dgp.diagnostics import (  # noqa: E402
 from ppl_dgp.fit import Fit  # noqa: E402
 from ppl_dgp.guides import Conditional, DoublyStochastic, Guide, Markov, MeanField  # noqa: E402
 from ppl_dgp.models import deep_gp, sparse_gp_regression  # noqa: E402
-from ppl_dgp.predict import Prediction, predict, sample_functions  # noqa: E402
+from ppl_dgp.prediction.predict import Prediction, predict, sample_functions  # noqa: E402
 
 OUT = Path("demo")
 GUIDES = {

@@ -44,9 +44,9 @@ from ppl_dgp import (  # noqa: E402
     row_log_density,
 )
 from ppl_dgp.diagnostics import plot_grid, plot_latents, plot_relevance  # noqa: E402
-from ppl_dgp.gaussian import Gaussian  # noqa: E402
 from ppl_dgp.models.latents import components  # noqa: E402
-from ppl_dgp.predict import predict  # noqa: E402
+from ppl_dgp.numerics.gaussian import Gaussian  # noqa: E402
+from ppl_dgp.prediction.predict import predict  # noqa: E402
 
 HERE, DOCS = Path("benchmarks"), Path("docs")
 KEY = jax.random.key(0)

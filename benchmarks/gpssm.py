@@ -44,10 +44,10 @@ from ppl_dgp import (  # noqa: E402
     fit_series,
     gpssm,
 )
-from ppl_dgp.chain import LinearGaussianChain  # noqa: E402
-from ppl_dgp.forecast import forecast, smooth, transition_function, transition_moments  # noqa: E402
 from ppl_dgp.models.gp_narx import gp_narx  # noqa: E402
-from ppl_dgp.narx import lagged, simulate_narx  # noqa: E402
+from ppl_dgp.prediction.forecast import forecast, smooth, transition_function, transition_moments  # noqa: E402
+from ppl_dgp.prediction.narx import lagged, simulate_narx  # noqa: E402
+from ppl_dgp.state_space.linear_gaussian_chain import LinearGaussianChain  # noqa: E402
 
 HERE, DOCS = Path("benchmarks"), Path("docs")
 Array = np.ndarray

@@ -49,7 +49,7 @@ from ppl_dgp.objectives import (  # noqa: E402
     BlackBoxAlpha,
     PowerEP,
 )
-from ppl_dgp.predict import predict  # noqa: E402
+from ppl_dgp.prediction.predict import predict  # noqa: E402
 
 TABLES = ("boston", "energy", "yacht", "wine_red", "kin8nm")
 CLASS_TABLES = ("breast-cancer", "banana", "ionosphere", "digits")

@@ -40,7 +40,7 @@ from ppl_dgp.models import (
     latent_input_gp,
     sparse_heteroscedastic_gp,
 )
-from ppl_dgp.predict import predict
+from ppl_dgp.prediction.predict import predict
 
 CSV = Path(__file__).parent / "precision.csv"
 COLUMNS = ["set", "model", "dtype", "steps", "seed", "rejected", "log_density", "rmse", "seconds"]

@@ -40,7 +40,7 @@ from ppl_dgp.fit import Fit, fit_lbfgs, fit_svi, natural_adam  # noqa: E402
 from ppl_dgp.guides import Conditional, Guide, MeanField  # noqa: E402
 from ppl_dgp.models import deep_gp, sparse_gp_regression  # noqa: E402
 from ppl_dgp.objectives import Collapsed, PowerEP  # noqa: E402
-from ppl_dgp.predict import predict, sample_functions  # noqa: E402
+from ppl_dgp.prediction.predict import predict, sample_functions  # noqa: E402
 
 CSV, PAGE, DOCS = Path("benchmarks/thesis.csv"), Path("docs/thesis.md"), Path("docs")
 SETS, SEEDS, NUM_INDUCING, KEY = ("step", "sinusoids"), (0, 1, 2), 20, jax.random.key(0)

@@ -26,7 +26,7 @@ import numpyro
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
-from ppl_dgp.gp import SparseGP, carry, data_plate, sparse_gp
+from ppl_dgp.gp.sparse_gp import SparseGP, carry, data_plate, sparse_gp
 from ppl_dgp.kernels import RBF, Kernel
 from ppl_dgp.models.gplvm import checked_latent
 from ppl_dgp.models.latents import start_at, where_latents_begin

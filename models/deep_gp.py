@@ -22,12 +22,12 @@ import numpyro
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
-from ppl_dgp.gaussian import Gaussian
-from ppl_dgp.gp import Marginal, SparseGP, carry, data_plate, sparse_gp
+from ppl_dgp.gp.means import Linear, layer_map
+from ppl_dgp.gp.sparse_gp import Marginal, SparseGP, carry, data_plate, sparse_gp
 from ppl_dgp.kernels import RBF, Kernel
-from ppl_dgp.means import Linear, layer_map
 from ppl_dgp.models.observation import Observed, checked_observed, emission, observed_by
 from ppl_dgp.models.parts import Composed, as_columns, inducing_inputs, kernel_parameters
+from ppl_dgp.numerics.gaussian import Gaussian
 
 #: scale at which q(u) of a hidden layer starts: near-deterministic (0.1 cost twenty nats on the step function)
 INNER_SCALE = 1e-2
@@ -57,7 +57,7 @@ def deep_gp(
     :param inner_noise: where the learnt noise variances s_l² of hidden layers start.
     :param train_inducing: whether the inducing inputs are learnt.
     :param subsample_size: rows per step drawn by the plate, at O(N) per step; ``fit_svi(batch_size=)`` is better.
-    :param jitter: see :func:`ppl_dgp.gp.sparse_gp`.
+    :param jitter: see :func:`ppl_dgp.gp.sparse_gp.sparse_gp`.
     :raises ValueError: for a width below 1, an unknown likelihood, targets it cannot have, or where shapes do not fit.
     """
     observed = checked_observed(likelihood, noise)

@@ -21,14 +21,14 @@ import jax.numpy as jnp
 import numpyro
 from jaxtyping import Array
 
-from ppl_dgp.gaussian import Gaussian, beside
-from ppl_dgp.gp import data_plate
+from ppl_dgp.gp.sparse_gp import data_plate
 from ppl_dgp.kernels import RBF, Kernel
 from ppl_dgp.models.deep_gp import checked_widths, layers
 from ppl_dgp.models.gplvm import checked_latent
 from ppl_dgp.models.latents import standard_normal, start_at, where_latents_begin
 from ppl_dgp.models.observation import Observed, checked_columns, emission, observed_by
 from ppl_dgp.models.parts import Composed, as_columns
+from ppl_dgp.numerics.gaussian import Gaussian, beside
 
 
 def deep_gplvm(

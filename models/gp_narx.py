@@ -3,10 +3,10 @@ r"""GP-NARX: a series as the regression of each step on those before it (Kocijan
     f_p ~ GP(m_p, k),   y_t = f(y_{t−1}, …, y_{t−L}, c_t, …, c_{t−K+1}) + ε_t,   ε_t ~ N(0, s²)
 
 Card. The simple baseline of state space models: no latent state, a sparse GP on the table of lags that
-:func:`ppl_dgp.narx.lagged` makes, :func:`ppl_dgp.narx.simulate_narx` to go on from there. Good where y is observed with
-little noise; noise in the inputs, which are observations, is not accounted for. Guides and objectives: those of any
-regression, ``Guide(model, inducing=FullRank())`` with ``PowerEP(alpha)``, or ``Collapsed(alpha)`` with ``fit_lbfgs``.
-Sites: ``gp/u``, ``y``; parameters ``gp/…``, ``likelihood/noise``.
+:func:`ppl_dgp.prediction.narx.lagged` makes, :func:`ppl_dgp.prediction.narx.simulate_narx` to go on from there. Good
+where y is observed with little noise; noise in the inputs, which are observations, is not accounted for. Guides and
+objectives: those of any regression, ``Guide(model, inducing=FullRank())`` with ``PowerEP(alpha)``, or
+``Collapsed(alpha)`` with ``fit_lbfgs``. Sites: ``gp/u``, ``y``; parameters ``gp/…``, ``likelihood/noise``.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import jax.numpy as jnp
 import numpyro
 from jaxtyping import Array
 
-from ppl_dgp.gp import data_plate, sparse_gp
+from ppl_dgp.gp.means import Linear, Zero
+from ppl_dgp.gp.sparse_gp import data_plate, sparse_gp
 from ppl_dgp.kernels import RBF, Kernel
-from ppl_dgp.means import Linear, Zero
 from ppl_dgp.models.parts import Composed, as_columns, inducing_inputs, kernel_parameters, noise_variance
 
 MEANS = ("zero", "last")
@@ -46,7 +46,7 @@ def gp_narx(
     :param kernel: a kernel class, several ``Composed``, or a function D → kernel; the outputs share it.
     :param noise: s²: None to learn it, or a number to fix it.
     :param train_inducing: whether the inducing inputs are learnt; they start at k-means centres of the rows.
-    :param jitter: see :func:`ppl_dgp.gp.sparse_gp`.
+    :param jitter: see :func:`ppl_dgp.gp.sparse_gp.sparse_gp`.
     :raises ValueError: for an unknown mean, a number of lags or outputs that is not positive, or where shapes do not
         fit, naming them.
     """
@@ -61,7 +61,7 @@ def gp_narx(
         if x.shape[1] < lags * num_outputs:
             raise ValueError(
                 f"x: found {x.shape[1]} columns, expected at least {lags * num_outputs}, the {lags} lags of "
-                f"{num_outputs} outputs; make it by ppl_dgp.narx.lagged"
+                f"{num_outputs} outputs; make it by ppl_dgp.prediction.narx.lagged"
             )
         inducing = inducing_inputs("gp", x, num_inducing, train_inducing)
         k = kernel_parameters("gp", kernel, x.shape[1])

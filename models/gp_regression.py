@@ -17,8 +17,7 @@ import jax.numpy as jnp
 import numpyro
 from jaxtyping import Array, Float
 
-from ppl_dgp.dense import DenseNormal
-from ppl_dgp.gp import data_plate, sparse_gp
+from ppl_dgp.gp.sparse_gp import data_plate, sparse_gp
 from ppl_dgp.kernels import RBF, Kernel
 from ppl_dgp.models.observation import Observed, checked_observed, emission, observed_by
 from ppl_dgp.models.parts import (
@@ -29,6 +28,7 @@ from ppl_dgp.models.parts import (
     noise_variance,
     rows_of_noise,
 )
+from ppl_dgp.numerics.dense_normal import DenseNormal
 
 Model = Callable[..., Any]
 
@@ -83,7 +83,7 @@ def sparse_gp_regression(
         ``likelihood/…``); a likelihood, its values held; or a function without arguments that makes one.
     :param train_inducing: whether Z is learnt; it starts at k-means centres of the rows.
     :param subsample_size: rows per step drawn by the plate, at O(N) per step; ``fit_svi(batch_size=)`` is better.
-    :param jitter: see :func:`ppl_dgp.gp.sparse_gp`.
+    :param jitter: see :func:`ppl_dgp.gp.sparse_gp.sparse_gp`.
     :raises ValueError: for an unknown likelihood, targets it cannot have, or where shapes do not fit, naming them.
     """
     observed = checked_observed(likelihood, noise)

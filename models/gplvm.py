@@ -21,7 +21,7 @@ from typing import Any
 import numpyro
 from jaxtyping import Array
 
-from ppl_dgp.gp import data_plate, sparse_gp
+from ppl_dgp.gp.sparse_gp import data_plate, sparse_gp
 from ppl_dgp.kernels import RBF, Kernel
 from ppl_dgp.models.latents import standard_normal, start_at, where_latents_begin
 from ppl_dgp.models.observation import Observed, checked_columns, emission, observed_by
@@ -55,7 +55,7 @@ def gplvm(
         a random mixture of them, for restarts that differ.
     :param missing: whether NaN in y stands for an entry that was not observed.
     :param train_inducing: whether the inducing inputs are learnt.
-    :param jitter: see :func:`ppl_dgp.gp.sparse_gp`.
+    :param jitter: see :func:`ppl_dgp.gp.sparse_gp.sparse_gp`.
     :raises ValueError: for fewer than one latent dimension, an unknown likelihood or start, targets that a likelihood
         cannot have, or where shapes do not fit.
     """

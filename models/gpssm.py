@@ -27,18 +27,18 @@ import numpyro
 from jaxtyping import Array
 from numpyro.distributions import constraints
 
-from ppl_dgp.gaussian import Gaussian
-from ppl_dgp.gp import carry, data_plate, sparse_gp
+from ppl_dgp.gp.means import Linear, Mean, Zero
+from ppl_dgp.gp.sparse_gp import carry, data_plate, sparse_gp
 from ppl_dgp.kernels import RBF, Kernel
-from ppl_dgp.layout import Layout, layout, sequence_numbers
-from ppl_dgp.means import Linear, Mean, Zero
 from ppl_dgp.models.gplvm import checked_latent
 from ppl_dgp.models.observation import Observed, checked_columns, observed_by
 from ppl_dgp.models.observation import emission as observation
 from ppl_dgp.models.parts import Composed, as_columns, inducing_inputs, kernel_parameters
 from ppl_dgp.models.states import EMISSIONS, STARTS, Begin, emission_function
-from ppl_dgp.trajectory import Trajectory
-from ppl_dgp.windows import WINDOWS, Cut, Windows
+from ppl_dgp.numerics.gaussian import Gaussian
+from ppl_dgp.state_space.sequences import Layout, layout, sequence_numbers
+from ppl_dgp.state_space.trajectory import Trajectory
+from ppl_dgp.state_space.windows import WINDOWS, Cut, Windows
 
 MEANS = ("identity", "zero", "linear")
 #: scale at which q(u) of the transition starts, around the regression on the states at the start
@@ -91,7 +91,7 @@ def gpssm(
         that a window starts from; under other rules each window is a sequence of its own, its first state learnt.
     :param missing: whether NaN in y stands for an entry that was not observed.
     :param train_inducing: whether the inducing inputs are learnt.
-    :param jitter: see :func:`ppl_dgp.gp.sparse_gp`.
+    :param jitter: see :func:`ppl_dgp.gp.sparse_gp.sparse_gp`.
     :raises ValueError: for unknown names, fewer states than an identity emission needs, a variance that is not
         positive, where shapes do not fit, or for a minibatch without ``window``, which tears the steps apart.
     """

@@ -19,8 +19,8 @@ import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
-from ppl_dgp.gaussian import Gaussian
-from ppl_dgp.gp import carry
+from ppl_dgp.gp.sparse_gp import carry
+from ppl_dgp.numerics.gaussian import Gaussian
 
 #: variance of q(x_n) at the start, where the prior's is 1
 START_VARIANCE = 0.01

@@ -6,7 +6,7 @@ r"""The linear-Gaussian state space model, its states integrated out (Kalman 196
 
 Card. The oracle and the baseline of :mod:`ppl_dgp.models.gpssm`: its likelihood is exact, O(T), and there is nothing to
 approximate, so no guide is needed (``fit_lbfgs(key, model, x, y)``). It begins at the optimum that EM finds, often all
-that is wanted (``steps=1``). Sites: ``y`` (T, P), a :class:`ppl_dgp.linear_dynamics.LinearSeries`, whose
+that is wanted (``steps=1``). Sites: ``y`` (T, P), a :class:`ppl_dgp.state_space.linear_gaussian_em.LinearSeries`, whose
 ``states_given(y)`` smooths and forecasts; parameters, in the names of gpssm: ``transition/weights`` (A beside B,
 transposed), ``transition/bias``, ``transition/noise``, ``emission/weights`` (Cᵀ), ``emission/bias``,
 ``likelihood/noise``.
@@ -24,11 +24,11 @@ from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 from numpyro.handlers import block
 
-from ppl_dgp.layout import Layout, layout, sequence_numbers
-from ppl_dgp.linear_dynamics import LinearSeries, LinearSystem, linear_dynamics
 from ppl_dgp.models.gplvm import checked_latent
 from ppl_dgp.models.parts import as_columns
 from ppl_dgp.models.states import Begin
+from ppl_dgp.state_space.linear_gaussian_em import LinearSeries, LinearSystem, linear_dynamics
+from ppl_dgp.state_space.sequences import Layout, layout, sequence_numbers
 
 EMISSIONS = ("linear", "identity")
 #: both noises where there is no y to begin at

@@ -20,9 +20,9 @@ import numpyro.distributions as dist
 from jaxtyping import Array
 from numpyro.distributions import constraints
 
-from ppl_dgp.gp import data_plate, sparse_gp
+from ppl_dgp.gp.means import Constant
+from ppl_dgp.gp.sparse_gp import data_plate, sparse_gp
 from ppl_dgp.kernels import RBF, Kernel
-from ppl_dgp.means import Constant
 from ppl_dgp.models.parts import Composed, as_columns, inducing_inputs, kernel_parameters
 
 
@@ -40,7 +40,7 @@ def mixture_of_functions(
     :param num_inducing: M inducing inputs, which the functions share; at most the number of rows.
     :param kernel: a kernel class, several ``Composed``, or a function D → kernel.
     :param train_inducing: whether the inducing inputs are learnt.
-    :param jitter: see :func:`ppl_dgp.gp.sparse_gp`.
+    :param jitter: see :func:`ppl_dgp.gp.sparse_gp.sparse_gp`.
     :raises ValueError: for fewer than two functions, or where shapes do not fit, naming them; y has one column.
     """
     if num_functions < 2:

@@ -11,7 +11,7 @@ import numpyro
 from jaxtyping import Array
 from numpyro.distributions import constraints
 
-from ppl_dgp.gp import Emission, Marginal
+from ppl_dgp.gp.sparse_gp import Emission, Marginal
 from ppl_dgp.likelihoods import LIKELIHOODS, Gaussian, Likelihood, Mixed
 from ppl_dgp.models.parts import noise_variance, rows_of_noise
 

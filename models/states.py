@@ -14,14 +14,14 @@ import jax.numpy as jnp
 import numpyro
 from jaxtyping import Array, Float
 
-from ppl_dgp.affine import Affine
-from ppl_dgp.gaussian import Gaussian
-from ppl_dgp.gp import SparseGP, sparse_gp
+from ppl_dgp.gp.linear_map import Affine
+from ppl_dgp.gp.sparse_gp import SparseGP, sparse_gp
 from ppl_dgp.kernels import Kernel
-from ppl_dgp.layout import Layout
-from ppl_dgp.linear_dynamics import linear_dynamics
 from ppl_dgp.models.latents import components
 from ppl_dgp.models.parts import Composed, inducing_inputs, kernel_parameters
+from ppl_dgp.numerics.gaussian import Gaussian
+from ppl_dgp.state_space.linear_gaussian_em import linear_dynamics
+from ppl_dgp.state_space.sequences import Layout
 
 STARTS = ("outputs", "linear")
 EMISSIONS = ("identity", "linear", "gp")

@@ -7,11 +7,11 @@ r"""A GP state space model with several transitions, of which a Markov chain say
 
 Card. For series whose dynamics change now and then: gears, stages of sleep, faults. Of linear transitions it is the
 switching linear system (Ghahramani & Hinton 2000). Given the states the regimes are summed out exactly, by the forward
-algorithm; ``ppl_dgp.switching.regime_probabilities`` says which regime each step was in. The f_k share a kernel and
-inducing inputs. Guides: ``Markov()``, ``MeanField()`` and their ``Amortised`` forms: q(x) cannot follow one f where
-there are several. Objectives: ``PowerEP(alpha)``, each step tempered under each regime. Sites: ``transition/u``, ``x``
-(T + 1, Q) with x_0 first, ``y``; parameters ``regimes/initial``, ``regimes/transition``, ``transition/noise`` (K, Q)
-and those of gpssm. Begins at linear regressions that switch, fitted by EM.
+algorithm; ``ppl_dgp.state_space.switching_trajectory.regime_probabilities`` says which regime each step was in. The f_k
+share a kernel and inducing inputs. Guides: ``Markov()``, ``MeanField()`` and their ``Amortised`` forms: q(x) cannot
+follow one f where there are several. Objectives: ``PowerEP(alpha)``, each step tempered under each regime. Sites:
+``transition/u``, ``x`` (T + 1, Q) with x_0 first, ``y``; parameters ``regimes/initial``, ``regimes/transition``,
+``transition/noise`` (K, Q) and those of gpssm. Begins at linear regressions that switch, fitted by EM.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ import numpyro
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
-from ppl_dgp.gaussian import Gaussian
-from ppl_dgp.gp import carry, data_plate, sparse_gp
+from ppl_dgp.gp.means import Linear, Mean, Zero
+from ppl_dgp.gp.sparse_gp import carry, data_plate, sparse_gp
 from ppl_dgp.kernels import RBF, Kernel
-from ppl_dgp.layout import layout, sequence_numbers
-from ppl_dgp.means import Linear, Mean, Zero
 from ppl_dgp.models.gplvm import checked_latent
 from ppl_dgp.models.gpssm import MEANS, TRANSITION_SCALE
 from ppl_dgp.models.observation import Observed, checked_columns, observed_by
 from ppl_dgp.models.observation import emission as observation
 from ppl_dgp.models.parts import Composed, as_columns, inducing_inputs, kernel_parameters
 from ppl_dgp.models.states import EMISSIONS, STARTS, Begin, emission_function
-from ppl_dgp.regimes import RegimeChain, RegimeRegressions, regime_regressions
-from ppl_dgp.switching import SwitchingTrajectory
+from ppl_dgp.numerics.gaussian import Gaussian
+from ppl_dgp.state_space.hidden_markov import RegimeChain, RegimeRegressions, regime_regressions
+from ppl_dgp.state_space.sequences import layout, sequence_numbers
+from ppl_dgp.state_space.switching_trajectory import SwitchingTrajectory
 
 
 def switching_gpssm(

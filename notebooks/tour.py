@@ -33,7 +33,7 @@ from ppl_dgp import Conditional, DoublyStochastic, Guide, MeanField, PowerEP, de
 from ppl_dgp.data import Standardiser, load_table, split
 from ppl_dgp.diagnostics import compare, layer_maps, load_arviz, plot_fit, plot_layers, save_arviz, to_arviz
 from ppl_dgp.models import sparse_gp_regression
-from ppl_dgp.predict import predict, sample_functions
+from ppl_dgp.prediction.predict import predict, sample_functions
 
 table = load_table("step")
 train, test = split(table)

@@ -1,7 +1,7 @@
 """ppl_dgp: deep Gaussian processes as declarative NumPyro models.
 
 Public names are imported when first used, so that `import ppl_dgp` costs next to nothing. Prediction
-is `ppl_dgp.predict.predict`: the module has the name of its main function.
+is `ppl_dgp.prediction.predict.predict`: the module has the name of its main function.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HOMES = {
         "fit_svi",
         "natural_adam",
     ),
-    "ppl_dgp.gp": ("data_plate", "sparse_gp"),
+    "ppl_dgp.gp.sparse_gp": ("data_plate", "sparse_gp"),
     "ppl_dgp.guides": (
         "AcrossOutputs",
         "Amortised",
@@ -48,7 +48,7 @@ _HOMES = {
         "PointEstimate",
     ),
     "ppl_dgp.guides.nesting": ("nested_start",),
-    "ppl_dgp.latents": ("Latents", "infer_latents", "relevance", "row_log_density"),
+    "ppl_dgp.prediction.latents": ("Latents", "infer_latents", "relevance", "row_log_density"),
     "ppl_dgp.models": (
         "conditioned_gplvm",
         "deep_gp",
@@ -69,7 +69,7 @@ _HOMES = {
         "sparse_heteroscedastic_gp",
         "switching_gpssm",
     ),
-    "ppl_dgp.narx": ("lagged", "simulate_narx"),
+    "ppl_dgp.prediction.narx": ("lagged", "simulate_narx"),
     "ppl_dgp.objectives": (
         "ApproximatePowerEP",
         "BlackBoxAlpha",
@@ -80,8 +80,8 @@ _HOMES = {
         "collapsed_energy",
         "collapsed_posterior",
     ),
-    "ppl_dgp.predict": ("Prediction", "joint_prediction", "log_likelihood", "sample_functions"),
-    "ppl_dgp.switching": ("regime_probabilities",),
+    "ppl_dgp.prediction.predict": ("Prediction", "joint_prediction", "log_likelihood", "sample_functions"),
+    "ppl_dgp.state_space.switching_trajectory": ("regime_probabilities",),
     "ppl_dgp.streaming": ("Stream", "remember", "renew", "streamed"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -17,7 +17,8 @@ from numpyro.infer import Trace_ELBO
 from scipy import stats
 
 from ppl_dgp.fit import fit_svi
-from ppl_dgp.gp import bare, carry, data_plate, sparse_gp
+from ppl_dgp.gp.means import Linear
+from ppl_dgp.gp.sparse_gp import bare, carry, data_plate, sparse_gp
 from ppl_dgp.guides import (
     Amortised,
     Conditional,
@@ -28,9 +29,8 @@ from ppl_dgp.guides import (
     NestedCompression,
 )
 from ppl_dgp.kernels import RBF
-from ppl_dgp.means import Linear
 from ppl_dgp.objectives import PowerEP
-from ppl_dgp.predict import predict
+from ppl_dgp.prediction.predict import predict
 
 equinox = pytest.importorskip("equinox")
 

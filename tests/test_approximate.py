@@ -11,12 +11,12 @@ from numpyro import handlers
 from numpyro.infer.autoguide import AutoLowRankMultivariateNormal, AutoNormal
 from numpyro.infer.inspect import get_dependencies
 
-from ppl_dgp.gaussian import InducingGaussian
 from ppl_dgp.guides import DoublyStochastic, FullRank, Guide, LayerChain, MomentMatched
 from ppl_dgp.models import deep_gp, sparse_gp_regression
+from ppl_dgp.numerics.gaussian import InducingGaussian
 from ppl_dgp.objectives import ApproximatePowerEP
 from ppl_dgp.objectives.cavity import renyi_and_cavity
-from ppl_dgp.objectives.parents import prior_parents
+from ppl_dgp.objectives.dependencies import prior_parents
 
 KEY = jax.random.PRNGKey(5)
 RANDOM = np.random.default_rng(1)

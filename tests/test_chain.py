@@ -9,9 +9,9 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from scipy.stats import multivariate_normal
 
-from ppl_dgp.chain import LinearGaussianChain, propagate
-from ppl_dgp.kalman import LinearEmission, filtered
-from ppl_dgp.kalman import posterior as smoother
+from ppl_dgp.state_space.kalman import LinearEmission, filtered
+from ppl_dgp.state_space.kalman import posterior as smoother
+from ppl_dgp.state_space.linear_gaussian_chain import LinearGaussianChain, propagate
 
 T, Q, P, BATCH = 5, 2, 3, 2
 STATES = T + 1

@@ -15,12 +15,12 @@ from numpyro.infer.autoguide import AutoNormal
 from test_gpssm import CONTROLS, KEY, MOMENTS, NOISE, NONE, Y, nearly_nothing
 
 from ppl_dgp.fit import fit_lbfgs
-from ppl_dgp.forecast import forecast, smooth
 from ppl_dgp.guides import Conditional, Coupled, DoublyStochastic, Guide, Markov, MeanField, Optimal
 from ppl_dgp.likelihoods import Poisson
 from ppl_dgp.models import gpssm
 from ppl_dgp.objectives import ApproximatePowerEP, Collapsed, PowerEP
-from ppl_dgp.objectives.chains import tempered_jointly
+from ppl_dgp.objectives.research.tied_chain import tempered_jointly
+from ppl_dgp.prediction.forecast import forecast, smooth
 
 TWO = jnp.column_stack([CONTROLS, jnp.array([0, 0, 0, 0, 1, 1])])
 GAPS = jnp.column_stack([Y, 0.5 * Y]).at[jnp.array([2, 2, 3]), jnp.array([0, 1, 1])].set(jnp.nan)

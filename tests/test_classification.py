@@ -10,7 +10,7 @@ from scipy import integrate, special, stats
 from ppl_dgp.diagnostics import to_arviz
 from ppl_dgp.diagnostics.arviz_api import group
 from ppl_dgp.fit import fit_svi
-from ppl_dgp.gp import sparse_gp
+from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.guides import DoublyStochastic, Guide
 from ppl_dgp.kernels import RBF
 from ppl_dgp.likelihoods import (
@@ -29,7 +29,7 @@ from ppl_dgp.models import (
     sparse_heteroscedastic_gp,
 )
 from ppl_dgp.objectives import PowerEP
-from ppl_dgp.predict import predict
+from ppl_dgp.prediction.predict import predict
 
 KEY = jax.random.PRNGKey(3)
 ALPHAS = [0.0, 1e-3, 0.5, 1.0]

@@ -18,8 +18,8 @@ from ppl_dgp.cli.settings import Settings
 from ppl_dgp.data import DataError, load_series, split_series
 from ppl_dgp.estimators.latent import as_fit
 from ppl_dgp.fit import Fit
-from ppl_dgp.forecast import Forecast
 from ppl_dgp.objectives import PowerEP
+from ppl_dgp.prediction.forecast import Forecast
 
 TINY = ["--model", "gpssm", "--inducing", "5", "--steps", "60", "--learning-rate", "0.05", "--quiet"]
 SERIES = ["--controls", "flow", "--sequence-column", "id", "--target", "level"]

@@ -12,10 +12,10 @@ from ppl_dgp.fit import fit_lbfgs
 from ppl_dgp.guides import FullRank, Guide
 from ppl_dgp.kernels import RBF
 from ppl_dgp.models import deep_gp, sparse_gp_regression
+from ppl_dgp.numerics.power_mean import log_det_ratio
 from ppl_dgp.objectives import Collapsed, PowerEP, certain, collapsed_energy, collapsed_posterior
 from ppl_dgp.objectives.factors import Factors
-from ppl_dgp.predict import predict
-from ppl_dgp.tempering import log_det_ratio
+from ppl_dgp.prediction.predict import predict
 
 KEY = jax.random.PRNGKey(3)
 RANDOM = np.random.default_rng(3)

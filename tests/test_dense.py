@@ -8,8 +8,8 @@ import pytest
 from jax.test_util import check_grads
 from numpy.testing import assert_allclose
 
-from ppl_dgp import dense
-from ppl_dgp.dense import DenseNormal, log_density, lower_gram, triangular_inverse
+from ppl_dgp.numerics import dense_normal as dense
+from ppl_dgp.numerics.dense_normal import DenseNormal, log_density, lower_gram, triangular_inverse
 
 RANDOM = np.random.default_rng(0)
 ROOT = RANDOM.normal(size=(7, 9))

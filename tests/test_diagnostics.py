@@ -22,7 +22,7 @@ from ppl_dgp.kernels import Matern32
 from ppl_dgp.models.deep_gp import deep_gp
 from ppl_dgp.models.gp_regression import exact_gp_regression, sparse_gp_regression
 from ppl_dgp.objectives import PowerEP
-from ppl_dgp.predict import Prediction, predict
+from ppl_dgp.prediction.predict import Prediction, predict
 
 KEY = jax.random.key(5)
 ROWS = 30

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ppl_dgp.double import in_double
+from ppl_dgp.numerics.double_precision import in_double
 
 X = jnp.linspace(0.0, 1.0, 8)
 

@@ -13,12 +13,12 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 from ppl_dgp.fit import fit_svi
-from ppl_dgp.gp import data_plate, sparse_gp
+from ppl_dgp.gp.sparse_gp import data_plate, sparse_gp
 from ppl_dgp.guides import FullRank, Guide
 from ppl_dgp.kernels import RBF
 from ppl_dgp.models import mixture_of_functions
 from ppl_dgp.objectives import BlackBoxAlpha, PowerEP
-from ppl_dgp.predict import predict
+from ppl_dgp.prediction.predict import predict
 
 KEY = jax.random.PRNGKey(3)
 Y = np.array([0.3, 2.1, -0.7, 1.9])

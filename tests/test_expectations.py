@@ -26,7 +26,6 @@ from ppl_dgp.expectations import (
 from ppl_dgp.expectations.closed import Closed
 from ppl_dgp.expectations.nodes import Nodes
 from ppl_dgp.expectations.terms import terms_of
-from ppl_dgp.gaussian import Gaussian
 from ppl_dgp.kernels import (
     RBF,
     Constant,
@@ -38,6 +37,7 @@ from ppl_dgp.kernels import (
     RationalQuadratic,
     White,
 )
+from ppl_dgp.numerics.gaussian import Gaussian
 
 # what is averaged, of h (S, D) and k (S, M): the statistic, and its integrand
 STATISTICS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {

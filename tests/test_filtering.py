@@ -8,11 +8,11 @@ from compiled import initial
 from test_forecast import linear_system
 from test_gpssm import CONTROLS, KEY, NOISE, Y, linear, moved, prepared
 
-from ppl_dgp.filtering import filter_forward, systematic
-from ppl_dgp.forecast import forecast
 from ppl_dgp.guides import Conditional, Guide, MeanField
-from ppl_dgp.kalman import LinearEmission, filtered
 from ppl_dgp.models import gpssm
+from ppl_dgp.prediction.forecast import forecast
+from ppl_dgp.prediction.particle_filter import filter_forward, systematic
+from ppl_dgp.state_space.kalman import LinearEmission, filtered
 
 KEYS = jax.random.split(KEY, 30)
 #: after a row that leaves most particles as they are, a whole row is missing

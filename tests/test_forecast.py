@@ -31,16 +31,16 @@ from test_gpssm import (
     without_function,
 )
 
-from ppl_dgp.drawn import draw, series
-from ppl_dgp.forecast import forecast, simulate, smooth, transition_moments
-from ppl_dgp.gaussian import Gaussian
-from ppl_dgp.gp import SparseGP
+from ppl_dgp.gp.means import Zero
+from ppl_dgp.gp.sparse_gp import SparseGP
 from ppl_dgp.guides import AcrossOutputs, Conditional, Guide, Markov
 from ppl_dgp.kernels import RBF
-from ppl_dgp.linalg import cholesky, inverse_lower
-from ppl_dgp.means import Zero
 from ppl_dgp.models import deep_gp
-from ppl_dgp.onward import Memory, onward, onward_moments
+from ppl_dgp.numerics.gaussian import Gaussian
+from ppl_dgp.numerics.linalg import cholesky, inverse_lower
+from ppl_dgp.prediction.forecast import forecast, simulate, smooth, transition_moments
+from ppl_dgp.prediction.posterior_path import draw, series
+from ppl_dgp.prediction.rollout import Memory, onward, onward_moments
 
 DRAWS = 20_000
 DRAWN = ("path", "independent")

@@ -13,14 +13,14 @@ from compiled import loss
 from numpyro.distributions.kl import kl_divergence
 
 from ppl_dgp.fit import fit_lbfgs
-from ppl_dgp.gaussian import Gaussian, InducingGaussian
-from ppl_dgp.gp import SparseGP, data_plate, sparse_gp
+from ppl_dgp.gp.means import Linear, Zero
+from ppl_dgp.gp.sparse_gp import SparseGP, data_plate, sparse_gp
 from ppl_dgp.guides import DoublyStochastic, FullRank, Guide
 from ppl_dgp.kernels import RBF
-from ppl_dgp.linalg import cholesky, inverse_lower
-from ppl_dgp.means import Linear, Zero
+from ppl_dgp.numerics.gaussian import Gaussian, InducingGaussian
+from ppl_dgp.numerics.linalg import cholesky, inverse_lower
 from ppl_dgp.objectives import PowerEP, collapsed_energy
-from ppl_dgp.predict import predict
+from ppl_dgp.prediction.predict import predict
 
 KEY = jax.random.PRNGKey(5)
 X = jnp.array([-1, -0.3, 0.4, 1.2, 2])[:, None]

@@ -11,13 +11,13 @@ from numpyro import handlers
 from numpyro.infer import Trace_ELBO
 from scipy import stats
 
-from ppl_dgp.gaussian import Gaussian, InducingGaussian
-from ppl_dgp.gp import SparseGP, sparse_gp
+from ppl_dgp.gp.means import Linear, Zero
+from ppl_dgp.gp.sparse_gp import SparseGP, sparse_gp
 from ppl_dgp.guides import Conditional, DoublyStochastic, FullRank, Guide
 from ppl_dgp.kernels import RBF
-from ppl_dgp.linalg import cholesky, inverse_lower
-from ppl_dgp.means import Linear, Zero
 from ppl_dgp.models import exact_gp_regression, sparse_gp_regression
+from ppl_dgp.numerics.gaussian import Gaussian, InducingGaussian
+from ppl_dgp.numerics.linalg import cholesky, inverse_lower
 from ppl_dgp.objectives import BlackBoxAlpha, Collapsed, PowerEP, collapsed_energy
 
 X = jnp.array([-1, -0.3, 0.4, 1.2, 2])[:, None]

@@ -14,9 +14,9 @@ from ppl_dgp.guides import Guide, Optimal
 from ppl_dgp.kernels import RBF
 from ppl_dgp.likelihoods import Poisson
 from ppl_dgp.models import gp_narx, sparse_gp_regression
-from ppl_dgp.narx import lagged, simulate_narx
 from ppl_dgp.objectives import Collapsed, PowerEP
-from ppl_dgp.predict import predict
+from ppl_dgp.prediction.narx import lagged, simulate_narx
+from ppl_dgp.prediction.predict import predict
 
 KEY = jax.random.PRNGKey(0)
 RANDOM = np.random.default_rng(1)

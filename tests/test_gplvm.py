@@ -9,7 +9,6 @@ from compiled import initial, loss, refuse
 from scipy import stats
 
 from ppl_dgp.fit import fit_lbfgs, fit_svi
-from ppl_dgp.gaussian import Gaussian, beside
 from ppl_dgp.guides import Amortised, Conditional, DoublyStochastic, Guide, MeanField, PointEstimate
 from ppl_dgp.kernels import RBF
 from ppl_dgp.models import (
@@ -21,6 +20,7 @@ from ppl_dgp.models import (
     sparse_gp_regression,
 )
 from ppl_dgp.models.latents import components
+from ppl_dgp.numerics.gaussian import Gaussian, beside
 from ppl_dgp.objectives import (
     ApproximatePowerEP,
     BlackBoxAlpha,

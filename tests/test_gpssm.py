@@ -12,8 +12,6 @@ from numpyro.handlers import seed as seeded
 from numpyro.handlers import substitute, trace
 from scipy import stats
 
-from ppl_dgp.chain import LinearGaussianChain
-from ppl_dgp.gaussian import Gaussian
 from ppl_dgp.guides import (
     Amortised,
     Conditional,
@@ -27,12 +25,14 @@ from ppl_dgp.guides import (
 from ppl_dgp.guides.following import following_start
 from ppl_dgp.guides.nesting import nested_start
 from ppl_dgp.guides.trajectory import TrajectoryConditional
-from ppl_dgp.kalman import LinearEmission, posterior
 from ppl_dgp.kernels import RBF
-from ppl_dgp.layout import layout
 from ppl_dgp.likelihoods import Poisson
 from ppl_dgp.models import gpssm
+from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.objectives import ApproximatePowerEP, BlackBoxAlpha, ImportanceWeighted, PowerEP
+from ppl_dgp.state_space.kalman import LinearEmission, posterior
+from ppl_dgp.state_space.linear_gaussian_chain import LinearGaussianChain
+from ppl_dgp.state_space.sequences import layout
 
 KEY = jax.random.PRNGKey(1)
 MOMENTS = PowerEP(0.0, propagation="moments")

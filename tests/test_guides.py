@@ -13,11 +13,11 @@ from numpyro.infer.autoguide import AutoNormal
 from rules import MODEL, RULES, X, Y
 from scipy import stats
 
-from ppl_dgp.gp import Emission, Marginal, SparseGP
+from ppl_dgp.gp.means import Zero
+from ppl_dgp.gp.sparse_gp import Emission, Marginal, SparseGP
 from ppl_dgp.guides import Conditional, Diagonal, FullRank, Guide
 from ppl_dgp.kernels import RBF
 from ppl_dgp.likelihoods import Gaussian
-from ppl_dgp.means import Zero
 
 KEY = jax.random.PRNGKey(3)
 

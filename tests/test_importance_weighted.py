@@ -8,11 +8,11 @@ import numpyro.distributions as dist
 import pytest
 from compiled import initial
 
-from ppl_dgp.gaussian import InducingGaussian
-from ppl_dgp.gp import data_plate, sparse_gp
+from ppl_dgp.gp.sparse_gp import data_plate, sparse_gp
 from ppl_dgp.guides import Conditional, DoublyStochastic, Guide, MeanField
 from ppl_dgp.kernels import RBF
 from ppl_dgp.models import deep_gp
+from ppl_dgp.numerics.gaussian import InducingGaussian
 from ppl_dgp.objectives import ImportanceWeighted, PowerEP
 
 KEY = jax.random.PRNGKey(11)

@@ -28,7 +28,7 @@ from ppl_dgp.guides import (
 from ppl_dgp.guides.structured import loadings
 from ppl_dgp.models import deep_gp
 from ppl_dgp.objectives import BlackBoxAlpha, PowerEP
-from ppl_dgp.predict import predict, sample_functions
+from ppl_dgp.prediction.predict import predict, sample_functions
 
 KEY = jax.random.PRNGKey(11)
 RULES = {

@@ -14,13 +14,13 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from ppl_dgp.estimators import GPLVM
 from ppl_dgp.fit import fit_lbfgs, fit_svi
-from ppl_dgp.gaussian import Gaussian
+from ppl_dgp.gp.moment_matching import matched
 from ppl_dgp.guides import Amortised, Conditional, Guide, MeanField, PointEstimate
-from ppl_dgp.latents import infer_latents, relevance, row_log_density
 from ppl_dgp.models import deep_gplvm, dynamical_gplvm, gplvm
+from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.objectives import Collapsed, PowerEP
-from ppl_dgp.predict import model_sites, predict
-from ppl_dgp.propagation import matched
+from ppl_dgp.prediction.latents import infer_latents, relevance, row_log_density
+from ppl_dgp.prediction.predict import model_sites, predict
 
 KEY = jax.random.PRNGKey(1)
 RANDOM = np.random.default_rng(1)

@@ -14,10 +14,10 @@ import numpyro
 import pytest
 from scipy import stats
 
-from ppl_dgp.gp import data_plate, sparse_gp
+from ppl_dgp.gp.means import Linear
+from ppl_dgp.gp.sparse_gp import data_plate, sparse_gp
 from ppl_dgp.guides import Conditional, DoublyStochastic, Guide, Markov, MeanField
 from ppl_dgp.kernels import RBF
-from ppl_dgp.means import Linear
 from ppl_dgp.objectives import PowerEP
 
 X, Y = np.array([-1.0, 0.1, 0.9]), np.array([-0.2, 0.3, 0.5])

@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import cdist
 
 from ppl_dgp.kernels import RBF
-from ppl_dgp.linalg import (
+from ppl_dgp.numerics.linalg import (
     cholesky,
     diag_quadratic,
     first_jitter,

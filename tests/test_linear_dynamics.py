@@ -14,11 +14,11 @@ from scipy.optimize import minimize
 from scipy.stats import multivariate_normal
 
 from ppl_dgp.fit import fit_lbfgs
-from ppl_dgp.kalman import filtered
-from ppl_dgp.layout import Layout
-from ppl_dgp.linear_dynamics import LinearSeries, LinearSystem, in_slots, linear_dynamics
 from ppl_dgp.models import linear_gaussian_ssm
 from ppl_dgp.objectives import PowerEP
+from ppl_dgp.state_space.kalman import filtered
+from ppl_dgp.state_space.linear_gaussian_em import LinearSeries, LinearSystem, in_slots, linear_dynamics
+from ppl_dgp.state_space.sequences import Layout
 
 #: two sequences of 9 and 5 steps, one control, gaps; x_0 ~ N(0.3, 0.5)
 CUT, T, INITIAL = 9, 14, (0.3, 0.5)

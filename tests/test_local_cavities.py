@@ -11,16 +11,16 @@ import pytest
 from compiled import loss
 
 from ppl_dgp import likelihoods
-from ppl_dgp.gaussian import Gaussian, InducingGaussian
-from ppl_dgp.gp import carry, data_plate, sparse_gp
+from ppl_dgp.gp.means import Zero
+from ppl_dgp.gp.moment_matching import linearised, matched
+from ppl_dgp.gp.sparse_gp import carry, data_plate, sparse_gp
 from ppl_dgp.kernels import RBF
-from ppl_dgp.linalg import cholesky, inverse_lower
-from ppl_dgp.means import Zero
+from ppl_dgp.numerics.gaussian import Gaussian, InducingGaussian
+from ppl_dgp.numerics.linalg import cholesky, inverse_lower
 from ppl_dgp.objectives import ApproximatePowerEP, PowerEP
 from ppl_dgp.objectives.cavity import flat_cavity, renyi_and_cavity
 from ppl_dgp.objectives.factors import Factors
 from ppl_dgp.objectives.regression import UncertainFeatures
-from ppl_dgp.propagation import linearised, matched
 
 KEY = jax.random.PRNGKey(4)
 RANDOM = np.random.default_rng(3)

@@ -8,7 +8,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.decomposition import PCA
 
-from ppl_dgp.means import Constant, Linear, Mean, Zero, layer_map
+from ppl_dgp.gp.means import Constant, Linear, Mean, Zero, layer_map
 
 H = np.random.default_rng(0).normal(size=(20, 3)) @ np.diag([3.0, 1.0, 0.3])
 H = H - H.mean(axis=0)

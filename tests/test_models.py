@@ -11,13 +11,13 @@ from numpyro.infer import Trace_ELBO
 from scipy import optimize, stats
 
 from ppl_dgp.fit import fit_lbfgs
-from ppl_dgp.gp import data_plate, sparse_gp
+from ppl_dgp.gp.means import Linear
+from ppl_dgp.gp.sparse_gp import data_plate, sparse_gp
 from ppl_dgp.guides import DoublyStochastic, Guide, MeanField
 from ppl_dgp.kernels import RBF
-from ppl_dgp.means import Linear
 from ppl_dgp.models import deep_gp, exact_gp_regression, sparse_gp_regression
 from ppl_dgp.objectives import BlackBoxAlpha, Collapsed, PowerEP
-from ppl_dgp.predict import predict
+from ppl_dgp.prediction.predict import predict
 
 KEY = jax.random.PRNGKey(1)
 X = jnp.stack([jnp.linspace(-1.5, 1.5, 7), jnp.cos(jnp.arange(7.0))], 1)

@@ -10,13 +10,13 @@ from numpyro import handlers
 from numpyro.infer import MCMC, NUTS, Predictive
 
 from ppl_dgp.fit import fit_svi
-from ppl_dgp.gp import data_plate, sparse_gp
+from ppl_dgp.gp.means import Linear
+from ppl_dgp.gp.sparse_gp import data_plate, sparse_gp
 from ppl_dgp.guides import DoublyStochastic, Guide
 from ppl_dgp.kernels import RBF
-from ppl_dgp.means import Linear
 from ppl_dgp.models import deep_gp, exact_gp_regression, sparse_gp_regression
 from ppl_dgp.objectives import PowerEP
-from ppl_dgp.predict import predict
+from ppl_dgp.prediction.predict import predict
 
 X = jnp.linspace(-1.5, 1.5, 8)[:, None]
 Y = jnp.sin(2 * X)

@@ -11,10 +11,10 @@ from compiled import initial, loss
 from numpyro import handlers
 from numpyro.infer import Trace_ELBO
 
-from ppl_dgp.gp import data_plate, sparse_gp
+from ppl_dgp.gp.means import Linear
+from ppl_dgp.gp.sparse_gp import data_plate, sparse_gp
 from ppl_dgp.guides import Conditional, DoublyStochastic, FullRank, Guide, MeanField
 from ppl_dgp.kernels import RBF
-from ppl_dgp.means import Linear
 from ppl_dgp.objectives import BlackBoxAlpha, PowerEP
 
 KEY = jax.random.PRNGKey(7)

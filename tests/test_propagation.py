@@ -11,8 +11,9 @@ from compiled import initial, loss, refuse
 from jaxtyping import TypeCheckError
 from numpyro.infer import Trace_ELBO
 
-from ppl_dgp.gaussian import Gaussian
-from ppl_dgp.gp import SparseGP, data_plate, sparse_gp
+from ppl_dgp.gp.means import Linear
+from ppl_dgp.gp.moment_matching import linearised, matched, matched_covariance
+from ppl_dgp.gp.sparse_gp import SparseGP, data_plate, sparse_gp
 from ppl_dgp.guides import (
     Conditional,
     Coupled,
@@ -24,12 +25,11 @@ from ppl_dgp.guides import (
     NestedCompression,
 )
 from ppl_dgp.kernels import RBF
-from ppl_dgp.linalg import cholesky, inverse_lower
-from ppl_dgp.means import Linear
 from ppl_dgp.models import deep_gp
+from ppl_dgp.numerics.gaussian import Gaussian
+from ppl_dgp.numerics.linalg import cholesky, inverse_lower
 from ppl_dgp.objectives import BlackBoxAlpha, PowerEP
-from ppl_dgp.predict import predict
-from ppl_dgp.propagation import linearised, matched, matched_covariance
+from ppl_dgp.prediction.predict import predict
 
 KEY = jax.random.PRNGKey(4)
 X = jnp.linspace(-1.5, 1.5, 5)[:, None] * jnp.array([[1.0, -0.5]])

@@ -9,12 +9,12 @@ from matplotlib.figure import Figure
 from matplotlib.quiver import Quiver
 
 from ppl_dgp.diagnostics import plot_series, plot_states, plot_transition, plot_vector_field
-from ppl_dgp.forecast import Forecast, Smoothed
-from ppl_dgp.gaussian import Gaussian
-from ppl_dgp.gp import SparseGP
+from ppl_dgp.gp.means import Linear
+from ppl_dgp.gp.sparse_gp import SparseGP
 from ppl_dgp.kernels import RBF
-from ppl_dgp.linalg import inverse_lower
-from ppl_dgp.means import Linear
+from ppl_dgp.numerics.gaussian import Gaussian
+from ppl_dgp.numerics.linalg import inverse_lower
+from ppl_dgp.prediction.forecast import Forecast, Smoothed
 
 RNG = np.random.default_rng(0)
 SLOTS, STEPS = 12, 5

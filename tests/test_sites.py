@@ -13,12 +13,12 @@ from scipy import stats
 
 from ppl_dgp.fit import SiteWarning, fit_power_ep, power_ep
 from ppl_dgp.fit.site_program import Schedule
-from ppl_dgp.gp import data_plate, sparse_gp
+from ppl_dgp.gp.sparse_gp import data_plate, sparse_gp
 from ppl_dgp.guides import Diagonal, FullRank, Guide
 from ppl_dgp.kernels import RBF
 from ppl_dgp.likelihoods import Gaussian, Scalar
-from ppl_dgp.linalg import cholesky, inverse_lower
 from ppl_dgp.models import deep_gp
+from ppl_dgp.numerics.linalg import cholesky, inverse_lower
 from ppl_dgp.objectives import SiteEnergy, collapsed_energy
 from ppl_dgp.objectives.site_energy import Layer, read_layer
 from ppl_dgp.objectives.sites import (
@@ -36,7 +36,7 @@ from ppl_dgp.objectives.sites import (
     with_prior,
 )
 from ppl_dgp.objectives.sites import energy as sites_energy
-from ppl_dgp.predict import predict
+from ppl_dgp.prediction.predict import predict
 
 KEY = jax.random.PRNGKey(5)
 RANDOM = np.random.default_rng(5)

@@ -15,15 +15,15 @@ from scipy import stats
 
 from ppl_dgp import checkpoint, data_plate, likelihoods
 from ppl_dgp.fit import fit_svi, natural_adam
-from ppl_dgp.gaussian import Gaussian, InducingGaussian
-from ppl_dgp.gp import SparseGP, sparse_gp
+from ppl_dgp.gp.means import Linear
+from ppl_dgp.gp.old_posterior import Memory, Recollection, recollection_of
+from ppl_dgp.gp.sparse_gp import SparseGP, sparse_gp
 from ppl_dgp.guides import DoublyStochastic, Guide
 from ppl_dgp.kernels import RBF
-from ppl_dgp.linalg import cholesky, inverse_lower
-from ppl_dgp.means import Linear
-from ppl_dgp.memory import Memory, Recollection, recollection_of
 from ppl_dgp.models import deep_gp, sparse_gp_regression
 from ppl_dgp.models.parts import inducing_inputs, kernel_parameters
+from ppl_dgp.numerics.gaussian import Gaussian, InducingGaussian
+from ppl_dgp.numerics.linalg import cholesky, inverse_lower
 from ppl_dgp.objectives import BlackBoxAlpha, Collapsed, PowerEP
 from ppl_dgp.streaming import Greedy, Keep, Mixed, Stream, remember, renew, streamed
 

@@ -20,18 +20,18 @@ from scipy.stats import multivariate_normal
 from test_gpssm import CONTROLS, KEY, NOISE, NONE, PROCESS, T, Y, mean_of, moved, nearly_nothing, random_walk
 
 from ppl_dgp.fit import fit_svi
-from ppl_dgp.gaussian import Gaussian
-from ppl_dgp.gp import SparseGP
+from ppl_dgp.gp.means import Linear
+from ppl_dgp.gp.sparse_gp import SparseGP
 from ppl_dgp.guides import Amortised, Conditional, DoublyStochastic, Guide, Markov, MeanField
 from ppl_dgp.guides.trajectory import TrajectoryConditional
 from ppl_dgp.kernels import RBF
-from ppl_dgp.layout import Layout
-from ppl_dgp.linalg import inverse_lower
-from ppl_dgp.means import Linear
 from ppl_dgp.models import gpssm, switching_gpssm
+from ppl_dgp.numerics.gaussian import Gaussian
+from ppl_dgp.numerics.linalg import inverse_lower
 from ppl_dgp.objectives import PowerEP
-from ppl_dgp.regimes import RegimeChain, regime_regressions
-from ppl_dgp.switching import SwitchingTrajectory, regime_probabilities
+from ppl_dgp.state_space.hidden_markov import RegimeChain, regime_regressions
+from ppl_dgp.state_space.sequences import Layout
+from ppl_dgp.state_space.switching_trajectory import SwitchingTrajectory, regime_probabilities
 
 CHAIN = RegimeChain(jnp.array([0.7, 0.3]), jnp.array([[0.8, 0.2], [0.35, 0.65]]))
 #: two sequences of 4 and 2 steps

@@ -11,9 +11,9 @@ from scipy.stats import multivariate_normal
 from test_gpssm import KEY, NOISE, T, Y
 from test_switching import CHAIN, NOISES, SHIFTS, SLOPES, mixture, two_systems
 
-from ppl_dgp.filtering import filter_forward
-from ppl_dgp.forecast import forecast, simulate, smooth
-from ppl_dgp.switching import regime_probabilities
+from ppl_dgp.prediction.forecast import forecast, simulate, smooth
+from ppl_dgp.prediction.particle_filter import filter_forward
+from ppl_dgp.state_space.switching_trajectory import regime_probabilities
 
 DRAWS = 20_000
 

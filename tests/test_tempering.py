@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from ppl_dgp.tempering import log1p_ratio, log_det_ratio, log_power_mean
+from ppl_dgp.numerics.power_mean import log1p_ratio, log_det_ratio, log_power_mean
 
 RANDOM = np.random.default_rng(0)
 LOG_P = RANDOM.normal(size=(7, 5)) * np.array([0.01, 0.1, 1.0, 10.0, 300.0])

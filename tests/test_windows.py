@@ -26,7 +26,6 @@ from test_gpssm import Y as Y6
 
 from ppl_dgp.diagnostics import to_arviz
 from ppl_dgp.fit import fit_svi
-from ppl_dgp.gaussian import moments_of
 from ppl_dgp.guides import (
     Amortised,
     Conditional,
@@ -38,11 +37,12 @@ from ppl_dgp.guides import (
     PRSSMSurrogate,
 )
 from ppl_dgp.guides.trajectory import TrajectoryConditional
-from ppl_dgp.layout import layout
 from ppl_dgp.models import gpssm
+from ppl_dgp.numerics.gaussian import moments_of
 from ppl_dgp.objectives import PowerEP
-from ppl_dgp.trajectory import Trajectory
-from ppl_dgp.windows import Cut, Windows
+from ppl_dgp.state_space.sequences import layout
+from ppl_dgp.state_space.trajectory import Trajectory
+from ppl_dgp.state_space.windows import Cut, Windows
 
 LENGTHS, WINDOW, COUNT = (5, 4), 2, 5
 Y = jnp.array([0.4, -0.3, 0.5, 1.4, 1.1, 2.0, 1.0, 0.3, -0.5])[:, None]

@@ -15,7 +15,7 @@ from ppl_dgp.cli import run_directory
 from ppl_dgp.cli.programs import Program
 from ppl_dgp.cli.report import finite
 from ppl_dgp.fit import Fit
-from ppl_dgp.predict import Prediction
+from ppl_dgp.prediction.predict import Prediction
 
 ROW_DRAWS = 400_000  # rows times draws of the posterior, about
 LAYER_ROWS = 1000  # drawn in the picture of the layers, at most

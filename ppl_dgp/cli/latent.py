@@ -22,8 +22,8 @@ from ppl_dgp.cli.task import Task
 from ppl_dgp.data import Standardiser, load_columns, load_entries, split
 from ppl_dgp.estimators.latent import as_fit, bound, embedding, standardise
 from ppl_dgp.fit import Fit
-from ppl_dgp.latents import Latents, infer_latents, relevance, row_log_density
-from ppl_dgp.predict import Prediction, predict
+from ppl_dgp.prediction.latents import Latents, infer_latents, relevance, row_log_density
+from ppl_dgp.prediction.predict import Prediction, predict
 
 DRAWS = 100
 

@@ -26,11 +26,11 @@ from ppl_dgp.guides import HIDDEN_RULES, INDUCING_RULES, Guide
 from ppl_dgp.guides.following import follows
 from ppl_dgp.guides.nesting import contains, nested_start
 from ppl_dgp.kernels import Kernel
-from ppl_dgp.linalg import cholesky
 from ppl_dgp.models import deep_gp, exact_gp_regression, gpssm, sparse_gp_regression
 from ppl_dgp.models.parts import Composed, kernel_parameters, named_kernel
+from ppl_dgp.numerics.linalg import cholesky
 from ppl_dgp.objectives import OBJECTIVES, PowerEP
-from ppl_dgp.predict import Prediction, predict
+from ppl_dgp.prediction.predict import Prediction, predict
 
 LEVELS = (0.025, 0.5, 0.975)
 PREDICTION_DRAWS = 200

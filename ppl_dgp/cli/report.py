@@ -12,7 +12,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from ppl_dgp.data import Standardiser
-from ppl_dgp.predict import Prediction
+from ppl_dgp.prediction.predict import Prediction
 
 
 def nats_per_row(units: Standardiser) -> float:

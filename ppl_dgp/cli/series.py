@@ -26,7 +26,7 @@ from ppl_dgp.data import Series, Standardiser, load_series, load_steps, split_se
 from ppl_dgp.data.series import steps
 from ppl_dgp.estimators.latent import standardise
 from ppl_dgp.fit import Fit
-from ppl_dgp.forecast import Forecast, Smoothed, forecast, smooth
+from ppl_dgp.prediction.forecast import Forecast, Smoothed, forecast, smooth
 
 #: a forecast over more steps draws f anew at each, for one function along a path takes the cube of their number
 LONGEST_PATH = 300

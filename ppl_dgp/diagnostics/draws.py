@@ -18,7 +18,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Shaped
 from numpyro.handlers import replay, seed, substitute, trace
 
-from ppl_dgp.gp import emission_of
+from ppl_dgp.gp.sparse_gp import emission_of
 from ppl_dgp.objectives.structure import Structure, find_structure
 from ppl_dgp.objectives.weights import log_weights
 

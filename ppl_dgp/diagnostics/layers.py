@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpyro.handlers import replay, seed, substitute, trace
 
-from ppl_dgp.gp import Marginal, emission_of
-from ppl_dgp.predict import global_sites
+from ppl_dgp.gp.sparse_gp import Marginal, emission_of
+from ppl_dgp.prediction.predict import global_sites
 
 
 @dataclass(frozen=True, eq=False)

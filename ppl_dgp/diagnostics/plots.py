@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from scipy.stats import norm
 
 from ppl_dgp.diagnostics.layers import LayerMap
-from ppl_dgp.predict import Prediction
+from ppl_dgp.prediction.predict import Prediction
 
 #: Okabe and Ito's colours, told apart by colour-blind readers
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from ppl_dgp.diagnostics.draws import columns
 from ppl_dgp.fit import Fit
-from ppl_dgp.predict import Prediction, predict
+from ppl_dgp.prediction.predict import Prediction, predict
 
 
 def held_out_scores(

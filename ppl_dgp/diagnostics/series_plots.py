@@ -17,9 +17,9 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from ppl_dgp.diagnostics.plots import COLOURS, FAINT, INK, _panel
-from ppl_dgp.forecast import Forecast, Smoothed
-from ppl_dgp.gaussian import Gaussian
-from ppl_dgp.gp import SparseGP
+from ppl_dgp.gp.sparse_gp import SparseGP
+from ppl_dgp.numerics.gaussian import Gaussian
+from ppl_dgp.prediction.forecast import Forecast, Smoothed
 
 #: on either side of what a grid is to hold, in its width
 MARGIN = 0.1

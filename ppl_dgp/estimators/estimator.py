@@ -26,7 +26,7 @@ from ppl_dgp.models import (
 )
 from ppl_dgp.models.parts import named_kernel
 from ppl_dgp.objectives import OBJECTIVES
-from ppl_dgp.predict import Prediction, predict
+from ppl_dgp.prediction.predict import Prediction, predict
 
 #: draws of a prediction that cannot do without
 FEWEST_DRAWS = 100

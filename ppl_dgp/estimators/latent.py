@@ -16,13 +16,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ppl_dgp.data import Standardiser
 from ppl_dgp.fit import Fit, fit_lbfgs, fit_svi
-from ppl_dgp.gaussian import Gaussian
 from ppl_dgp.guides import Amortised, Guide, HiddenRule, MeanField, PointEstimate
-from ppl_dgp.latents import Latents, infer_latents, relevance, row_log_density
 from ppl_dgp.models import gplvm
 from ppl_dgp.models.parts import named_kernel
+from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.objectives import Collapsed, PowerEP
-from ppl_dgp.predict import Prediction, predict
+from ppl_dgp.prediction.latents import Latents, infer_latents, relevance, row_log_density
+from ppl_dgp.prediction.predict import Prediction, predict
 
 _Own = TypeVar("_Own", bound="GPLVM")
 #: rules of the latents by name; the encoder sees which entries are there

@@ -24,8 +24,8 @@ from ppl_dgp.expectations.blocks import map_rows, sum_rows
 from ppl_dgp.expectations.closed import Closed
 from ppl_dgp.expectations.nodes import Nodes, cubature, diagonal, quadrature
 from ppl_dgp.expectations.terms import terms_of, without_white
-from ppl_dgp.gaussian import Gaussian
 from ppl_dgp.kernels import Kernel
+from ppl_dgp.numerics.gaussian import Gaussian
 
 __all__ = [
     "input_input_kernel",

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ppl_dgp.gaussian import Gaussian
+from ppl_dgp.numerics.gaussian import Gaussian
 
 #: numbers that one block may hold, 2 MB in 64 bits: about the cache of a core
 BLOCK_NUMBERS = 2**18

@@ -24,8 +24,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ppl_dgp.expectations.terms import Term
-from ppl_dgp.gaussian import Gaussian
-from ppl_dgp.linalg import inverse_lower, squared_distance
+from ppl_dgp.numerics.gaussian import Gaussian
+from ppl_dgp.numerics.linalg import inverse_lower, squared_distance
 
 
 class _Tilt(NamedTuple):

@@ -16,8 +16,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ppl_dgp.expectations.blocks import map_rows
-from ppl_dgp.gaussian import Gaussian
 from ppl_dgp.kernels import Kernel
+from ppl_dgp.numerics.gaussian import Gaussian
 
 _HERMITE_NODES = {1: 32, 2: 20}
 

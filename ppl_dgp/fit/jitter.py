@@ -11,7 +11,7 @@ from numpyro.handlers import replay, seed, substitute, trace
 from numpyro.infer import SVI
 
 from ppl_dgp.fit.program import kept_program
-from ppl_dgp.linalg import first_jitter
+from ppl_dgp.numerics.linalg import first_jitter
 
 
 class JitterWarning(UserWarning):

@@ -28,7 +28,7 @@ from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.training import Training, check_inducing, check_settings
 from ppl_dgp.objectives import AlphaDivergence
 from ppl_dgp.objectives.alpha import checked_alpha
-from ppl_dgp.windows import WINDOWS
+from ppl_dgp.state_space.windows import WINDOWS
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ import optax
 from jaxtyping import Array, Float, Int
 from numpyro.distributions import biject_to, constraints
 
-from ppl_dgp.linalg import lower_inverse_root
+from ppl_dgp.numerics.linalg import lower_inverse_root
 
 HALVINGS = 30  # of a step that would leave S⁻¹ indefinite; after these, no step
 Params = Mapping[str, Array]

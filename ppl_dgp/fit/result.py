@@ -14,7 +14,7 @@ from numpyro.handlers import seed, trace
 from numpyro.infer import ELBO, SVI
 
 from ppl_dgp.fit.program import build_finish, kept_program
-from ppl_dgp.gp import bare, emission_of
+from ppl_dgp.gp.sparse_gp import bare, emission_of
 from ppl_dgp.objectives import Collapsed
 
 

@@ -12,7 +12,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, Num
 from numpyro.infer import SVI
 
-from ppl_dgp.linalg import cholesky
+from ppl_dgp.numerics.linalg import cholesky
 from ppl_dgp.objectives.site_energy import Layer, read_layer
 from ppl_dgp.objectives.sites import (
     Natural,

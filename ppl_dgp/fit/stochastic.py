@@ -23,7 +23,7 @@ from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.result import Fit, assemble, checked_data, fingerprint, finished
 from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.training import check_inducing, check_settings, started
-from ppl_dgp.windows import WINDOWS
+from ppl_dgp.state_space.windows import WINDOWS
 
 
 def fit_svi(

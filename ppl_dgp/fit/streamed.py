@@ -28,7 +28,7 @@ from ppl_dgp.fit.result import Fit, assemble, checked_data
 from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.training import check_inducing, check_settings, started
 from ppl_dgp.objectives import Collapsed
-from ppl_dgp.windows import WINDOWS
+from ppl_dgp.state_space.windows import WINDOWS
 
 #: row numbers have 32 bits
 MOST_ROWS = 2**31 - 1

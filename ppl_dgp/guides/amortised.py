@@ -28,11 +28,11 @@ from numpyro.contrib.module import eqx_module, flax_module, nnx_module
 from numpyro.distributions import biject_to, constraints
 from numpyro.primitives import Messenger
 
-from ppl_dgp.gaussian import Gaussian
-from ppl_dgp.gp import Carrying, Emission, Propagation
+from ppl_dgp.gp.sparse_gp import Carrying, Emission, Propagation
 from ppl_dgp.guides.conditional import CoupledConditional
 from ppl_dgp.guides.hidden import HiddenRule, Latent, Params
-from ppl_dgp.tempering import Alpha
+from ppl_dgp.numerics.gaussian import Gaussian
+from ppl_dgp.numerics.power_mean import Alpha
 
 
 @dataclass(frozen=True)

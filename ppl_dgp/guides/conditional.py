@@ -14,8 +14,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
-from ppl_dgp.gaussian import Gaussian, project
-from ppl_dgp.gp import Carrying, Emission, Marginal, Propagation
+from ppl_dgp.gp.sparse_gp import Carrying, Emission, Marginal, Propagation
 from ppl_dgp.guides.hidden import (
     HiddenRule,
     Params,
@@ -26,8 +25,9 @@ from ppl_dgp.guides.hidden import (
     per_datum,
     per_datum_scale,
 )
-from ppl_dgp.linalg import cholesky
-from ppl_dgp.tempering import Alpha, log1p_ratio
+from ppl_dgp.numerics.gaussian import Gaussian, project
+from ppl_dgp.numerics.linalg import cholesky
+from ppl_dgp.numerics.power_mean import Alpha, log1p_ratio
 
 #: how much of f a step of a trajectory keeps at the start
 ALONG = 0.5

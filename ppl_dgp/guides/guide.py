@@ -14,14 +14,14 @@ from numpyro.handlers import block
 from numpyro.infer.autoguide import AutoGuide
 from numpyro.primitives import Messenger
 
-from ppl_dgp.gaussian import Gaussian
-from ppl_dgp.gp import Emission, Propagation, bare, emission_of, mask_of
+from ppl_dgp.gp.sparse_gp import Emission, Propagation, bare, emission_of, mask_of
 from ppl_dgp.guides.conditional import CoupledConditional
 from ppl_dgp.guides.hidden import DoublyStochastic, HiddenRule, Latent, MeanField, Params
 from ppl_dgp.guides.inducing import Earlier, FullRank, InducingRule, Optimal
 from ppl_dgp.guides.trajectory import TrajectoryConditional, along_function
-from ppl_dgp.tempering import Alpha
-from ppl_dgp.trajectory import Trajectory, trajectory_of, without_mean
+from ppl_dgp.numerics.gaussian import Gaussian
+from ppl_dgp.numerics.power_mean import Alpha
+from ppl_dgp.state_space.trajectory import Trajectory, trajectory_of, without_mean
 
 Model = Callable[..., Any]
 

@@ -20,14 +20,14 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
-from ppl_dgp.chain import propagate
-from ppl_dgp.gaussian import Gaussian
-from ppl_dgp.gp import Carrying, Emission, Propagation, check_propagation
+from ppl_dgp.gp.means import affine
+from ppl_dgp.gp.moment_matching import matched, matched_covariance
+from ppl_dgp.gp.sparse_gp import Carrying, Emission, Propagation, check_propagation
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
-from ppl_dgp.linalg import cholesky
-from ppl_dgp.means import affine
-from ppl_dgp.propagation import matched, matched_covariance
-from ppl_dgp.tempering import Alpha
+from ppl_dgp.numerics.gaussian import Gaussian
+from ppl_dgp.numerics.linalg import cholesky
+from ppl_dgp.numerics.power_mean import Alpha
+from ppl_dgp.state_space.linear_gaussian_chain import propagate
 
 Params = dict[str, Array]
 

@@ -17,8 +17,8 @@ import numpyro
 from jaxtyping import Array
 from numpyro.distributions import constraints
 
-from ppl_dgp.gaussian import InducingGaussian
 from ppl_dgp.guides.structured import InducingConditional, InducingJoint, Link, LowRankLink
+from ppl_dgp.numerics.gaussian import InducingGaussian
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from jax.scipy.linalg import block_diag
 from jaxtyping import Array
 from numpyro.handlers import seed, substitute, trace
 
-from ppl_dgp.gaussian import Gaussian
-from ppl_dgp.gp import Emission, emission_of
+from ppl_dgp.gp.sparse_gp import Emission, emission_of
 from ppl_dgp.guides.conditional import CoupledConditional, FreeConditional, TiedConditional
 from ppl_dgp.guides.guide import Guide
 from ppl_dgp.guides.hidden import DoublyStochastic, Markov, MeanField, Params, noise_of
@@ -33,7 +32,8 @@ from ppl_dgp.guides.inducing import (
     Optimal,
     link_name,
 )
-from ppl_dgp.trajectory import trajectory_of
+from ppl_dgp.numerics.gaussian import Gaussian
+from ppl_dgp.state_space.trajectory import trajectory_of
 
 #: (poorer, richer): which of the richer rule's parameters must take the values of ``_WHERE_POORER``, or vanish, for it
 #: to be the poorer; the others that it adds stay at their starts: for a coupled rule the model's own conditional, for

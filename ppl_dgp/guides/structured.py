@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
-from ppl_dgp.gaussian import Gaussian, InducingGaussian
+from ppl_dgp.numerics.gaussian import Gaussian, InducingGaussian
 
 
 class InducingJoint(InducingGaussian):

@@ -1,9 +1,10 @@
-"""A rule of one step applied along a trajectory: q of the site of :class:`ppl_dgp.trajectory.Trajectory`.
+"""A rule of one step applied along a trajectory: q of the site of :class:`ppl_dgp.state_space.trajectory.Trajectory`.
 
 What a rule says of a layer's rows it says of a trajectory's steps, with x_{t−1} in the place of the layer before; x_0
 is a latent without a GP in front. Rules that do not condition on f make a linear-Gaussian chain
 (McHutchon 2014; Eleftheriadis et al. 2017), the others are drawn step by step (Ialongo et al. 2019; Doerr et al. 2018),
-each f(x_{t−1}) independently given the trajectory's one draw of u, as they do. Shapes as in :mod:`ppl_dgp.trajectory`.
+each f(x_{t−1}) independently given the trajectory's one draw of u, as they do. Shapes as in
+:mod:`ppl_dgp.state_space.trajectory`.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
-from ppl_dgp.chain import LinearGaussianChain, recursion
-from ppl_dgp.gaussian import Gaussian, moments_of
-from ppl_dgp.gp import Propagation, bare
+from ppl_dgp.gp.sparse_gp import Propagation, bare
 from ppl_dgp.guides.hidden import HiddenRule, Latent, Params, entropy, gaussian
-from ppl_dgp.linalg import cholesky
-from ppl_dgp.tempering import Alpha
-from ppl_dgp.trajectory import Trajectory, along
+from ppl_dgp.numerics.gaussian import Gaussian, moments_of
+from ppl_dgp.numerics.linalg import cholesky
+from ppl_dgp.numerics.power_mean import Alpha
+from ppl_dgp.state_space.linear_gaussian_chain import LinearGaussianChain, recursion
+from ppl_dgp.state_space.trajectory import Trajectory, along
 
 
 def along_function(rule: HiddenRule) -> bool:

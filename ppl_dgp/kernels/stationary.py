@@ -29,7 +29,7 @@ from ppl_dgp.kernels.kernel import (
     per_dimension,
     select,
 )
-from ppl_dgp.linalg import squared_distance
+from ppl_dgp.numerics.linalg import squared_distance
 
 
 class _Stationary(Kernel):

@@ -16,7 +16,7 @@ from numpyro.distributions import constraints
 from ppl_dgp.likelihoods.likelihood import Rows, Targets
 from ppl_dgp.likelihoods.quadrature import Nodes, tilted_nodes
 from ppl_dgp.likelihoods.scalar import Elementwise
-from ppl_dgp.tempering import Alpha, is_number
+from ppl_dgp.numerics.power_mean import Alpha, is_number
 
 Link = Literal["probit", "logit"]
 

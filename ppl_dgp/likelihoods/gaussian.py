@@ -11,7 +11,7 @@ from jaxtyping import Array
 from numpyro.distributions import constraints
 
 from ppl_dgp.likelihoods.likelihood import Likelihood, Rows
-from ppl_dgp.tempering import Alpha, log1p_ratio
+from ppl_dgp.numerics.power_mean import Alpha, log1p_ratio
 
 
 @jax.tree_util.register_dataclass

@@ -14,7 +14,7 @@ from numpyro.distributions import constraints
 from ppl_dgp.likelihoods.gaussian import Gaussian
 from ppl_dgp.likelihoods.likelihood import Likelihood, Rows, Targets
 from ppl_dgp.likelihoods.quadrature import deviation, tilted_nodes
-from ppl_dgp.tempering import Alpha, is_number, log_power_mean
+from ppl_dgp.numerics.power_mean import Alpha, is_number, log_power_mean
 
 #: Gauss–Hermite nodes per function of the means that stay outside the logarithm
 OUTSIDE = 8

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Num
 from numpyro.distributions import constraints
 
-from ppl_dgp.tempering import Alpha
+from ppl_dgp.numerics.power_mean import Alpha
 
 Rows = Float[Array, "*#rows"]  # (B, F), with axes in front inside a quadrature
 Targets = Num[Array, "*#targets"]  # (B, P)

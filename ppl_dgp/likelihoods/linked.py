@@ -15,7 +15,7 @@ from numpyro.distributions import constraints
 
 from ppl_dgp.likelihoods.likelihood import Rows
 from ppl_dgp.likelihoods.scalar import Elementwise
-from ppl_dgp.tempering import Alpha, is_number
+from ppl_dgp.numerics.power_mean import Alpha, is_number
 
 
 def _static(default: int) -> Any:

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
 from ppl_dgp.likelihoods.likelihood import Likelihood, Rows, Targets
-from ppl_dgp.tempering import Alpha
+from ppl_dgp.numerics.power_mean import Alpha
 
 
 @jax.tree_util.register_dataclass

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 from scipy import special
 from scipy.stats import qmc
 
-from ppl_dgp.tempering import Alpha
+from ppl_dgp.numerics.power_mean import Alpha
 
 Rows = Float[Array, "*#rows"]
 Nodes = tuple[Float[Array, "K *rows"], Float[Array, "K *#rows"]]

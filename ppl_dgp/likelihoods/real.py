@@ -15,7 +15,7 @@ from numpyro.distributions import constraints
 from ppl_dgp.likelihoods.likelihood import Rows
 from ppl_dgp.likelihoods.quadrature import Nodes, deviation, peaked_nodes
 from ppl_dgp.likelihoods.scalar import OUTSIDE, Elementwise
-from ppl_dgp.tempering import Alpha, is_number
+from ppl_dgp.numerics.power_mean import Alpha, is_number
 
 
 @jax.tree_util.register_dataclass

@@ -13,7 +13,7 @@ from numpyro.distributions import constraints
 
 from ppl_dgp.likelihoods.likelihood import Likelihood, Rows, Targets
 from ppl_dgp.likelihoods.quadrature import Nodes, deviation, plain_nodes, tilted_nodes
-from ppl_dgp.tempering import Alpha, is_number, log_power_mean
+from ppl_dgp.numerics.power_mean import Alpha, is_number, log_power_mean
 
 #: nodes of the mean that stays outside the logarithm, and of moments
 OUTSIDE, MOMENTS = 32, 64

@@ -17,7 +17,7 @@ from numpyro.distributions import constraints
 
 from ppl_dgp.likelihoods.likelihood import Likelihood, Rows, Targets
 from ppl_dgp.likelihoods.quadrature import REACH, STEP, deviation, graded_nodes, sobol_normals
-from ppl_dgp.tempering import Alpha, is_number, log_power_mean
+from ppl_dgp.numerics.power_mean import Alpha, is_number, log_power_mean
 
 #: quasi-Monte-Carlo nodes of the means that stay outside the logarithm
 OUTSIDE = 64

@@ -1,4 +1,4 @@
-"""Answers the ``carry`` messages of :mod:`ppl_dgp.gp`: u as moments, one draw per datum, or the joint draw."""
+"""Answers the ``carry`` messages of a sparse GP: u as moments, one draw per datum, or the joint draw."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import jax
 from jaxtyping import Array
 from numpyro.primitives import Messenger
 
-from ppl_dgp.gaussian import moments_of
-from ppl_dgp.gp import Carrying, Propagation, bare
+from ppl_dgp.gp.sparse_gp import Carrying, Propagation, bare
+from ppl_dgp.numerics.gaussian import moments_of
 
 
 def possible_carrying(

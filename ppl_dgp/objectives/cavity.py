@@ -11,10 +11,10 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.primitives import Messenger
 
-from ppl_dgp.gaussian import Gaussian, InducingGaussian, moments_of
-from ppl_dgp.gp import bare
-from ppl_dgp.linalg import inverse_lower, lower_inverse_root
-from ppl_dgp.tempering import Alpha, log1p_ratio, log_det_ratio
+from ppl_dgp.gp.sparse_gp import bare
+from ppl_dgp.numerics.gaussian import Gaussian, InducingGaussian, moments_of
+from ppl_dgp.numerics.linalg import inverse_lower, lower_inverse_root
+from ppl_dgp.numerics.power_mean import Alpha, log1p_ratio, log_det_ratio
 
 
 def renyi_and_cavity(

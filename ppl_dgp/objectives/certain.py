@@ -24,10 +24,10 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float
 
 from ppl_dgp.kernels import Kernel
-from ppl_dgp.linalg import cholesky, gram, inverse_lower
+from ppl_dgp.numerics.linalg import cholesky, gram, inverse_lower
+from ppl_dgp.numerics.power_mean import Alpha, log_det_ratio
 from ppl_dgp.objectives.factors import Factors
 from ppl_dgp.objectives.regression import Features, Statistics, row_constant
-from ppl_dgp.tempering import Alpha, log_det_ratio
 
 #: of the features that are held at a time, R M: 64 MB in 64 bits
 PIECE_NUMBERS = 2**23

@@ -17,10 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ppl_dgp.gaussian import Gaussian
+from ppl_dgp.gp.means import Mean
 from ppl_dgp.kernels import Kernel
-from ppl_dgp.linalg import cholesky, inverse_lower
-from ppl_dgp.means import Mean
+from ppl_dgp.numerics.gaussian import Gaussian
+from ppl_dgp.numerics.linalg import cholesky, inverse_lower
 from ppl_dgp.objectives.certain import CertainFeatures
 from ppl_dgp.objectives.factors import Blocks, Factors
 from ppl_dgp.objectives.regression import Statistics
@@ -50,7 +50,7 @@ def collapsed_energy(
     :param alpha: in [0, 1]; 0 is Titsias' bound. One for all (traced, if you like), or an array of one per row (N,), or
         with blocks of one per block, in the order of the rows or of the sorted labels.
     :param mean: mean function (N, D) → (N, P); zero if not given.
-    :param jitter: see :func:`ppl_dgp.gp.sparse_gp`.
+    :param jitter: see :func:`ppl_dgp.gp.sparse_gp.sparse_gp`.
     :param blocks: rows whose covariance given u is kept within a factor: so many consecutive rows each, "all" for one
         block, or whole numbers (N,), equal ones a block; none if not given.
     :param correction: False leaves out the second term: the evidence of the model whose f given u has covariance αD,

@@ -20,20 +20,29 @@ from numpyro.infer import ELBO
 
 from ppl_dgp import likelihoods
 from ppl_dgp.expectations import is_rough
-from ppl_dgp.gaussian import Gaussian
-from ppl_dgp.gp import Carrying, Emission, Marginal, Propagation, SparseGP, bare, emission_of, mask_of
+from ppl_dgp.gp.old_posterior import recollection_of
+from ppl_dgp.gp.sparse_gp import (
+    Carrying,
+    Emission,
+    Marginal,
+    Propagation,
+    SparseGP,
+    bare,
+    emission_of,
+    mask_of,
+)
 from ppl_dgp.guides.guide import HiddenConditional
 from ppl_dgp.guides.hidden import Markov, MeanField, entropy
 from ppl_dgp.guides.trajectory import TrajectoryConditional
-from ppl_dgp.memory import recollection_of
+from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.objectives.carrying import Carried, checked_moments
 from ppl_dgp.objectives.certain import CertainFeatures
-from ppl_dgp.objectives.chains import whole, with_columns
 from ppl_dgp.objectives.closed_form import Powers, columns_of_noise
 from ppl_dgp.objectives.factors import Blocks, Factors
 from ppl_dgp.objectives.regression import Features, Regression, UncertainFeatures
+from ppl_dgp.objectives.research.tied_chain import whole, with_columns
 from ppl_dgp.objectives.weights import row_divergence
-from ppl_dgp.trajectory import trajectory_of
+from ppl_dgp.state_space.trajectory import trajectory_of
 
 
 class Collapsed(ELBO):

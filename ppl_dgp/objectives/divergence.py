@@ -14,14 +14,14 @@ from numpyro.handlers import replay, seed, substitute, trace
 from numpyro.infer import ELBO
 from numpyro.primitives import Messenger
 
-from ppl_dgp.gp import Carrying, Propagation, check_propagation
+from ppl_dgp.gp.sparse_gp import Carrying, Propagation, check_propagation
+from ppl_dgp.numerics.power_mean import Alpha, is_number
 from ppl_dgp.objectives.alpha import Schedule, checked_alpha
 from ppl_dgp.objectives.carrying import Carried, checked_moments
+from ppl_dgp.objectives.dependencies import prior_parents
 from ppl_dgp.objectives.enumeration import power_mean_over_draws, with_every_value
-from ppl_dgp.objectives.parents import prior_parents
 from ppl_dgp.objectives.structure import Structure, find_structure
 from ppl_dgp.objectives.weights import Trace, global_kl, log_weights, remembered
-from ppl_dgp.tempering import Alpha, is_number
 
 Program = Callable[..., Any]
 Own = TypeVar("Own", bound="AlphaDivergence")

@@ -22,9 +22,9 @@ import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
-from ppl_dgp.gp import bare, mask_of
+from ppl_dgp.gp.sparse_gp import bare, mask_of
+from ppl_dgp.numerics.power_mean import Alpha, log_power_mean
 from ppl_dgp.objectives.structure import Structure, row_sum
-from ppl_dgp.tempering import Alpha, log_power_mean
 
 Trace = dict[str, dict[str, Any]]
 #: combinations of values beyond which a sum is refused

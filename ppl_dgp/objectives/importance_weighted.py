@@ -21,15 +21,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from numpyro.primitives import Messenger
 
-from ppl_dgp.gaussian import Gaussian
-from ppl_dgp.gp import Carrying, Marginal
-from ppl_dgp.linalg import cholesky, first_jitter
+from ppl_dgp.gp.sparse_gp import Carrying, Marginal
+from ppl_dgp.numerics.gaussian import Gaussian
+from ppl_dgp.numerics.linalg import cholesky, first_jitter
+from ppl_dgp.numerics.power_mean import Alpha
 from ppl_dgp.objectives.alpha import Schedule
 from ppl_dgp.objectives.divergence import PARTICLES, AlphaDivergence, Particle, Weighed, held
 from ppl_dgp.objectives.enumeration import power_mean_over_draws
 from ppl_dgp.objectives.structure import Structure
 from ppl_dgp.objectives.weights import Trace, log_weights
-from ppl_dgp.tempering import Alpha
 
 
 class ImportanceWeighted(AlphaDivergence):

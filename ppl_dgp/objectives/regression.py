@@ -24,14 +24,14 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from ppl_dgp import expectations
-from ppl_dgp.double import in_double
-from ppl_dgp.gaussian import Gaussian
-from ppl_dgp.linalg import cholesky, inverse_lower
-from ppl_dgp.means import affine
-from ppl_dgp.memory import Site
+from ppl_dgp.gp.means import affine
+from ppl_dgp.gp.moment_matching import Function, Pieces, pieces
+from ppl_dgp.gp.old_posterior import Site
+from ppl_dgp.numerics.double_precision import in_double
+from ppl_dgp.numerics.gaussian import Gaussian
+from ppl_dgp.numerics.linalg import cholesky, inverse_lower
+from ppl_dgp.numerics.power_mean import Alpha, log1p_ratio
 from ppl_dgp.objectives.factors import Factors
-from ppl_dgp.propagation import Function, Pieces, pieces
-from ppl_dgp.tempering import Alpha, log1p_ratio
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import ELBO
 
-from ppl_dgp.gp import emission_of, mask_of
+from ppl_dgp.gp.sparse_gp import emission_of, mask_of
 from ppl_dgp.likelihoods import Likelihood
 from ppl_dgp.objectives.alpha import checked_alpha
 from ppl_dgp.objectives.sites import Rows, Sites, energy

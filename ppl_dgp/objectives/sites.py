@@ -27,8 +27,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Num
 
-from ppl_dgp.linalg import inverse_lower
-from ppl_dgp.tempering import log1p_ratio
+from ppl_dgp.numerics.linalg import inverse_lower
+from ppl_dgp.numerics.power_mean import log1p_ratio
 
 #: t_α(y; mean, variance) of each entry, for one α
 Tempered = Callable[[Array, Array, Array], Array]

@@ -8,10 +8,10 @@ from typing import Any
 import numpyro.distributions as dist
 from jaxtyping import Array
 
-from ppl_dgp.gaussian import moments_of
-from ppl_dgp.gp import Carrying, Propagation, bare
+from ppl_dgp.gp.sparse_gp import Carrying, Propagation, bare
+from ppl_dgp.numerics.gaussian import moments_of
 from ppl_dgp.objectives.carrying import possible_carrying
-from ppl_dgp.trajectory import trajectory_of
+from ppl_dgp.state_space.trajectory import trajectory_of
 
 Trace = dict[str, dict[str, Any]]
 

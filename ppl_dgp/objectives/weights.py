@@ -11,11 +11,11 @@ import numpyro.distributions as dist
 from jaxtyping import Array
 from numpyro.distributions.kl import kl_divergence
 
-from ppl_dgp.gp import bare, emission_of, mask_of
-from ppl_dgp.memory import recollection_of
+from ppl_dgp.gp.old_posterior import recollection_of
+from ppl_dgp.gp.sparse_gp import bare, emission_of, mask_of
+from ppl_dgp.numerics.power_mean import Alpha, is_number
 from ppl_dgp.objectives.cavity import renyi_and_cavity
 from ppl_dgp.objectives.structure import Structure, row_sum
-from ppl_dgp.tempering import Alpha, is_number
 
 Trace = dict[str, dict[str, Any]]
 

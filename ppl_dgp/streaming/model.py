@@ -12,11 +12,11 @@ from jaxtyping import Array, Float, Shaped
 from numpyro.handlers import seed, substitute, trace
 from numpyro.primitives import Messenger
 
-from ppl_dgp.gaussian import Gaussian, moments_of
-from ppl_dgp.gp import SparseGP, emission_of
+from ppl_dgp.gp.old_posterior import Memory, recalled, sites
+from ppl_dgp.gp.sparse_gp import SparseGP, emission_of
 from ppl_dgp.guides import Guide
-from ppl_dgp.linalg import cholesky
-from ppl_dgp.memory import Memory, recalled, sites
+from ppl_dgp.numerics.gaussian import Gaussian, moments_of
+from ppl_dgp.numerics.linalg import cholesky
 from ppl_dgp.streaming.inducing import InducingChoice
 
 Model = Callable[..., Any]

@@ -18,7 +18,7 @@ from ppl_dgp.fit.result import checked_data
 from ppl_dgp.fit.session import one_blas_thread
 from ppl_dgp.guides import DoublyStochastic, Guide
 from ppl_dgp.objectives import AlphaDivergence, Collapsed
-from ppl_dgp.predict import Prediction, predict
+from ppl_dgp.prediction.predict import Prediction, predict
 from ppl_dgp.streaming.inducing import Greedy, InducingChoice
 from ppl_dgp.streaming.model import Model, remember, renew, streamed
 
@@ -140,7 +140,7 @@ class Stream:
         return self
 
     def predict(self, key: Shaped[Array, "..."], x: Float[Array, "N D"], **settings: Any) -> Prediction:
-        """Predict at the rows of x, with the settings of :func:`ppl_dgp.predict.predict`.
+        """Predict at the rows of x, with the settings of :func:`ppl_dgp.prediction.predict.predict`.
 
         :raises ValueError: before the first batch.
         """

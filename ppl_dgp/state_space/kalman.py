@@ -4,7 +4,7 @@ r"""Kalman's filter and smoother of a linear-Gaussian chain: what linear observa
     y_t = C x_t + d + R e_t
 
 The posterior given y is again a forward chain, found by one backward pass of information (Fraser & Potter 1969). Shapes
-as in :mod:`ppl_dgp.chain`; P observed dimensions.
+as in :mod:`ppl_dgp.state_space.linear_gaussian_chain`; P observed dimensions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from ppl_dgp.chain import (
+from ppl_dgp.numerics.linalg import inverse_lower, lower_inverse_root
+from ppl_dgp.state_space.linear_gaussian_chain import (
     LinearGaussianChain,
     apply,
     log_det,
@@ -27,7 +28,6 @@ from ppl_dgp.chain import (
     times,
     transposed,
 )
-from ppl_dgp.linalg import inverse_lower, lower_inverse_root
 
 
 class Filtered(NamedTuple):

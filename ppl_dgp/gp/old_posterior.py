@@ -32,10 +32,10 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
-from ppl_dgp.gaussian import Gaussian
-from ppl_dgp.gp import SparseGP, bare
-from ppl_dgp.linalg import cholesky, inverse_lower
-from ppl_dgp.tempering import Alpha, is_number, log_det_ratio
+from ppl_dgp.gp.sparse_gp import SparseGP, bare
+from ppl_dgp.numerics.gaussian import Gaussian
+from ppl_dgp.numerics.linalg import cholesky, inverse_lower
+from ppl_dgp.numerics.power_mean import Alpha, is_number, log_det_ratio
 
 
 @jax.tree_util.register_dataclass

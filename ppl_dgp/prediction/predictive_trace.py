@@ -13,11 +13,11 @@ from jaxtyping import Array, Float
 from numpyro.handlers import replay, seed, substitute, trace
 from numpyro.primitives import Messenger
 
-from ppl_dgp.gaussian import Gaussian
-from ppl_dgp.gp import Carrying, Emission, Propagation, emission_of
+from ppl_dgp.gp.sparse_gp import Carrying, Emission, Propagation, emission_of
 from ppl_dgp.guides import Guide
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
-from ppl_dgp.linalg import cholesky
+from ppl_dgp.numerics.gaussian import Gaussian
+from ppl_dgp.numerics.linalg import cholesky
 from ppl_dgp.objectives.carrying import Carried, possible_carrying
 
 Parameters = dict[str, Array]

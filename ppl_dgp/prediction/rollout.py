@@ -15,11 +15,11 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int
 from numpyro.handlers import block
 
-from ppl_dgp.gaussian import Gaussian
-from ppl_dgp.gp import SparseGP
-from ppl_dgp.linalg import cholesky, first_jitter
-from ppl_dgp.propagation import linearised, matched_covariance
-from ppl_dgp.trajectory import Trajectory, followed
+from ppl_dgp.gp.moment_matching import linearised, matched_covariance
+from ppl_dgp.gp.sparse_gp import SparseGP
+from ppl_dgp.numerics.gaussian import Gaussian
+from ppl_dgp.numerics.linalg import cholesky, first_jitter
+from ppl_dgp.state_space.trajectory import Trajectory, followed
 
 
 def onward(

@@ -17,15 +17,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ppl_dgp.gp import Propagation, bare, emission_of, mask_of
-from ppl_dgp.memory import recollection_of
+from ppl_dgp.gp.old_posterior import recollection_of
+from ppl_dgp.gp.sparse_gp import Propagation, bare, emission_of, mask_of
+from ppl_dgp.numerics.power_mean import is_number, log_power_mean
 from ppl_dgp.objectives.carrying import Carried, checked_moments
 from ppl_dgp.objectives.cavity import Cavities, independent_cavity, is_gaussian, renyi_and_cavity
-from ppl_dgp.objectives.chains import tied_chain
 from ppl_dgp.objectives.divergence import AlphaDivergence, Globals, Probe, Program
+from ppl_dgp.objectives.research.tied_chain import tied_chain
 from ppl_dgp.objectives.structure import Structure
 from ppl_dgp.objectives.weights import Trace
-from ppl_dgp.tempering import is_number, log_power_mean
 
 
 class ApproximatePowerEP(AlphaDivergence):
@@ -40,9 +40,9 @@ class ApproximatePowerEP(AlphaDivergence):
     depend on q(x_n) at all, which is then never trained: take α < 1.
 
     Along a trajectory, of one q(x) factorised over time and dimensions (``MeanField``, or a network's), the factors of
-    each state are tied as well (:mod:`ppl_dgp.objectives.chains`): the states before the steps and behind the data are
-    drawn from their cavities, or carried as moments, each output of f and g on its own but those of a linear emission,
-    and with "full-moments" jointly. x_0 is then as a GPLVM's x_n.
+    each state are tied as well (:mod:`ppl_dgp.objectives.research.tied_chain`): the states before the steps and behind
+    the data are drawn from their cavities, or carried as moments, each output of f and g on its own but those of a
+    linear emission, and with "full-moments" jointly. x_0 is then as a GPLVM's x_n.
     """
 
     theta_outside = False

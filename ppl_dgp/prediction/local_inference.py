@@ -18,15 +18,15 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import ELBO
 
 from ppl_dgp.fit import Fit
-from ppl_dgp.gaussian import Gaussian, moments_of
-from ppl_dgp.gp import Carrying, bare
+from ppl_dgp.gp.sparse_gp import Carrying, bare
 from ppl_dgp.guides import Guide
 from ppl_dgp.guides.guide import HiddenConditional
-from ppl_dgp.new_rows import Parameters, model_sites
+from ppl_dgp.numerics.gaussian import Gaussian, moments_of
 from ppl_dgp.objectives import Collapsed, PowerEP
 from ppl_dgp.objectives.carrying import Carried, possible_carrying
 from ppl_dgp.objectives.divergence import AlphaDivergence
-from ppl_dgp.predict import predict
+from ppl_dgp.prediction.predict import predict
+from ppl_dgp.prediction.predictive_trace import Parameters, model_sites
 
 Program = Callable[..., Any]
 #: training rows whose latents a new row may start at

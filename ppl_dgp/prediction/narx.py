@@ -23,11 +23,11 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 from numpyro.handlers import block, replay, seed, substitute, trace
 
-from ppl_dgp.forecast import Forecast
-from ppl_dgp.gaussian import moments_of
-from ppl_dgp.gp import SparseGP, emission_of
+from ppl_dgp.gp.sparse_gp import SparseGP, emission_of
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
-from ppl_dgp.onward import Memory
+from ppl_dgp.numerics.gaussian import moments_of
+from ppl_dgp.prediction.forecast import Forecast
+from ppl_dgp.prediction.rollout import Memory
 
 Parameters = dict[str, Array]
 FEEDBACKS = ("draws", "means")

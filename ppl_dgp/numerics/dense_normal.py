@@ -15,7 +15,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
-from ppl_dgp.linalg import cholesky, inverse_lower
+from ppl_dgp.numerics.linalg import cholesky, inverse_lower
 
 #: triangles up to this size are inverted by a solve
 BLOCK = 256

@@ -16,10 +16,10 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float, Int
 from numpyro.handlers import replay, seed, substitute, trace
 
-from ppl_dgp.gaussian import moments_of
-from ppl_dgp.gp import Emission, SparseGP, emission_of
+from ppl_dgp.gp.sparse_gp import Emission, SparseGP, emission_of
 from ppl_dgp.guides.trajectory import TrajectoryConditional
-from ppl_dgp.trajectory import Trajectory
+from ppl_dgp.numerics.gaussian import moments_of
+from ppl_dgp.state_space.trajectory import Trajectory
 
 Parameters = dict[str, Array]
 Program = Callable[..., Any]

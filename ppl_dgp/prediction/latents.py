@@ -23,11 +23,11 @@ from numpyro.handlers import substitute
 from ppl_dgp.fit import Fit
 from ppl_dgp.fit.result import checked_data
 from ppl_dgp.fit.session import one_blas_thread
-from ppl_dgp.fold_in import Program, bound_of_rows, candidates, fold_in
-from ppl_dgp.gaussian import Gaussian
 from ppl_dgp.guides import Amortised, Guide
 from ppl_dgp.guides.hidden import gaussian
-from ppl_dgp.new_rows import Parameters, blocks, drawn, model_sites
+from ppl_dgp.numerics.gaussian import Gaussian
+from ppl_dgp.prediction.local_inference import Program, bound_of_rows, candidates, fold_in
+from ppl_dgp.prediction.predictive_trace import Parameters, blocks, drawn, model_sites
 
 
 def _above(site: str) -> tuple[bool, str]:

@@ -22,12 +22,12 @@ from numpyro.distributions.util import validate_sample
 from numpyro.primitives import _PYRO_STACK, apply_stack
 
 from ppl_dgp import likelihoods
-from ppl_dgp.gaussian import Gaussian, project
+from ppl_dgp.gp.means import Mean, Zero
+from ppl_dgp.gp.moment_matching import linearised, matched
 from ppl_dgp.kernels import Kernel
-from ppl_dgp.linalg import whitening
-from ppl_dgp.means import Mean, Zero
-from ppl_dgp.propagation import linearised, matched
-from ppl_dgp.tempering import Alpha
+from ppl_dgp.numerics.gaussian import Gaussian, project
+from ppl_dgp.numerics.linalg import whitening
+from ppl_dgp.numerics.power_mean import Alpha
 
 #: how u is carried: integrated out, one draw per datum, or one draw for all
 Carrying = Literal["moments", "local_draw", "joint_draw"]

@@ -28,12 +28,20 @@ import numpyro.distributions as dist
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
-from ppl_dgp.drawn import Drawn, Parameters, Program, check_number, columns_of, draw, series
-from ppl_dgp.gaussian import Gaussian
-from ppl_dgp.gp import Emission, SparseGP
+from ppl_dgp.gp.sparse_gp import Emission, SparseGP
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
-from ppl_dgp.linalg import cholesky
-from ppl_dgp.onward import onward, onward_moments, output_covariance
+from ppl_dgp.numerics.gaussian import Gaussian
+from ppl_dgp.numerics.linalg import cholesky
+from ppl_dgp.prediction.posterior_path import (
+    Drawn,
+    Parameters,
+    Program,
+    check_number,
+    columns_of,
+    draw,
+    series,
+)
+from ppl_dgp.prediction.rollout import onward, onward_moments, output_covariance
 
 FUNCTIONS = ("path", "independent", "moments", "linearised")
 

@@ -25,17 +25,17 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Bool, Float, Int
 
 from ppl_dgp import likelihoods
-from ppl_dgp.affine import Affine
-from ppl_dgp.gaussian import Gaussian, moments_of
-from ppl_dgp.gp import Emission, Marginal, Propagation, bare, emission_of, mask_of
+from ppl_dgp.gp.linear_map import Affine
+from ppl_dgp.gp.moment_matching import matched_covariance
+from ppl_dgp.gp.sparse_gp import Emission, Marginal, Propagation, bare, emission_of, mask_of
 from ppl_dgp.guides.trajectory import TrajectoryConditional
-from ppl_dgp.linalg import cholesky
+from ppl_dgp.numerics.gaussian import Gaussian, moments_of
+from ppl_dgp.numerics.linalg import cholesky
+from ppl_dgp.numerics.power_mean import Alpha, log_det_ratio
 from ppl_dgp.objectives.cavity import flat_cavity, independent_cavity, renyi_and_cavity
 from ppl_dgp.objectives.structure import Structure
 from ppl_dgp.objectives.weights import Trace, log_weights
-from ppl_dgp.propagation import matched_covariance
-from ppl_dgp.tempering import Alpha, log_det_ratio
-from ppl_dgp.trajectory import Trajectory
+from ppl_dgp.state_space.trajectory import Trajectory
 
 
 def whole(trajectory: Trajectory) -> Trajectory:

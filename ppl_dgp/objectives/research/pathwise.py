@@ -21,11 +21,11 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 from numpyro.handlers import substitute
 
-from ppl_dgp.gp import bare
+from ppl_dgp.gp.sparse_gp import bare
+from ppl_dgp.numerics.power_mean import log_power_mean
 from ppl_dgp.objectives.carrying import Carried
 from ppl_dgp.objectives.divergence import AlphaDivergence, Probe
 from ppl_dgp.objectives.weights import global_kl, log_weights
-from ppl_dgp.tempering import log_power_mean
 
 #: steps of a series for whose paths a few hundred draws are enough
 SHORT = 20

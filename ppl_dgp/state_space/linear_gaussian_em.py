@@ -4,8 +4,8 @@ r"""The linear-Gaussian state space model, fitted by EM in closed form (Shumway 
     x_0 \sim N(m_0, s_0^2 I), \quad x_t = A x_{t-1} + B c_t + b + N(0, Q), \quad y_t = C x_t + d + N(0, R)
 
 Q and R are diagonal; x_0 is not observed, and its prior is held. Shapes: T steps of S sequences, laid out as in
-:mod:`ppl_dgp.layout`, T + S slots of states; P outputs, C controls, Q state dimensions. The E step is Kalman's
-smoother, the M step two regressions on its moments.
+:mod:`ppl_dgp.state_space.sequences`, T + S slots of states; P outputs, C controls, Q state dimensions. The E step is
+Kalman's smoother, the M step two regressions on its moments.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Bool, Float, Num
 from numpyro.distributions import constraints
 
-from ppl_dgp.chain import LinearGaussianChain
-from ppl_dgp.kalman import LinearEmission, filtered, posterior
-from ppl_dgp.layout import Layout
+from ppl_dgp.state_space.kalman import LinearEmission, filtered, posterior
+from ppl_dgp.state_space.linear_gaussian_chain import LinearGaussianChain
+from ppl_dgp.state_space.sequences import Layout
 
 #: the states at the start are taken to be known up to this share of their variance
 START_SHARE = 0.03

@@ -22,9 +22,9 @@ import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Int
 
-from ppl_dgp.drawn import Parameters, Program, check_number, columns_of, draw, series
-from ppl_dgp.gp import Emission, SparseGP
-from ppl_dgp.trajectory import followed
+from ppl_dgp.gp.sparse_gp import Emission, SparseGP
+from ppl_dgp.prediction.posterior_path import Parameters, Program, check_number, columns_of, draw, series
+from ppl_dgp.state_space.trajectory import followed
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,13 @@ from jaxtyping import Array, Float, Int
 from numpyro.distributions import constraints
 from numpyro.handlers import block
 
-from ppl_dgp.gaussian import Gaussian
-from ppl_dgp.gp import Emission, SparseGP, bare
-from ppl_dgp.layout import Layout
+from ppl_dgp.gp.means import Zero
+from ppl_dgp.gp.sparse_gp import Emission, SparseGP, bare
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
-from ppl_dgp.means import Zero
-from ppl_dgp.tempering import Alpha
-from ppl_dgp.windows import Windows
+from ppl_dgp.numerics.gaussian import Gaussian
+from ppl_dgp.numerics.power_mean import Alpha
+from ppl_dgp.state_space.sequences import Layout
+from ppl_dgp.state_space.windows import Windows
 
 
 class Transition(Emission):
@@ -45,7 +45,7 @@ class Trajectory(dist.Distribution):
     """The states of S sequences: batch (), event (T + S, Q).
 
     ``log_prob`` is the density of the model in which the f(x_{t−1}, c_t) are independent given u (FITC), as of an
-    :class:`ppl_dgp.gp.Emission`; draws take u as the function carries it, once for the whole trajectory.
+    :class:`ppl_dgp.gp.sparse_gp.Emission`; draws take u as the function carries it, once for the whole trajectory.
 
     :param function: f, of Q + C inputs, the state first.
     :param noise: Q's diagonal.

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 from numpyro.distributions.kl import kl_divergence
 
-from ppl_dgp.linalg import diag_quadratic
+from ppl_dgp.numerics.linalg import diag_quadratic
 
 
 @jax.tree_util.register_dataclass

@@ -5,8 +5,8 @@ r"""Linear-Gaussian Markov chains over layers or time, everything in O(T).
 
 Density, entropy and KL are vectorised; draws and marginals are one pass over t, by ``lax.scan`` or, in parallel, by
 ``lax.associative_scan`` (Särkkä & García-Fernández 2021). What linear observations say of a chain is
-:mod:`ppl_dgp.kalman`. Shapes: T steps, so T + 1 states; Q state dimensions. The chain's x_0 is its step 0, from
-nothing: A_0 = 0, b_0 = m_0.
+:mod:`ppl_dgp.state_space.kalman`. Shapes: T steps, so T + 1 states; Q state dimensions. The chain's x_0 is its step 0,
+from nothing: A_0 = 0, b_0 = m_0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
-from ppl_dgp.linalg import inverse_lower
+from ppl_dgp.numerics.linalg import inverse_lower
 
 
 class Marginals(NamedTuple):

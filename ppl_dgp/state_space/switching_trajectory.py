@@ -7,7 +7,8 @@ r"""A trajectory whose function switches with a regime, the regimes summed out o
 Given a path the regimes are a Markov chain, so that log Σ_s Π_t p(s_t | s_{t−1}) exp t_α(x_t; f_{s_t}) is a forward
 pass: exact enumeration of K^T sequences in O(T K³). With t_0 it bounds the logarithm of the sum over regimes with the
 f_k integrated out, q(s) being the best there is given the path; with t_1 it is that of the FITC model. Where u is
-carried as moments q(s) does not depend on it, a bound below. Shapes as in :mod:`ppl_dgp.trajectory`, K regimes.
+carried as moments q(s) does not depend on it, a bound below. Shapes as in :mod:`ppl_dgp.state_space.trajectory`, K
+regimes.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from numpyro.handlers import block, seed, substitute, trace
 
-from ppl_dgp.gaussian import Gaussian
-from ppl_dgp.gp import Marginal, SparseGP
-from ppl_dgp.layout import Layout
+from ppl_dgp.gp.sparse_gp import Marginal, SparseGP
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
-from ppl_dgp.regimes import RegimeChain
-from ppl_dgp.tempering import Alpha
-from ppl_dgp.trajectory import Trajectory, Transition, followed
+from ppl_dgp.numerics.gaussian import Gaussian
+from ppl_dgp.numerics.power_mean import Alpha
+from ppl_dgp.state_space.hidden_markov import RegimeChain
+from ppl_dgp.state_space.sequences import Layout
+from ppl_dgp.state_space.trajectory import Trajectory, Transition, followed
 
 
 class SwitchingTransition(Transition):

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Num
 
-from ppl_dgp.layout import Layout
+from ppl_dgp.state_space.sequences import Layout
 
 #: the attribute by which a model says how many windows its rows make
 WINDOWS = "num_windows"

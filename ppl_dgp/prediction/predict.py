@@ -14,10 +14,18 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 from numpyro.handlers import seed, substitute, trace
 
-from ppl_dgp.gaussian import Gaussian, moments_of
-from ppl_dgp.gp import Emission, Propagation, bare, check_propagation, emission_of
+from ppl_dgp.gp.sparse_gp import Emission, Propagation, bare, check_propagation, emission_of
 from ppl_dgp.guides import Guide
-from ppl_dgp.new_rows import Parameters, Sites, blocks, drawn, global_sites, joint_draw, model_sites
+from ppl_dgp.numerics.gaussian import Gaussian, moments_of
+from ppl_dgp.prediction.predictive_trace import (
+    Parameters,
+    Sites,
+    blocks,
+    drawn,
+    global_sites,
+    joint_draw,
+    model_sites,
+)
 
 __all__ = [
     "Prediction", "drawn", "global_sites", "joint_prediction", "log_likelihood", "model_sites", "predict",

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ppl_dgp import expectations
-from ppl_dgp.double import in_double
-from ppl_dgp.gaussian import Gaussian
+from ppl_dgp.gp.means import Mean, affine
 from ppl_dgp.kernels import Kernel
-from ppl_dgp.means import Mean, affine
+from ppl_dgp.numerics.double_precision import in_double
+from ppl_dgp.numerics.gaussian import Gaussian
 
 
 @runtime_checkable

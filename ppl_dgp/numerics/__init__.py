@@ -1,0 +1,1 @@
+"""Numbers and arrays alone: linear algebra, Gaussians, power means. No sites, no handlers."""

@@ -1,0 +1,1 @@
+"""Energies of the literature beside the bounds: tied power EP and whole paths."""

@@ -1,0 +1,1 @@
+"""Trajectories of states: their steps, sequences, windows, and the closed forms of linear and switching ones."""
