@@ -92,7 +92,17 @@ def oil(options: argparse.Namespace) -> None:
         best = np.argsort(-counts)[:2]
         mean, scale = np.asarray(fit.params["x_loc"]), np.asarray(fit.params["x_scale"])
         errors, kept = nearest_errors(mean[:, best], labels), int((counts > 0.02 * counts.max()).sum())
-        row = [start, seed, 10, 50, fit.steps, f"{-fit.losses[0, -1]:.6g}", errors, kept, f"{fit.seconds:.4g}"]
+        row = [
+            start,
+            seed,
+            10,
+            50,
+            fit.steps,
+            f"{-fit.losses[0, -1]:.6g}",
+            errors,
+            kept,
+            f"{fit.seconds:.4g}",
+        ]
         rows.append(out, OIL, row)
         print(*row, flush=True)
         if start == "pca":
@@ -100,7 +110,9 @@ def oil(options: argparse.Namespace) -> None:
             figure = plot_latents(mean, scale, labels, relevance=counts)
             figure.savefig(DOCS / "gplvm-oil.png", dpi=120)
             early = fit_lbfgs(key, model, None, y, guide=guide, objective=Collapsed(), steps=50)
-            np.savez(options.peer, y=y, jitter=JITTER, **_for_peer("early", early, y), **_for_peer("end", fit, y))
+            np.savez(
+                options.peer, y=y, jitter=JITTER, **_for_peer("early", early, y), **_for_peer("end", fit, y)
+            )
 
 
 def _for_peer(when: str, fit: Fit, y: Array) -> dict[str, Array]:
@@ -177,7 +189,9 @@ def _by_components(y: Array, width: int) -> tuple[Array, Array]:
     return np.asarray(found.centre) + unit * (scores @ axes.T), np.square(unit) * (spread + beyond)
 
 
-def _with_residuals(imputer: Callable[[], object]) -> Callable[[Array, argparse.Namespace], tuple[Array, Array]]:
+def _with_residuals(
+    imputer: Callable[[], object],
+) -> Callable[[Array, argparse.Namespace], tuple[Array, Array]]:
     """A method that knows no variance gets that of a tenth of the entries, set aside and imputed."""
 
     def impute(y: Array, _: argparse.Namespace) -> tuple[Array, Array]:
@@ -203,14 +217,27 @@ METHODS: dict[str, Callable[[Array, argparse.Namespace], tuple[Array, Array]]] =
     "mean": _mean,
     "PPCA": _ppca,
     "kNN": _with_residuals(lambda: KNNImputer(n_neighbors=5)),
-    "iterative": _with_residuals(lambda: IterativeImputer(max_iter=10, n_nearest_features=30, random_state=0)),
+    "iterative": _with_residuals(
+        lambda: IterativeImputer(max_iter=10, n_nearest_features=30, random_state=0)
+    ),
     "GPLVM": _gplvm,
 }
 
 
 # --- minibatches
 
-USPS = ["guide", "rows", "batch", "steps", "inducing", "latent", "log_density", "seconds", "ms_a_step", "peak_gib"]
+USPS = [
+    "guide",
+    "rows",
+    "batch",
+    "steps",
+    "inducing",
+    "latent",
+    "log_density",
+    "seconds",
+    "ms_a_step",
+    "peak_gib",
+]
 
 
 def usps(options: argparse.Namespace) -> None:
@@ -233,7 +260,15 @@ def usps(options: argparse.Namespace) -> None:
         objective = PowerEP(0.0, propagation="moments")
         began = time.perf_counter()
         fit = fit_svi(
-            KEY, model, guides[name], objective, None, train, steps=options.steps, batch_size=256, learning_rate=0.005
+            KEY,
+            model,
+            guides[name],
+            objective,
+            None,
+            train,
+            steps=options.steps,
+            batch_size=256,
+            learning_rate=0.005,
         )
         seconds = time.perf_counter() - began
         density = row_log_density(KEY, fit, test).mean()

@@ -28,12 +28,19 @@ def table(frame: pd.DataFrame) -> Lines:
     """As Markdown; what is not there is left empty."""
     rows = [["" if pd.isna(value) else f"{value:.4g}" if isinstance(value, float) else str(value) for value in row]
             for row in frame.itertuples(index=False)]  # fmt: skip
-    return ["| " + " | ".join(row) + " |" for row in [list(frame.columns), ["---"] * frame.shape[1], *rows]] + [""]
+    return [
+        "| " + " | ".join(row) + " |" for row in [list(frame.columns), ["---"] * frame.shape[1], *rows]
+    ] + [""]
 
 
 def oil(frame: pd.DataFrame) -> Lines:
     """Errors and bounds by start."""
-    names = {"start": "start", "seed": "seed", "bound": "bound (nats)", "errors": "nearest-neighbour errors of 1000"}
+    names = {
+        "start": "start",
+        "seed": "seed",
+        "bound": "bound (nats)",
+        "errors": "nearest-neighbour errors of 1000",
+    }
     names |= {"kept": "dimensions above 2 % of the first", "seconds": "s"}
     picture = ["![oil flow](gplvm-oil.png)", "![relevance](gplvm-oil-relevance.png)", ""]
     return ["## Oil flow", "", *table(frame[list(names)].rename(columns=names)), *picture]

@@ -55,7 +55,11 @@ def extended(y: Array, jitter: float, values: dict[str, Array]) -> float:
     factor = _cholesky(np.eye(len(z), dtype=LONG) + gram)
     found = _solve(factor, _solve(lower, v * np.exp(psi1).T @ y)) / s2
     rows, columns = y.shape
-    bound = -rows * columns * half * np.log(2 * LONG(np.pi) * s2) - half * (y**2).sum() / s2 + half * (found**2).sum()
+    bound = (
+        -rows * columns * half * np.log(2 * LONG(np.pi) * s2)
+        - half * (y**2).sum() / s2
+        + half * (found**2).sum()
+    )
     bound -= columns * (np.log(np.diag(factor)).sum() + half * (rows * v / s2 - np.trace(gram)))
     return float(bound - half * (variance + mean**2 - 1 - np.log(variance)).sum())
 
@@ -80,11 +84,16 @@ def main() -> None:
     data = np.load(sys.argv[1])
     y, jitter = data["y"], float(data["jitter"])
     for when in ("early", "end"):
-        values = {name.removeprefix(f"{when}/"): data[name] for name in data.files if name.startswith(f"{when}/")}
+        values = {
+            name.removeprefix(f"{when}/"): data[name] for name in data.files if name.startswith(f"{when}/")
+        }
         ours = float(values.pop("bound"))
         theirs, exact = peer(y, jitter, values), extended(y, jitter, values)
         print(f"{when}: ours {ours:.8f}, GPflow {gpflow.__version__} {theirs:.8f}, 80 bits {exact:.8f}")
-        print(f"  relative: ours to GPflow {abs(ours / theirs - 1):.1e}, ours {abs(ours / exact - 1):.1e}", end="")
+        print(
+            f"  relative: ours to GPflow {abs(ours / theirs - 1):.1e}, ours {abs(ours / exact - 1):.1e}",
+            end="",
+        )
         print(f" and GPflow {abs(theirs / exact - 1):.1e} to 80 bits")
 
 

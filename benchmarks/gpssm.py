@@ -79,7 +79,18 @@ def smooth_kink(x: Any) -> Any:
     return 0.8 + (x + 0.2) * (1.0 - 5.0 / (1.0 + np.exp(-2.0 * x)))
 
 
-KINK = ["function", "noise", "objective", "guide", "alpha", "bound", "rmse", "log_density", "process", "observation"]
+KINK = [
+    "function",
+    "noise",
+    "objective",
+    "guide",
+    "alpha",
+    "bound",
+    "rmse",
+    "log_density",
+    "process",
+    "observation",
+]
 KINK += ["path", "moments", "linearised", "seconds"]
 
 
@@ -108,7 +119,14 @@ def kinks(options: argparse.Namespace) -> Any:
     for _ in range(200):
         x.append(broken_line(x[-1]) + 0.2**0.5 * random.normal())
     states = np.array(x)
-    yield "broken line", broken_line, 0.2, 0.05, states, states[1:, None] + 0.05**0.5 * random.normal(size=(200, 1))
+    yield (
+        "broken line",
+        broken_line,
+        0.2,
+        0.05,
+        states,
+        states[1:, None] + 0.05**0.5 * random.normal(size=(200, 1)),
+    )
     data = np.load(options.data / "sysid" / "kink.npz")
     for level in (1, 0, 2):
         states, r = data["x"][level, 0], float(data["noise_variance"][level])
@@ -125,7 +143,12 @@ def settings(name: str, noise: float) -> list[tuple[str, str, float]]:
 
 
 def learnt(
-    options: argparse.Namespace, name: str, f: Any, true: tuple[float, float], x: Array, y: Array,
+    options: argparse.Namespace,
+    name: str,
+    f: Any,
+    true: tuple[float, float],
+    x: Array,
+    y: Array,
     how: tuple[str, str, float],  # fmt: skip
 ) -> list[float]:
     """The row of one fit; its figure where it is one of those shown."""
@@ -170,7 +193,9 @@ def ahead(found: Any, how: str, future: Array, noise: float) -> float:
     """The mean over steps of the log density of what came."""
     if how != "path":
         variance = found.variance[:, 0]
-        return float((-0.5 * np.log(2 * np.pi * variance) - 0.5 * (future - found.mean[:, 0]) ** 2 / variance).mean())
+        return float(
+            (-0.5 * np.log(2 * np.pi * variance) - 0.5 * (future - found.mean[:, 0]) ** 2 / variance).mean()
+        )
     each = -0.5 * np.log(2 * np.pi * noise) - 0.5 * (future - found.states[:, :, 0]) ** 2 / noise
     return float((logsumexp(each, axis=0) - np.log(len(each))).mean())
 
@@ -208,7 +233,14 @@ def recurrent(options: argparse.Namespace) -> None:
             error, spread = smooth_kink(grid) - np.asarray(mean), np.asarray(variance)
             density = (-0.5 * np.log(2 * np.pi * spread) - 0.5 * error**2 / spread).mean()
             noises = [float(np.mean(fit.params[each])) for each in ("transition/noise", "likelihood/noise")]
-            row = [name, label, float(np.sqrt(np.mean(error**2))), density, *noises, time.perf_counter() - started]
+            row = [
+                name,
+                label,
+                float(np.sqrt(np.mean(error**2))),
+                density,
+                *noises,
+                time.perf_counter() - started,
+            ]
             rows.append(out, RECURRENT, row)
             print(*row, flush=True)
 
@@ -271,7 +303,9 @@ def simulated(
     settings: dict[str, Any] = {"steps": options.steps, "optimizer": decaying(options.rate, options.steps)}
     objective = CLOSED if method == "markov" else PowerEP(0.0)
     warm = options.warm if rule.conditions_on_u else 0
-    fit = fit_series(key, model, guide, objective, u[train], y[train], batch_size=batch, warm_steps=warm, **settings)
+    fit = fit_series(
+        key, model, guide, objective, u[train], y[train], batch_size=batch, warm_steps=warm, **settings
+    )
     about = model, guide, fit.params, u[train], y[train]
     found = forecast(key, *about, u[test], y_future=y[test], function="independent", num_samples=100)
     error = float(np.sqrt(np.mean((found.mean - y[test]) ** 2)))
@@ -349,7 +383,9 @@ def hodgkin_huxley(options: argparse.Namespace) -> None:
         for name, path in series.items():
             future = (path[500:] - mean) / scale
             about = model, guide, fit.params, u["step"][train], noisy, u[name][500:]
-            ahead = forecast(jax.random.key(1), *about, y_future=future, function="independent", num_samples=100)
+            ahead = forecast(
+                jax.random.key(1), *about, y_future=future, function="independent", num_samples=100
+            )
             error = np.sqrt(np.mean((ahead.mean - future) ** 2))
             inside = np.mean(abs(future - ahead.mean) < 2 * np.sqrt(ahead.variance))
             row = [label, guide_name, 0.2 if label == "approximate" else 0.0, f"{name} 100", error]
@@ -428,7 +464,9 @@ def by_narx(key: Array, u: Array, y: Array, train: Array, test: Array) -> list[f
 
 def main() -> None:
     """Run one of the experiments."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(required=True)
     experiments = {
         "kink": (kink, 600),

@@ -26,7 +26,13 @@ def page(_: argparse.Namespace) -> None:
     """Write the tables."""
     text = PAGE.read_text() if PAGE.exists() else f"# State space models\n\n{MARK}\n"
     lines = [text.split(MARK)[0].rstrip(), "", MARK, ""]
-    for name, part in {"kink": kink, "recurrent": recurrent, "sysid": sysid, "neuron": neuron, "speed": speed}.items():
+    for name, part in {
+        "kink": kink,
+        "recurrent": recurrent,
+        "sysid": sysid,
+        "neuron": neuron,
+        "speed": speed,
+    }.items():
         path = HERE / f"gpssm-{name}.csv"
         if path.exists():
             lines += part(pd.read_csv(path))
@@ -36,8 +42,19 @@ def page(_: argparse.Namespace) -> None:
 def kink(frame: pd.DataFrame) -> Lines:
     """A table for each function and noise."""
     lines = ["## Kinks", ""]
-    names = {"objective": "objective", "guide": "guide", "alpha": "α", "bound": "objective (nats)", "rmse": "RMSE of f"}
-    names |= {"log_density": "log density of f", "process": "Q", "observation": "R", "path": "20 steps: draws"}
+    names = {
+        "objective": "objective",
+        "guide": "guide",
+        "alpha": "α",
+        "bound": "objective (nats)",
+        "rmse": "RMSE of f",
+    }
+    names |= {
+        "log_density": "log density of f",
+        "process": "Q",
+        "observation": "R",
+        "path": "20 steps: draws",
+    }
     names |= {"moments": "MM", "linearised": "LIN"}
     for (function, noise), group in frame.groupby(["function", "noise"], sort=False):
         process = 0.2 if function == "broken line" else 0.0025

@@ -86,7 +86,9 @@ def main() -> None:
         wrote, begun = time.perf_counter() - begun, time.perf_counter()
         found = open_rows(source, block_rows=asked.block).standardised()
         passed = time.perf_counter() - begun
-        print(f"{rows} rows x {INPUTS + 1} columns as {asked.format}: written in {wrote:.1f} s, pass {passed:.1f} s")
+        print(
+            f"{rows} rows x {INPUTS + 1} columns as {asked.format}: written in {wrote:.1f} s, pass {passed:.1f} s"
+        )
         before = peak_gib()
         fit = fit_stream(key, model, guide, objective, found, on_chunk=note, **settings)
         streamed = step_seconds()

@@ -78,7 +78,7 @@ def trained(path: Path, name: str, dtype: str, steps: int, seed: int) -> list[fl
     if together:
         # a column that does not vary has no density
         x, y = np.zeros((len(x), 0)), np.column_stack([x[:, x[train].std(0) > 0.0], y])
-    narrow = lambda a: a.astype(a.dtype if a.dtype == np.int32 else dtype)  # noqa: E731
+    narrow = lambda a: a.astype(a.dtype if a.dtype == np.int32 else dtype)
     with jax.enable_x64(dtype == "float64"):
         key = jax.random.PRNGKey(seed)
         model = make(y.shape[1] if together else min(50, len(train)))
@@ -109,7 +109,9 @@ def draw_alike() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--models", default=";".join(MODELS), help="with semicolons between")
@@ -119,7 +121,9 @@ def main() -> None:
     done = rows.done(CSV, COLUMNS[:5])
     for model in options.models.split(";"):
         for name in options.sets.split(","):
-            for dtype, seed in (("float64", 0), ("float32", 0), ("float64", 1))[: 3 if model in RESEEDED else 2]:
+            for dtype, seed in (("float64", 0), ("float32", 0), ("float64", 1))[
+                : 3 if model in RESEEDED else 2
+            ]:
                 if (name, model, dtype, str(options.steps), str(seed)) in done:
                     continue
                 started = time.perf_counter()

@@ -230,7 +230,7 @@ def state_space(params: dict[str, Array], key: Array, y: Array) -> Array:
     spread = variance - (a**2).sum(1)[:, None] + quadratic(a, root @ root.transpose(0, 2, 1))
     log_det = jnp.log(jnp.abs(jnp.diagonal(root, axis1=1, axis2=2))).sum()
     divergence = 0.5 * ((root**2).sum() + (params["mean"] ** 2).sum() - params["mean"].size) - log_det
-    gaussian = lambda error, variance: -0.5 * jnp.log(2.0 * jnp.pi * variance) - 0.5 * error**2 / variance  # noqa: E731
+    gaussian = lambda error, variance: -0.5 * jnp.log(2.0 * jnp.pi * variance) - 0.5 * error**2 / variance
     moves = (gaussian(states - mean, process) - 0.5 * spread / process).sum() + gaussian(first, 1.0).sum()
     entropy = jnp.log(scale).sum() + jnp.log(begin).sum() + 0.5 * (noise**2).sum()
     entropy = entropy + 0.5 * noise.size * jnp.log(2.0 * jnp.pi)

@@ -49,7 +49,11 @@ class Contestant:
         command = [interpreter(library), str(script), library, work, dtype]
         # PYTHONPATH would lend one environment's packages to the other
         env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        pipes: dict[str, Any] = {
+            "stdin": subprocess.PIPE,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+        }
         self.process = subprocess.Popen(command, text=True, env=env, **pipes)
         self.about = self._heard()
 
@@ -77,7 +81,11 @@ class Contestant:
 
 def contestants(work: str) -> list[str]:
     """Those that have the work, and are installed."""
-    return ["ours", "reference", *(name for name, has in OFFERED.items() if work in has and interpreter(name))]
+    return [
+        "ours",
+        "reference",
+        *(name for name, has in OFFERED.items() if work in has and interpreter(name)),
+    ]
 
 
 def interpreter(library: str) -> str:
@@ -104,7 +112,18 @@ def race(work: str, dtype: str, rounds: int, rates: Ceilings) -> list[list[Any]]
         ms = np.array(each.ms[1:])
         about = [each.about[name] for name in ("first", "peak", "compilations")]
         ratio = float(np.median(ours / ms))
-        row = [rates.device, work, dtype, each.library, np.median(ms), ms.min(), ms.max(), ratio, *about, *least]
+        row = [
+            rates.device,
+            work,
+            dtype,
+            each.library,
+            np.median(ms),
+            ms.min(),
+            ms.max(),
+            ratio,
+            *about,
+            *least,
+        ]
         found.append(row)
     return found
 
@@ -126,7 +145,9 @@ def show(found: list[dict[str, str]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--works", default=",".join(USUAL))
     parser.add_argument("--precisions", default="float64,float32")
     parser.add_argument("--rounds", type=int, default=5)
@@ -143,7 +164,11 @@ def main() -> None:
         print(dtype, rates, flush=True)
         for work in options.works.split(","):
             held = rows.read(CSV)
-            known = [row for row in held if (row["device"], row["work"], row["dtype"]) == (rates.device, work, dtype)]
+            known = [
+                row
+                for row in held
+                if (row["device"], row["work"], row["dtype"]) == (rates.device, work, dtype)
+            ]
             if known and not options.again:
                 continue
             found = race(work, dtype, options.rounds, ceilings(dtype, work) if work == "large" else rates)

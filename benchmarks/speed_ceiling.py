@@ -36,7 +36,9 @@ def ceilings(dtype: str, work: str = "dgp2") -> Ceilings:
     """Those of a work's sizes, measured in a process of its own."""
     command = [sys.executable, str(Path(__file__)), dtype, str(batch(work)), str(inducing(work))]
     env = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
-    device, *rates = subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout.splitlines()
+    device, *rates = subprocess.run(
+        command, env=env, check=True, capture_output=True, text=True
+    ).stdout.splitlines()
     return Ceilings(device, *map(float, rates))
 
 

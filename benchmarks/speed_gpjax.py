@@ -1,6 +1,6 @@
 """The contestant GPJax of the bench, in the environment that `make bench-peers` builds for it.
 
-    .venv-gpjax/bin/python benchmarks/speed_gpjax.py gpjax svgp float64
+.venv-gpjax/bin/python benchmarks/speed_gpjax.py gpjax svgp float64
 """
 
 from __future__ import annotations

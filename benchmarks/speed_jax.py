@@ -135,18 +135,22 @@ def reference(given: Any) -> Callable[[], None]:
         if WORK == "collapsed":
             params["z"] = given.x[random.choice(len(x), size, replace=False)]
         which = by_hand.collapsed if WORK == "collapsed" else by_hand.exact
-        loss = lambda params, key, x, y: which(params, x, y)  # noqa: E731
+        loss = lambda params, key, x, y: which(params, x, y)
     elif WORK == "bgplvm":
         params |= {"lengthscale": np.full(LATENT, raw(1.0)), "x": random.normal(size=(len(y), LATENT))}
         params |= {"s": np.full((len(y), LATENT), raw(0.1)), "z": random.normal(size=(size, LATENT))}
-        loss = lambda params, key, x, y: by_hand.bayesian_gplvm(params, y)  # noqa: E731
+        loss = lambda params, key, x, y: by_hand.bayesian_gplvm(params, y)
     else:
         params |= {"lengthscale": np.full(STATES, raw(1.0)), "process": np.full(STATES, raw(0.1))}
         params |= {"mean": np.zeros((STATES, size)), "root": 0.1 * np.tile(np.eye(size), (STATES, 1, 1))}
         params |= {"slope": np.tile(0.5 * np.eye(STATES), (len(y), 1, 1)), "offset": 0.5 * given.y}
-        params |= {"scale": np.full(given.y.shape, raw(0.1)), "start": np.zeros(STATES), "begin": np.ones(STATES)}
+        params |= {
+            "scale": np.full(given.y.shape, raw(0.1)),
+            "start": np.zeros(STATES),
+            "begin": np.ones(STATES),
+        }
         params |= {"z": random.normal(size=(size, STATES)), "weights": np.eye(STATES), "bias": np.zeros(4)}
-        loss = lambda params, key, x, y: by_hand.state_space(params, key, y)  # noqa: E731
+        loss = lambda params, key, x, y: by_hand.state_space(params, key, y)
     return called(loss, jax.tree.map(lambda leaf: jnp.asarray(leaf, DTYPE), params), x, y)
 
 

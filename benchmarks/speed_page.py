@@ -30,11 +30,18 @@ def page() -> None:
             # of full-batch works they are not counted
             counted = wide[["floor", "moved"]]
             wide[["floor", "moved"]] = counted.where(counted > 0.0)
-            names = {"floor": "matmuls alone", "moved": "moved, MiB", "first": "first step, s", "peak": "peak, MiB"}
+            names = {
+                "floor": "matmuls alone",
+                "moved": "moved, MiB",
+                "first": "first step, s",
+                "peak": "peak, MiB",
+            }
             names |= {"compilations": "compiled after"}
             lines += table(wide.reset_index().rename(columns=names))
     if (path := HERE / "step-profile.csv").exists():
-        for (device, work, dtype), group in pd.read_csv(path).groupby(["device", "work", "dtype"], sort=False):
+        for (device, work, dtype), group in pd.read_csv(path).groupby(
+            ["device", "work", "dtype"], sort=False
+        ):
             lines += [f"## A step of {work} on {device}, {dtype}", ""]
             shown = group[["what", "calls", "ms", "share"]]
             lines += table(shown.rename(columns={"ms": "ms a step", "calls": "calls a step"}))

@@ -1,6 +1,6 @@
 """Contestants of the bench from other libraries, in the environment that `make bench-peers` builds.
 
-    .venv-peers/bin/python benchmarks/speed_peers.py gpytorch dgp2 float64
+.venv-peers/bin/python benchmarks/speed_peers.py gpytorch dgp2 float64
 """
 
 from __future__ import annotations
@@ -42,23 +42,30 @@ def gpflow_call(given: Data) -> Callable[[], None]:
     gpflow.config.set_default_float(np.dtype(DTYPE).type)
     if DTYPE == "float32":
         gpflow.config.set_default_jitter(1e-5)
-    kernel = lambda dims=8: gpflow.kernels.SquaredExponential(lengthscales=np.ones(dims))  # noqa: E731
+    kernel = lambda dims=8: gpflow.kernels.SquaredExponential(lengthscales=np.ones(dims))
     if WORK in TRAINED:
         adam, following = tf.keras.optimizers.Adam(0.01), batches(given)
         if TRAINED[WORK]:
             import gpflux.architectures
 
             config = gpflux.architectures.Config(
-                num_inducing=inducing(WORK), inner_layer_qsqrt_factor=1e-2, likelihood_noise_variance=0.1, whiten=True
+                num_inducing=inducing(WORK),
+                inner_layer_qsqrt_factor=1e-2,
+                likelihood_noise_variance=0.1,
+                whiten=True,
             )
             layers = len(TRAINED[WORK]) + 1
             model = gpflux.architectures.build_constant_input_dim_deep_gp(given.x, layers, config)
-            loss = lambda rows: -model.elbo(rows)  # noqa: E731
+            loss = lambda rows: -model.elbo(rows)
         else:
             model = gpflow.models.SVGP(
-                kernel(), gpflow.likelihoods.Gaussian(0.1), centres(given, WORK), num_data=len(given.x), whiten=True
+                kernel(),
+                gpflow.likelihoods.Gaussian(0.1),
+                centres(given, WORK),
+                num_data=len(given.x),
+                whiten=True,
             )
-            loss = lambda rows: -model.elbo(rows)  # noqa: E731
+            loss = lambda rows: -model.elbo(rows)
         variables = model.trainable_variables
 
         @tf.function

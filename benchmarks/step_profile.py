@@ -51,7 +51,9 @@ KINDS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--work", choices=list(TRAINED), default="dgp3")
     parser.add_argument("--dtype", choices=["float64", "float32"], default="float64")
     options = parser.parse_args()
@@ -75,11 +77,14 @@ def main() -> None:
     about = [jax.local_devices()[0].device_kind, options.work, options.dtype]
     found = [[*about, "a step, by the clock", 1, clock, ""]]
     found += [
-        [*about, kind, number[kind] / steps, part / steps, part / total] for kind, part in by_kind.most_common()
+        [*about, kind, number[kind] / steps, part / steps, part / total]
+        for kind, part in by_kind.most_common()
     ]
     held = [row for row in rows.read(CSV) if [row[name] for name in COLUMNS[:3]] != about]
     rows.write(CSV, COLUMNS, [*held, *found])
-    show(found, [(name, kinds[name], part / steps, origin(text, name)) for name, part in spent.most_common(12)])
+    show(
+        found, [(name, kinds[name], part / steps, origin(text, name)) for name, part in spent.most_common(12)]
+    )
 
 
 def compiled(work: str, dtype: str, steps: int) -> tuple[Any, str]:
@@ -88,8 +93,10 @@ def compiled(work: str, dtype: str, steps: int) -> tuple[Any, str]:
     model = deep_gp(TRAINED[work], inducing(work))
     guide = Guide(model, hidden=DoublyStochastic())
     svi = SVI(model, guide, program.as_numpyro(program.adam(0.01)), PowerEP(0.0))
-    held = [jax.tree.map(program.own, initialise(svi, jax.random.PRNGKey(0), x, y))]
-    indices = jnp.asarray(np.random.default_rng(0).integers(len(x), size=(steps, batch(work)), dtype=np.int32))
+    held = [jax.tree.map(program.fresh_copy, initialise(svi, jax.random.PRNGKey(0), x, y))]
+    indices = jnp.asarray(
+        np.random.default_rng(0).integers(len(x), size=(steps, batch(work)), dtype=np.int32)
+    )
     chunk = program.build_chunk(svi, True, steps, 1).lower(held[0], x, y, indices, 0, steps).compile()
 
     def run() -> None:
@@ -116,7 +123,8 @@ def times(profile: ProfileData, text: str) -> tuple[Counter[str], Counter[str]]:
 def kinds_of(text: str) -> dict[str, str]:
     """The kind of each operation, a fusion's by what it fuses."""
     bodies = {
-        found[1]: found[2] for found in re.finditer(r"^%?([\w.\-]+) [^\n]*\{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL)
+        found[1]: found[2]
+        for found in re.finditer(r"^%?([\w.\-]+) [^\n]*\{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL)
     }
     kinds = {}
     for found in re.finditer(r"^\s*(?:ROOT )?%?([\w.\-]+) = ([^\n]*)", text, re.MULTILINE):
@@ -124,7 +132,9 @@ def kinds_of(text: str) -> dict[str, str]:
         inside = [bodies.get(each, "") for each in re.findall(r"(?:calls|to_apply)=%?([\w.\-]+)", what)]
         inside = [re.sub(r"metadata=\{[^}]*\}", "", each) for each in inside]
         whole = "\n".join([what, *inside])
-        kinds[name] = next((kind for kind, marks in KINDS.items() if any(mark in whole for mark in marks)), "other")
+        kinds[name] = next(
+            (kind for kind, marks in KINDS.items() if any(mark in whole for mark in marks)), "other"
+        )
     return kinds
 
 

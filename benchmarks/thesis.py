@@ -220,7 +220,7 @@ def page(_options: argparse.Namespace) -> None:
     for name, group in table.groupby("set", sort=False):
         parts += ["", f"## {name}", "", "| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
         for fit, each in group.groupby("fit", sort=False):
-            seeds = lambda measure, each=each: ", ".join(f"{value:.1f}" for value in each[measure])  # noqa: E731
+            seeds = lambda measure, each=each: ", ".join(f"{value:.1f}" for value in each[measure])
             cells = [str(fit), seeds("bound"), f"{each.test_log_density.mean():.1f} ({seeds('test_log_density')})",
                      f"{each.squared_error.mean():.2f}", ", ".join(map(str, each.iterations)),
                      seeds("seconds")]  # fmt: skip

@@ -38,7 +38,17 @@ FIELDS = [
     "rmse", "rejected_steps", "together", "seconds_each",
 ]  # fmt: skip
 KEYS = FIELDS[:9]
-SPEED = ["set", "depth", "bits", "device", "steps", "together", "fits_per_hour", "fits_per_hour_alone", "ratio"]
+SPEED = [
+    "set",
+    "depth",
+    "bits",
+    "device",
+    "steps",
+    "together",
+    "fits_per_hour",
+    "fits_per_hour_alone",
+    "ratio",
+]
 
 
 class Work:
@@ -53,7 +63,10 @@ class Work:
         self.model = deep_gp((min(30, inputs),) * (depth - 1), min(100, train))
         self.guide = Guide(self.model, DoublyStochastic())
         # all rows are at hand where a batch would hold as many
-        self.settings = {"steps": options.steps, "batch_size": options.batch if options.batch < train else None}
+        self.settings = {
+            "steps": options.steps,
+            "batch_size": options.batch if options.batch < train else None,
+        }
 
     @cache  # noqa: B019  a work lives as long as its splits
     def rows(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -152,7 +165,9 @@ def throughput(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("task", nargs="?", default="run", choices=["run", "throughput", "page"])
     parser.add_argument("--data", type=Path)
     parser.add_argument("--sets", default="energy")
@@ -160,7 +175,9 @@ def main() -> None:
     parser.add_argument("--splits", default="all", help="all, 0-4, or 0,3,5")
     parser.add_argument("--objective", choices=["dsvi", "power-ep"], default="dsvi")
     parser.add_argument("--alpha", type=float, default=0.5, help="of power-ep")
-    parser.add_argument("--particles", type=int, help="draws of the hidden layers in training: 1 for dsvi, else 8")
+    parser.add_argument(
+        "--particles", type=int, help="draws of the hidden layers in training: 1 for dsvi, else 8"
+    )
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--batch", type=int, default=10_000)
     parser.add_argument("--together", type=int, help="splits in a program; all that are wanted if not given")

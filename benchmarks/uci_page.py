@@ -55,7 +55,9 @@ def accuracy(frame: pd.DataFrame) -> Lines:
     """A table for each objective and length of training, mean ± deviation over splits beside what is reported."""
     lines = []
     for (objective, alpha, particles, steps, batch, bits), group in frame.groupby(BY, sort=False):
-        name = "the bound (α = 0)" if objective == "dsvi" else f"PowerEP, α = {alpha:g}, {particles} particles"
+        name = (
+            "the bound (α = 0)" if objective == "dsvi" else f"PowerEP, α = {alpha:g}, {particles} particles"
+        )
         lines += [f"## {name}, {steps} steps of at most {batch} rows, {bits} bits", ""]
         found = []
         for (which, depth), part in group.groupby(["set", "depth"]):
@@ -72,7 +74,11 @@ def accuracy(frame: pd.DataFrame) -> Lines:
 
 def _spread(values: pd.Series) -> str:
     deviation = f" ± {values.std():.3f}" if len(values) > 1 else ""
-    return f"{values.mean():.3g}" if abs(values.mean()) < 0.01 else f"{values.mean():.3f}{deviation}".replace("-", "−")
+    return (
+        f"{values.mean():.3g}"
+        if abs(values.mean()) < 0.01
+        else f"{values.mean():.3f}{deviation}".replace("-", "−")
+    )
 
 
 def throughput(frame: pd.DataFrame) -> Lines:

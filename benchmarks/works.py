@@ -44,7 +44,11 @@ def data(work: str, dtype: str, rows: int | None = None) -> Data:
         x = np.zeros((len(y), 0))
     else:
         x = random.normal(size=(rows, 8))
-        y = np.sin(x @ random.normal(size=(8, 1))) + 0.3 * x[:, :1] * x[:, 1:2] + 0.1 * random.normal(size=(len(x), 1))
+        y = (
+            np.sin(x @ random.normal(size=(8, 1)))
+            + 0.3 * x[:, :1] * x[:, 1:2]
+            + 0.1 * random.normal(size=(len(x), 1))
+        )
     y = (y - y.mean(0)) / y.std(0)
     return Data(x.astype(dtype), y.astype(dtype))
 

@@ -17,14 +17,14 @@ Carlo. Labels are 0 … C − 1, as (N, 1) or (N,). Guides: ``Guide(model, induc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from ppl_dgp.gp.contract import Model
 from ppl_dgp.models.deep_gp import deep_gp
 from ppl_dgp.models.gp_regression import sparse_gp_regression
 from ppl_dgp.models.observation import Observed, checked_observed
 
-Model = Callable[..., Any]
 OF_CLASSES = ("bernoulli", "bernoulli-logit", "robust-max", "softmax", "ordinal")
 
 
@@ -73,7 +73,9 @@ def _of_classes(num_classes: int, likelihood: Observed | None) -> Observed:
     if likelihood is None:
         likelihood = "bernoulli" if num_classes == 2 else "robust-max"
     if isinstance(likelihood, str) and likelihood not in OF_CLASSES:
-        raise ValueError(f"likelihood: found {likelihood!r}, expected one of {', '.join(OF_CLASSES)}, or None")
+        raise ValueError(
+            f"likelihood: found {likelihood!r}, expected one of {', '.join(OF_CLASSES)}, or None"
+        )
     if num_classes > 2 and likelihood in ("bernoulli", "bernoulli-logit"):
         raise ValueError(
             f"likelihood: found {likelihood!r} for {num_classes} classes, expected robust-max, softmax or ordinal"

@@ -26,10 +26,10 @@ import numpyro
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
-from ppl_dgp.gp.sparse_gp import SparseGP, carry, data_plate, sparse_gp
+from ppl_dgp.gp.sparse_gp import SparseGP, data_plate, offer, sparse_gp
 from ppl_dgp.kernels import RBF, Kernel
 from ppl_dgp.models.gplvm import checked_latent
-from ppl_dgp.models.latents import start_at, where_latents_begin
+from ppl_dgp.models.latents import latents_around, where_latents_begin
 from ppl_dgp.models.observation import Observed, checked_columns, emission, observed_by
 from ppl_dgp.models.parts import Composed, as_columns, inducing_inputs, kernel_parameters
 
@@ -64,7 +64,9 @@ def conditioned_gplvm(
 
     def prior(c: Covariates) -> SparseGP:
         inducing = inducing_inputs("prior", c, prior_inducing)
-        return sparse_gp("prior", kernel_parameters("prior", prior_kernel, c.shape[1]), inducing, latent, jitter=jitter)
+        return sparse_gp(
+            "prior", kernel_parameters("prior", prior_kernel, c.shape[1]), inducing, latent, jitter=jitter
+        )
 
     settings = _Settings(num_outputs, latent, num_inducing, kernel, missing, jitter, prior_noise)
     return settings.model(checked_columns(likelihood, noise, num_outputs), prior)
@@ -152,7 +154,9 @@ class _Settings:
     def model(self, observed: Observed, prior: Callable[[Covariates], SparseGP]) -> Callable[..., Any]:
         """The model, its prior's function a given one of the covariates."""
 
-        def model(x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None) -> Any:
+        def model(
+            x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None
+        ) -> Any:
             y = as_columns(x, y, self.num_outputs)
             given = observed_by(observed, y)
             scores, lengthscale = where_latents_begin("x", x, y, self.latent, "pca", self.missing)
@@ -166,8 +170,8 @@ class _Settings:
             with data_plate(size or x.shape[0], index):
                 infer: dict[str, Any] = {"role": "hidden"}
                 if y is not None:
-                    infer["start"] = lambda: start_at(scores)
-                h = carry("x", numpyro.sample("x", g(x).noisy(variance), infer=infer))
+                    infer["start"] = lambda: latents_around(scores)
+                h = offer("x", numpyro.sample("x", g(x).noisy(variance), infer=infer))
                 return numpyro.sample("y", emission(f(h), given, index, y is not None, self.missing), obs=y)
 
         return model

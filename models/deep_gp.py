@@ -23,7 +23,7 @@ from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
 from ppl_dgp.gp.means import Linear, layer_map
-from ppl_dgp.gp.sparse_gp import Marginal, SparseGP, carry, data_plate, sparse_gp
+from ppl_dgp.gp.sparse_gp import Marginal, SparseGP, data_plate, offer, sparse_gp
 from ppl_dgp.kernels import RBF, Kernel
 from ppl_dgp.models.observation import Observed, checked_observed, emission, observed_by
 from ppl_dgp.models.parts import Composed, as_columns, inducing_inputs, kernel_parameters
@@ -95,7 +95,7 @@ class Layers:
         """Sample the hidden layers ``layer1/h``, …, from inputs h; gives the last function's marginal."""
         for layer, (f, variance) in enumerate(zip(self.functions, self.noises, strict=False), start=1):
             site = f"layer{layer}/h"
-            h = carry(site, numpyro.sample(site, f(h).noisy(variance), infer={"role": "hidden"}))
+            h = offer(site, numpyro.sample(site, f(h).noisy(variance), infer={"role": "hidden"}))
         return self.functions[-1](h)
 
 

@@ -25,7 +25,7 @@ from ppl_dgp.gp.sparse_gp import data_plate
 from ppl_dgp.kernels import RBF, Kernel
 from ppl_dgp.models.deep_gp import checked_widths, layers
 from ppl_dgp.models.gplvm import checked_latent
-from ppl_dgp.models.latents import standard_normal, start_at, where_latents_begin
+from ppl_dgp.models.latents import latents_around, standard_normal, where_latents_begin
 from ppl_dgp.models.observation import Observed, checked_columns, emission, observed_by
 from ppl_dgp.models.parts import Composed, as_columns
 from ppl_dgp.numerics.gaussian import Gaussian, beside
@@ -63,7 +63,7 @@ def deep_gplvm(
         functions = given.num_functions(num_outputs)
         through = layers(scores, widths, functions, lengthscale=lengthscale, jitter=jitter, **settings)
         with data_plate(size or x.shape[0], index):
-            h = standard_normal("x", latent, lambda: start_at(scores))
+            h = standard_normal("x", latent, lambda: latents_around(scores))
             return numpyro.sample("y", emission(through(h), given, index, y is not None, missing), obs=y)
 
     return model

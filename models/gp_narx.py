@@ -23,7 +23,7 @@ from ppl_dgp.gp.sparse_gp import data_plate, sparse_gp
 from ppl_dgp.kernels import RBF, Kernel
 from ppl_dgp.models.parts import Composed, as_columns, inducing_inputs, kernel_parameters, noise_variance
 
-MEANS = ("zero", "last")
+LAG_MEANS = ("zero", "last")
 
 
 def gp_narx(
@@ -50,8 +50,8 @@ def gp_narx(
     :raises ValueError: for an unknown mean, a number of lags or outputs that is not positive, or where shapes do not
         fit, naming them.
     """
-    if mean not in MEANS:
-        raise ValueError(f"mean: found {mean!r}, expected one of {', '.join(MEANS)}")
+    if mean not in LAG_MEANS:
+        raise ValueError(f"mean: found {mean!r}, expected one of {', '.join(LAG_MEANS)}")
     for name, value in (("num_outputs", num_outputs), ("lags", lags)):
         if value < 1:
             raise ValueError(f"{name}: found {value}, expected at least 1")

@@ -3,7 +3,7 @@ r"""Gaussian process regression, exact and sparse.
     f ~ GP(m, k),   y_n = f(x_n) + ε_n,   ε_n ~ N(0, s²),   or y_n ~ p(y | f(x_n))
 
 Cards: :func:`exact_gp_regression` integrates f out, O(N³): up to a few thousand rows, no guide needed.
-:func:`sparse_gp_regression` carries f by M inducing outputs (Titsias 2009; Hensman et al. 2013), O(NM²) or O(BM²) per
+:func:`sparse_gp_regression` offered f by M inducing outputs (Titsias 2009; Hensman et al. 2013), O(NM²) or O(BM²) per
 minibatch; guides: ``Guide(model, inducing=FullRank())``. With ``likelihood="student-t"`` outliers cost little; counts,
 positive numbers and fractions have likelihoods of their own (:data:`ppl_dgp.likelihoods.LIKELIHOODS`).
 """
@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpyro
 from jaxtyping import Array, Float
 
+from ppl_dgp.gp.contract import Model
 from ppl_dgp.gp.sparse_gp import data_plate, sparse_gp
 from ppl_dgp.kernels import RBF, Kernel
 from ppl_dgp.models.observation import Observed, checked_observed, emission, observed_by
@@ -29,8 +30,6 @@ from ppl_dgp.models.parts import (
     rows_of_noise,
 )
 from ppl_dgp.numerics.dense_normal import DenseNormal
-
-Model = Callable[..., Any]
 
 
 def exact_gp_regression(

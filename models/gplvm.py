@@ -23,7 +23,7 @@ from jaxtyping import Array
 
 from ppl_dgp.gp.sparse_gp import data_plate, sparse_gp
 from ppl_dgp.kernels import RBF, Kernel
-from ppl_dgp.models.latents import standard_normal, start_at, where_latents_begin
+from ppl_dgp.models.latents import latents_around, standard_normal, where_latents_begin
 from ppl_dgp.models.observation import Observed, checked_columns, emission, observed_by
 from ppl_dgp.models.parts import Composed, as_columns, inducing_inputs, kernel_parameters
 
@@ -70,7 +70,7 @@ def gplvm(
         k = kernel_parameters("gp", kernel, latent, lengthscale)
         f = sparse_gp("gp", k, inducing, given.num_functions(num_outputs), jitter=jitter)
         with data_plate(size or x.shape[0], index):
-            h = standard_normal("x", latent, lambda: start_at(scores))
+            h = standard_normal("x", latent, lambda: latents_around(scores))
             return numpyro.sample("y", emission(f(h), given, index, y is not None, missing), obs=y)
 
     return model

@@ -28,19 +28,19 @@ from jaxtyping import Array
 from numpyro.distributions import constraints
 
 from ppl_dgp.gp.means import Linear, Mean, Zero
-from ppl_dgp.gp.sparse_gp import carry, data_plate, sparse_gp
+from ppl_dgp.gp.sparse_gp import data_plate, offer, sparse_gp
 from ppl_dgp.kernels import RBF, Kernel
 from ppl_dgp.models.gplvm import checked_latent
 from ppl_dgp.models.observation import Observed, checked_columns, observed_by
 from ppl_dgp.models.observation import emission as observation
 from ppl_dgp.models.parts import Composed, as_columns, inducing_inputs, kernel_parameters
-from ppl_dgp.models.states import EMISSIONS, STARTS, Begin, emission_function
+from ppl_dgp.models.states import EMISSIONS, STATE_STARTS, StateInitialiser, emission_function
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.state_space.sequences import Layout, layout, sequence_numbers
 from ppl_dgp.state_space.trajectory import Trajectory
-from ppl_dgp.state_space.windows import WINDOWS, Cut, Windows
+from ppl_dgp.state_space.windows import WINDOWS, Windows, WindowSpec
 
-MEANS = ("identity", "zero", "linear")
+TRANSITION_MEANS = ("identity", "zero", "linear")
 #: scale at which q(u) of the transition starts, around the regression on the states at the start
 TRANSITION_SCALE = 0.1
 
@@ -108,7 +108,7 @@ def gpssm(
         seen = y if y is None or rows is None else y[rows]
         given = observed_by(observed, seen)
         functions = given.num_functions(num_outputs)
-        begin = Begin(start, y, controls, where, (width, functions), missing, emission, initial)
+        begin = StateInitialiser(start, y, controls, where, (width, functions), missing, emission, initial)
 
         inducing = inducing_inputs("transition", lambda: begin.inputs, num_inducing, train_inducing)
         starts = (lambda: begin.lengthscales, lambda: begin.variance) if start == "linear" else ()
@@ -134,7 +134,7 @@ def gpssm(
             trajectory, weight, counted = trajectory.in_windows(windows), windows.weight, windows.counted
         infer = {"role": "hidden", "start": lambda: begin.path(jnp.sqrt(q))}
         with numpyro.handlers.scale(scale=weight):
-            path = carry("x", numpyro.sample("x", trajectory, infer=infer))
+            path = offer("x", numpyro.sample("x", trajectory, infer=infer))
             states = trajectory.states(path)
             with data_plate(states.shape[0] if isinstance(states, Array) else states.mean.shape[0]):
                 likely = observation(g(states), given, rows, y is not None, missing)
@@ -142,11 +142,11 @@ def gpssm(
 
     if window is not None:
         #: of all rows, the number of windows that minibatches are made of
-        vars(model)[WINDOWS] = Cut(window, num_sequences)
+        vars(model)[WINDOWS] = WindowSpec(window, num_sequences)
     return model
 
 
-def _transition_mean(name: str, width: int, num_controls: int, begin: Begin) -> Mean:
+def _transition_mean(name: str, width: int, num_controls: int, begin: StateInitialiser) -> Mean:
     if name == "zero":
         return Zero(width)
     if name == "identity":
@@ -171,7 +171,7 @@ def _at_hand(
         )
     if index is None and not isinstance(x, jax.core.Tracer):
         # sequences that no window fits in are an error
-        Cut(window, num_sequences)(x)
+        WindowSpec(window, num_sequences)(x)
     return where, Windows(window, where, index)
 
 
@@ -184,7 +184,11 @@ def _check_names(
     num_sequences: int,
     window: int | None,
 ) -> None:
-    for name, value, known in (("mean", mean, MEANS), ("emission", emission, EMISSIONS), ("start", start, STARTS)):
+    for name, value, known in (
+        ("mean", mean, TRANSITION_MEANS),
+        ("emission", emission, EMISSIONS),
+        ("start", start, STATE_STARTS),
+    ):
         if value not in known:
             raise ValueError(f"{name}: found {value!r}, expected one of {', '.join(known)}")
     if not process_noise > 0.0:

@@ -9,13 +9,12 @@ data whose scatter is not the same everywhere. f and g have one kernel and one s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from ppl_dgp.gp.contract import Model
 from ppl_dgp.models.deep_gp import deep_gp
 from ppl_dgp.models.gp_regression import sparse_gp_regression
-
-Model = Callable[..., Any]
 
 
 def sparse_heteroscedastic_gp(num_inducing: int = 100, **settings: Any) -> Model:

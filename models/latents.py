@@ -19,7 +19,7 @@ import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
-from ppl_dgp.gp.sparse_gp import carry
+from ppl_dgp.gp.sparse_gp import offer
 from ppl_dgp.numerics.gaussian import Gaussian
 
 #: variance of q(x_n) at the start, where the prior's is 1
@@ -31,7 +31,7 @@ EM_ROWS = 20_000
 SMALLEST_SPREAD = 1e-3
 #: the shortest lengthscale at the start, and how much longer the longest may be
 SHORTEST, LONGEST = 2.0, 10.0
-STARTS = ("pca", "random")
+LATENT_STARTS = ("pca", "random")
 
 
 @jax.tree_util.register_dataclass
@@ -141,8 +141,8 @@ def held_components(
 
     :raises ValueError: for an unknown start.
     """
-    if start not in STARTS:
-        raise ValueError(f"start: found {start!r}, expected one of {', '.join(STARTS)}")
+    if start not in LATENT_STARTS:
+        raise ValueError(f"start: found {start!r}, expected one of {', '.join(LATENT_STARTS)}")
 
     def begin(key: Array) -> Float[Array, "P Q3"]:
         found = components(key, y, width, start, missing)
@@ -154,7 +154,12 @@ def held_components(
 
 
 def where_latents_begin(
-    name: str, x: Float[Array, "N D"], y: Float[Array, "N P"] | None, latent: int, start: str, missing: bool = False
+    name: str,
+    x: Float[Array, "N D"],
+    y: Float[Array, "N P"] | None,
+    latent: int,
+    start: str,
+    missing: bool = False,
 ) -> tuple[Float[Array, "N Q"], Float[Array, " Q"] | None]:
     """Means of the latents ``name`` and lengthscales over them at the start; 0 and None where there is no y.
 
@@ -172,9 +177,9 @@ def standard_normal(name: str, latent: int, start: Callable[[], Gaussian]) -> An
     :param start: where q(x_n) begins.
     """
     prior = dist.Normal(0.0, 1.0).expand([latent]).to_event(1)
-    return carry(name, numpyro.sample(name, prior, infer={"role": "hidden", "start": start}))
+    return offer(name, numpyro.sample(name, prior, infer={"role": "hidden", "start": start}))
 
 
-def start_at(scores: Float[Array, "B Q"]) -> Gaussian:
+def latents_around(scores: Float[Array, "B Q"]) -> Gaussian:
     """q(x_n) around given means."""
     return Gaussian(scores, jnp.full_like(scores, START_VARIANCE**0.5))

@@ -26,11 +26,11 @@ from numpyro.handlers import block
 
 from ppl_dgp.models.gplvm import checked_latent
 from ppl_dgp.models.parts import as_columns
-from ppl_dgp.models.states import Begin
+from ppl_dgp.models.states import StateInitialiser
 from ppl_dgp.state_space.linear_gaussian_em import LinearSeries, LinearSystem, linear_dynamics
 from ppl_dgp.state_space.sequences import Layout, layout, sequence_numbers
 
-EMISSIONS = ("linear", "identity")
+LINEAR_EMISSIONS = ("linear", "identity")
 #: both noises where there is no y to begin at
 NOISE = 0.1
 
@@ -65,7 +65,9 @@ def linear_gaussian_ssm(
 
     def model(x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None) -> Any:
         if index is not None:
-            raise ValueError("index: found a minibatch, expected all rows in their order; leave batch_size out")
+            raise ValueError(
+                "index: found a minibatch, expected all rows in their order; leave batch_size out"
+            )
         y = as_columns(x, y, num_outputs)
         controls, numbers = (x, None) if num_sequences == 1 else (x[:, :-1], sequence_numbers(x))
         where = layout(x.shape[0], numbers, num_sequences)
@@ -106,7 +108,9 @@ def _begin(
     # the states that others begin at are no sites here
     with block():
         emission = "identity" if identity else "linear"
-        states = Begin("outputs", y, controls, where, (width, outputs), True, emission, initial).states
+        states = StateInitialiser(
+            "outputs", y, controls, where, (width, outputs), True, emission, initial
+        ).states
     settings: dict[str, Any] = {"iterations": iterations, "initial": initial, "fixed_emission": identity}
     return linear_dynamics(y.astype(float), controls, states, where, **settings).system
 
@@ -114,8 +118,8 @@ def _begin(
 def _check(
     emission: str, width: int, outputs: int, initial: tuple[float, float], num_sequences: int, iterations: int
 ) -> None:
-    if emission not in EMISSIONS:
-        raise ValueError(f"emission: found {emission!r}, expected one of {', '.join(EMISSIONS)}")
+    if emission not in LINEAR_EMISSIONS:
+        raise ValueError(f"emission: found {emission!r}, expected one of {', '.join(LINEAR_EMISSIONS)}")
     if emission == "identity" and width < outputs:
         raise ValueError(
             f"latent: found {width}, expected at least {outputs}, the dimensions that an identity emission observes; "

@@ -12,7 +12,7 @@ from jaxtyping import Array
 from numpyro.distributions import constraints
 
 from ppl_dgp.gp.sparse_gp import Emission, Marginal
-from ppl_dgp.likelihoods import LIKELIHOODS, Gaussian, Likelihood, Mixed
+from ppl_dgp.likelihoods import LIKELIHOODS, Gaussian, Likelihood, MixedLikelihood
 from ppl_dgp.models.parts import noise_variance, rows_of_noise
 
 #: a name of ``LIKELIHOODS``, its values learnt; a likelihood, its values held; or a function that makes one
@@ -20,7 +20,7 @@ Observed = str | Likelihood | Callable[[], Likelihood]
 
 _POSITIVE, _UNIT = constraints.softplus_positive, constraints.unit_interval
 #: where learnt values start, on standardised targets, and what they may be
-_STARTS: dict[str, dict[str, tuple[float, constraints.Constraint]]] = {
+_LIKELIHOOD_STARTS: dict[str, dict[str, tuple[float, constraints.Constraint]]] = {
     "student-t": {"df": (4.0, _POSITIVE), "scale": (0.3, _POSITIVE)},
     "laplace": {"scale": (0.3, _POSITIVE)},
     "heteroscedastic": {"noise": (0.1, _POSITIVE)},
@@ -115,7 +115,7 @@ def _check_column(likelihood: Observed, column: int) -> None:
         )
 
 
-def _mixed(likelihoods: tuple[Observed, ...]) -> Mixed:
+def _mixed(likelihoods: tuple[Observed, ...]) -> MixedLikelihood:
     made: dict[str | Callable[[], Likelihood], Likelihood] = {}
     parts = []
     for each in likelihoods:
@@ -125,7 +125,7 @@ def _mixed(likelihoods: tuple[Observed, ...]) -> Mixed:
         if each not in made:
             made[each] = _named(each, None, f"likelihood/{each}") if isinstance(each, str) else each()
         parts.append(made[each])
-    return Mixed(tuple(parts))
+    return MixedLikelihood(tuple(parts))
 
 
 def _learnt_noise(name: str, shape: tuple[int, ...]) -> Array:
@@ -138,7 +138,7 @@ def _named(name: str, num_classes: int | None, prefix: str = "likelihood") -> Li
         return Gaussian(_learnt_noise(f"{prefix}/noise", ()))
     values: dict[str, Any] = {
         field: numpyro.param(f"{prefix}/{field}", jnp.asarray(start), constraint=constraint)
-        for field, (start, constraint) in _STARTS.get(name, {}).items()
+        for field, (start, constraint) in _LIKELIHOOD_STARTS.get(name, {}).items()
     }
     if name == "ordinal" and num_classes is not None:
         start = jnp.linspace(-1.0, 1.0, num_classes + 1)[1:-1]

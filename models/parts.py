@@ -31,7 +31,7 @@ from ppl_dgp.kernels import (
 )
 
 #: where a kernel's values start, on standardised inputs; "lengthscale" is one per input dimension (ARD)
-_STARTS: dict[type[Kernel], dict[str, float]] = {
+_KERNEL_STARTS: dict[type[Kernel], dict[str, float]] = {
     RBF: {"variance": 1.0, "lengthscale": 1.0},
     Matern12: {"variance": 1.0, "lengthscale": 1.0},
     Matern32: {"variance": 1.0, "lengthscale": 1.0},
@@ -89,7 +89,7 @@ def kernel_parameters(
     starts = {name: start for name, start in given.items() if start is not None}
     if isinstance(kernel, Composed):
         return _composed(name, kernel, input_dim, starts)
-    if kernel not in _STARTS:
+    if kernel not in _KERNEL_STARTS:
         return kernel(input_dim)
     return _with_values(name, kernel, input_dim, starts, {})
 
@@ -117,7 +117,7 @@ def _with_values(
 ) -> Kernel:
     """A kernel of one class, its values sites but for those that are ``fixed``."""
     arguments: dict[str, Any] = dict(fixed)
-    for argument, usual in _STARTS[kernel].items():  # type: ignore[index]
+    for argument, usual in _KERNEL_STARTS[kernel].items():  # type: ignore[index]
         if argument in fixed:
             continue
         start = starts.get(argument, usual)
@@ -193,7 +193,9 @@ def _centres(rows: ArrayLike, others: ArrayLike, seed: ArrayLike) -> np.ndarray:
     distinct = np.unique(rows, axis=0)
     if len(distinct) <= size:
         return np.concatenate([distinct, others[: size - len(distinct)]])
-    centres = KMeans(size, n_init=1, random_state=int(np.asarray(seed))).fit(rows.astype(float)).cluster_centers_
+    centres = (
+        KMeans(size, n_init=1, random_state=int(np.asarray(seed))).fit(rows.astype(float)).cluster_centers_
+    )
     return centres.astype(rows.dtype)  # type: ignore[no-any-return]
 
 

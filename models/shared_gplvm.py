@@ -21,10 +21,10 @@ import numpyro
 from jaxtyping import Array
 from numpyro.distributions import constraints
 
-from ppl_dgp.gp.sparse_gp import Together, data_plate, sparse_gp
+from ppl_dgp.gp.sparse_gp import JointEmission, data_plate, sparse_gp
 from ppl_dgp.kernels import RBF, Kernel
 from ppl_dgp.models.gplvm import checked_latent
-from ppl_dgp.models.latents import standard_normal, start_at, where_latents_begin
+from ppl_dgp.models.latents import latents_around, standard_normal, where_latents_begin
 from ppl_dgp.models.parts import Composed, as_columns, inducing_inputs, kernel_parameters
 
 
@@ -47,7 +47,9 @@ def shared_gplvm(
     """
     widths = tuple(num_outputs)
     if len(widths) < 2 or min(widths) < 1:
-        raise ValueError(f"num_outputs: found {widths}, expected the columns of two views or more; of one, take gplvm")
+        raise ValueError(
+            f"num_outputs: found {widths}, expected the columns of two views or more; of one, take gplvm"
+        )
     checked_latent(latent)
     positive = constraints.softplus_positive
 
@@ -62,8 +64,8 @@ def shared_gplvm(
             variance = numpyro.param(f"{name}/noise", jnp.asarray(0.1), constraint=positive)
             views.append((sparse_gp(name, k, inducing, width, jitter=jitter), variance))
         with data_plate(size or x.shape[0], index):
-            h = standard_normal("x", latent, lambda: start_at(scores))
-            together = Together(*(f(h).noisy(variance) for f, variance in views))
+            h = standard_normal("x", latent, lambda: latents_around(scores))
+            together = JointEmission(*(f(h).noisy(variance) for f, variance in views))
             return numpyro.sample("y", together.partly_observed() if missing else together, obs=y)
 
     return model

@@ -23,7 +23,7 @@ from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.state_space.linear_gaussian_em import linear_dynamics
 from ppl_dgp.state_space.sequences import Layout
 
-STARTS = ("outputs", "linear")
+STATE_STARTS = ("outputs", "linear")
 EMISSIONS = ("identity", "linear", "gp")
 
 
@@ -46,7 +46,7 @@ class Start:
         return jnp.full(self.shift.shape, otherwise) if self.noise is None else self.noise
 
 
-class Begin:
+class StateInitialiser:
     """What a model begins at, found when it is initialised: later runs have the states as the held site ``x/begin``."""
 
     def __init__(
@@ -67,7 +67,12 @@ class Begin:
                 "observes; take emission='linear'"
             )
         self._start, self._y, self._controls, self._where = start, y, controls, where
-        self.widths, self._missing, self._identity, self._initial = widths, missing, emission == "identity", initial
+        self.widths, self._missing, self._identity, self._initial = (
+            widths,
+            missing,
+            emission == "identity",
+            initial,
+        )
         self._path: Float[Array, "slots Q"] | None = None
         if y is not None:
             self._path = jax.lax.stop_gradient(numpyro.param("x/begin", lambda _: self.found.path))
@@ -144,7 +149,7 @@ class Begin:
 
 def emission_function(
     how: str,
-    begin: Begin,
+    begin: StateInitialiser,
     num_inducing: int,
     kernel: Callable[..., Kernel] | Composed,
     train_inducing: bool,
@@ -154,7 +159,9 @@ def emission_function(
     width, functions = begin.widths
     if how == "gp":
         sites = inducing_inputs("emission", lambda: begin.states, num_inducing, train_inducing)
-        return sparse_gp("emission", kernel_parameters("emission", kernel, width), sites, functions, jitter=jitter)
+        return sparse_gp(
+            "emission", kernel_parameters("emission", kernel, width), sites, functions, jitter=jitter
+        )
     if how == "identity":
         return Affine("emission", jnp.eye(width, functions), jnp.zeros(functions))
     weights = numpyro.param("emission/weights", lambda _: begin.found.weights)

@@ -27,14 +27,14 @@ from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
 from ppl_dgp.gp.means import Linear, Mean, Zero
-from ppl_dgp.gp.sparse_gp import carry, data_plate, sparse_gp
+from ppl_dgp.gp.sparse_gp import data_plate, offer, sparse_gp
 from ppl_dgp.kernels import RBF, Kernel
 from ppl_dgp.models.gplvm import checked_latent
-from ppl_dgp.models.gpssm import MEANS, TRANSITION_SCALE
+from ppl_dgp.models.gpssm import TRANSITION_MEANS, TRANSITION_SCALE
 from ppl_dgp.models.observation import Observed, checked_columns, observed_by
 from ppl_dgp.models.observation import emission as observation
 from ppl_dgp.models.parts import Composed, as_columns, inducing_inputs, kernel_parameters
-from ppl_dgp.models.states import EMISSIONS, STARTS, Begin, emission_function
+from ppl_dgp.models.states import EMISSIONS, STATE_STARTS, StateInitialiser, emission_function
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.state_space.hidden_markov import RegimeChain, RegimeRegressions, regime_regressions
 from ppl_dgp.state_space.sequences import layout, sequence_numbers
@@ -74,7 +74,10 @@ def switching_gpssm(
     """
     width = num_outputs if latent is None else latent
     checked_latent(width)
-    _check({"mean": (mean, MEANS), "emission": (emission, EMISSIONS), "start": (start, STARTS)}, initial)
+    _check(
+        {"mean": (mean, TRANSITION_MEANS), "emission": (emission, EMISSIONS), "start": (start, STATE_STARTS)},
+        initial,
+    )
     for name, value in (("num_regimes", num_regimes), ("num_sequences", num_sequences)):
         if value < 1:
             raise ValueError(f"{name}: found {value}, expected at least 1")
@@ -84,13 +87,15 @@ def switching_gpssm(
 
     def model(x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None) -> Any:
         if index is not None:
-            raise ValueError("index: found a minibatch, expected all rows in their order; leave batch_size out")
+            raise ValueError(
+                "index: found a minibatch, expected all rows in their order; leave batch_size out"
+            )
         y = as_columns(x, y, num_outputs)
         controls, numbers = (x, None) if num_sequences == 1 else (x[:, :-1], sequence_numbers(x))
         where = layout(x.shape[0], numbers, num_sequences)
         given = observed_by(observed, y)
         functions = given.num_functions(num_outputs)
-        begin = Begin(start, y, controls, where, (width, functions), missing, emission, initial)
+        begin = StateInitialiser(start, y, controls, where, (width, functions), missing, emission, initial)
 
         @cache
         def regressions() -> RegimeRegressions:
@@ -98,7 +103,9 @@ def switching_gpssm(
 
         positive, simplex = constraints.softplus_positive, constraints.simplex
         pi = numpyro.param("regimes/initial", lambda _: regressions().chain.initial, constraint=simplex)
-        moves = numpyro.param("regimes/transition", lambda _: regressions().chain.transition, constraint=simplex)
+        moves = numpyro.param(
+            "regimes/transition", lambda _: regressions().chain.transition, constraint=simplex
+        )
         q = numpyro.param("transition/noise", lambda _: regressions().noise, constraint=positive)
         inducing = inducing_inputs("transition", lambda: begin.inputs, num_inducing, train_inducing)
         k = kernel_parameters("transition", kernel, width + controls.shape[1])
@@ -113,7 +120,7 @@ def switching_gpssm(
         x_0 = Gaussian(jnp.full(shape, initial[0]), jnp.full(shape, initial[1] ** 0.5))
         trajectory = SwitchingTrajectory(f, q, RegimeChain(pi, moves), controls, x_0, where)
         infer = {"role": "hidden", "start": lambda: begin.path(jnp.sqrt(q.mean(0)))}
-        states = trajectory.states(carry("x", numpyro.sample("x", trajectory, infer=infer)))
+        states = trajectory.states(offer("x", numpyro.sample("x", trajectory, infer=infer)))
         with data_plate(x.shape[0]):
             return numpyro.sample("y", observation(g(states), given, None, y is not None, missing), obs=y)
 
@@ -121,7 +128,7 @@ def switching_gpssm(
 
 
 def _begin(
-    y: Array | None, begin: Begin, first: Array, num_regimes: int, process_noise: float
+    y: Array | None, begin: StateInitialiser, first: Array, num_regimes: int, process_noise: float
 ) -> RegimeRegressions:
     """Regressions on the states to begin at; where there is no y the identity, all regimes alike."""
     states, inputs = begin.states, begin.inputs
@@ -136,7 +143,7 @@ def _begin(
     return RegimeRegressions(weights, jnp.zeros(shape), noise, RegimeChain(even[0], even), shares)
 
 
-def _targets(found: RegimeRegressions, begin: Begin) -> Float[Array, "T KQ"]:
+def _targets(found: RegimeRegressions, begin: StateInitialiser) -> Float[Array, "T KQ"]:
     """Where each f_k begins: at the states of its own steps, and at its regression elsewhere."""
     means = found.means(begin.inputs)
     means = means + found.probabilities[..., None] * (begin.states[:, None] - means)

@@ -19,7 +19,7 @@ from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
 from safetensors.numpy import load as arrays_from_bytes
 from safetensors.numpy import save as arrays_to_bytes
 
-FORMAT = 1
+CHECKPOINT_FORMAT = 1
 INDEX = "checkpoint.json"
 
 
@@ -52,7 +52,7 @@ def save(directory: str | os.PathLike[str], state: Any, meta: Mapping[str, Any])
     digest = hashlib.sha256(content).hexdigest()
     data_file = f"state-{digest[:16]}.safetensors"
     index = {
-        "format": FORMAT,
+        "format": CHECKPOINT_FORMAT,
         "data": data_file,
         "sha256": digest,
         "prng_keys": key_types,
@@ -140,9 +140,9 @@ def _is_key(leaf: Any) -> bool:
 def _read_index(folder: Path) -> dict[str, Any]:
     try:
         index: dict[str, Any] = json.loads((folder / INDEX).read_text())
-        if index["format"] != FORMAT:
+        if index["format"] != CHECKPOINT_FORMAT:
             raise CheckpointError(
-                f"checkpoint {folder} has format {index['format']}, expected {FORMAT}; "
+                f"checkpoint {folder} has format {index['format']}, expected {CHECKPOINT_FORMAT}; "
                 "read it with the version of ppl_dgp that wrote it"
             )
         if not isinstance(index["meta"], dict) or not isinstance(index["prng_keys"], dict):

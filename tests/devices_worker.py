@@ -47,7 +47,9 @@ def refused(message, **settings):
 assert len(DEVICES) == 8
 compiled: list[float] = []
 jax.monitoring.register_event_duration_secs_listener(
-    lambda event, seconds, **_: compiled.append(seconds) if event.endswith("backend_compile_duration") else None
+    lambda event, seconds, **_: (
+        compiled.append(seconds) if event.endswith("backend_compile_duration") else None
+    )
 )
 alike(fit(Conditional()), fit(Conditional(), devices=DEVICES))
 alike(fit(Conditional(), batch_size=8), fit(Conditional(), batch_size=8, devices=DEVICES))

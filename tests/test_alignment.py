@@ -144,7 +144,11 @@ def test_missing_entries_stay_missing(table, data):
 @pytest.mark.slow
 def test_log_likelihood_is_of_the_entries_that_are_there_x_averaged_out(fit, table):
     # under q(x) = p(x) and wide noise the average has little Monte Carlo error
-    prior = {"x_loc": jnp.zeros((ROWS, 2)), "x_scale": jnp.ones((ROWS, 2)), "likelihood/noise": jnp.asarray(1.0)}
+    prior = {
+        "x_loc": jnp.zeros((ROWS, 2)),
+        "x_scale": jnp.ones((ROWS, 2)),
+        "likelihood/noise": jnp.asarray(1.0),
+    }
     assert set(prior) < set(fit.params)
     params = {**fit.params, **prior}
     draws = joint_draws(KEY, fit.model, fit.guide, params, None, table, num_draws=1, num_locals=20_000)

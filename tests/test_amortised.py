@@ -18,7 +18,7 @@ from scipy import stats
 
 from ppl_dgp.fit import fit_svi
 from ppl_dgp.gp.means import Linear
-from ppl_dgp.gp.sparse_gp import bare, carry, data_plate, sparse_gp
+from ppl_dgp.gp.sparse_gp import data_plate, offer, sparse_gp, unwrap
 from ppl_dgp.guides import (
     Amortised,
     Conditional,
@@ -65,7 +65,7 @@ def layers(variance, depth=2, width=1, subsample_size=None):
             h, y = (x, y) if subsample_size is None else (x[rows], y[rows])
             for i, f in enumerate(functions[:-1]):
                 site = f"layer{i + 1}/h"
-                h = carry(site, numpyro.sample(site, f(h).noisy(NOISES[depth][i]), infer={"role": "hidden"}))
+                h = offer(site, numpyro.sample(site, f(h).noisy(NOISES[depth][i]), infer={"role": "hidden"}))
             numpyro.sample("y", functions[-1](h).noisy(NOISES[depth][-1]), obs=y)
 
     return model
@@ -100,7 +100,7 @@ NETS = {"widths": (4,), "linear": (), "equinox": perceptron(2), "function": perc
 def hidden(guide, params, x=X, y=Y, site="layer1/h"):
     """What the guide gives as parameters of the rows at hand, with the u that params has."""
     run = handlers.substitute(handlers.seed(guide, KEY), params)
-    return bare(handlers.trace(run).get_trace(x, y)[site]["fn"]).params
+    return unwrap(handlers.trace(run).get_trace(x, y)[site]["fn"]).params
 
 
 @pytest.mark.parametrize("name", BASES)

@@ -27,7 +27,7 @@ def by_natural_parameters(m, S, m0, S0, epsilon):
     precision, prior = np.linalg.inv(S), np.linalg.inv(S0)
     cavity = (1 - epsilon) * precision + epsilon * prior
     eta = (1 - epsilon) * precision @ m + epsilon * prior @ m0
-    phi = lambda e, lam: 0.5 * e @ np.linalg.solve(lam, e) - 0.5 * np.linalg.slogdet(lam)[1]  # noqa: E731
+    phi = lambda e, lam: 0.5 * e @ np.linalg.solve(lam, e) - 0.5 * np.linalg.slogdet(lam)[1]
     q, p = phi(precision @ m, precision), phi(prior @ m0, prior)
     return p - q - (phi(eta, cavity) - q) / epsilon, np.linalg.solve(cavity, eta), np.linalg.inv(cavity)
 
@@ -41,7 +41,7 @@ def spd(size, spread=1.0):
 def test_divergence_and_cavity_are_those_of_the_natural_parameters(epsilon):
     m, S, m0, S0 = RANDOM.normal(size=4), spd(4), RANDOM.normal(size=4), spd(4)
     expected, mean, covariance = by_natural_parameters(m, S, m0, S0, epsilon)
-    normal = lambda mean, covariance: dist.MultivariateNormal(jnp.asarray(mean), jnp.asarray(covariance))  # noqa: E731
+    normal = lambda mean, covariance: dist.MultivariateNormal(jnp.asarray(mean), jnp.asarray(covariance))
     value, cavity = renyi_and_cavity("u", normal(m, S), normal(m0, S0), epsilon)
     np.testing.assert_allclose(value, expected, rtol=1e-9, atol=1e-13)
     np.testing.assert_allclose(cavity.mean, mean, rtol=1e-9, atol=1e-12)
@@ -261,7 +261,7 @@ def test_priors_that_depend_on_other_draws():
     # 2 log ∫ q^½ p^½ over a grid
     grid = np.linspace(-6.0, 6.0, 1201)
     one, two = np.meshgrid(grid, grid, indexing="ij")
-    normal = lambda x, m, v: -0.5 * np.log(2 * np.pi * v) - 0.5 * (x - m) ** 2 / v  # noqa: E731
+    normal = lambda x, m, v: -0.5 * np.log(2 * np.pi * v) - 0.5 * (x - m) ** 2 / v
     p = normal(one, 0.0, 1.0) + normal(two, one, 1.0) + normal(0.8, two, 0.3)
     q = normal(one, 0.2, 0.49) + normal(two, 0.4, 0.25)
     exact = 2.0 * np.log(np.exp(0.5 * (p + q)).sum() * (grid[1] - grid[0]) ** 2)

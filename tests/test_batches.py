@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ppl_dgp.data import DataError, Standardiser, open_rows
-from ppl_dgp.data.batches import Moments
+from ppl_dgp.data.batches import ColumnStatistics
 
 ROWS, BLOCK = 103, 10
 NAMES = ("a", "b", "y")
@@ -122,7 +122,7 @@ def test_standardisation_is_that_of_numpy(table, tmp_path):
 
 def test_standardisation_is_guarded():
     values = np.array([[1e200, 7.0, 0.1], [-1e200, 7.0, 0.1 + 1e-17], [3e200, 7.0, 0.1]])
-    found = Moments.of(values[:2]).merged(Moments.of(values[2:])).units()
+    found = ColumnStatistics.of(values[:2]).merged(ColumnStatistics.of(values[2:])).units()
     alone = Standardiser.fit(values)
     np.testing.assert_allclose(found.scale, alone.scale, rtol=1e-12)
     np.testing.assert_allclose(found.mean, alone.mean, rtol=1e-12)
@@ -167,7 +167,9 @@ def test_values_that_are_not_finite_are_named(table, tmp_path, kind, value):
         rows, column = open_rows(bad, block_rows=BLOCK), "'1'"
     else:
         rows, column = open_rows([(block[:, :2], block[:, 2]) for block in blocks_of(bad)]), "1 of x"
-    with pytest.raises(DataError, match=rf"row 7 \(counted from 0\), column {column} of block 5 .* is (nan|inf)"):
+    with pytest.raises(
+        DataError, match=rf"row 7 \(counted from 0\), column {column} of block 5 .* is (nan|inf)"
+    ):
         rows.standardised()
     with pytest.raises(DataError, match="expected finite"):
         first(rows, 20)
@@ -211,7 +213,10 @@ def test_bad_sources_are_refused(table, tmp_path):
         (wide, "has 3 inputs and 1 targets, the blocks before it 2 and 1"),
         ([pair, table], "expected a pair"),
         ([(table[:3, :2], table[:2, 2])], "3 rows of x and 2 of y"),
-        (lambda: [tuple(array[:n] for array in pair) for n in (next(changing),)], "6 rows of x .* expected 5"),
+        (
+            lambda: [tuple(array[:n] for array in pair) for n in (next(changing),)],
+            "6 rows of x .* expected 5",
+        ),
         ((table[:, :2], np.ones(ROWS)), "target '0' of x is constant"),
     ):
         with pytest.raises(DataError, match=message):

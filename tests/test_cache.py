@@ -42,7 +42,9 @@ def run(program, home, **settings):
     """What a process prints last, whose cache directory is ``home``."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
     env = own | {"XDG_CACHE_HOME": str(home)} | settings
-    found = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True
+    )
     return json.loads(found.stdout.splitlines()[-1])
 
 

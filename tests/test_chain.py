@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 from scipy.stats import multivariate_normal
 
 from ppl_dgp.state_space.kalman import LinearEmission, filtered
-from ppl_dgp.state_space.kalman import posterior as smoother
+from ppl_dgp.state_space.kalman import smoothed_posterior as smoother
 from ppl_dgp.state_space.linear_gaussian_chain import LinearGaussianChain, propagate
 
 T, Q, P, BATCH = 5, 2, 3, 2
@@ -62,7 +62,7 @@ def dense(chain):
 
 def blocks(mean, covariance):
     """Means, covariances and Cov(x_t, x_{t−1}) of the states, cut from the dense ones."""
-    cut = lambda i, j: covariance[i * Q : (i + 1) * Q, j * Q : (j + 1) * Q]  # noqa: E731
+    cut = lambda i, j: covariance[i * Q : (i + 1) * Q, j * Q : (j + 1) * Q]
     states = len(mean) // Q
     return (
         mean.reshape(states, Q),
@@ -76,7 +76,7 @@ def conditioned(chain, emission, y):
     mean, covariance = dense(chain)
     c = np.zeros((STATES * P, STATES * Q))
     noise = np.zeros((STATES * P,) * 2)
-    full = lambda value, *shape: np.broadcast_to(value, (STATES, *shape))  # noqa: E731
+    full = lambda value, *shape: np.broadcast_to(value, (STATES, *shape))
     matrices, scales = full(emission.matrix, P, Q), full(emission.scale_tril, P, P)
     for t in range(STATES):
         rows = slice(t * P, (t + 1) * P)
@@ -245,7 +245,7 @@ def test_leading_axes_are_chains_side_by_side(shared):
     np.testing.assert_allclose(*draws, rtol=1e-10, atol=1e-12)
     each = [everything(row, draws[0][0, i], ys[i]) for i, row in enumerate(rows)]
     expected = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
-    close = lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-11)  # noqa: E731
+    close = lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-11)
     jax.tree.map(close, everything(chain, draws[0][0], ys), expected)
     if not shared:
         jax.tree.map(close, jax.jit(jax.vmap(everything))(chain, draws[0][0], ys), expected)

@@ -63,7 +63,7 @@ def energy_of(model, guide, x, propagation, particles=None):
 def one_dimension(alpha, about, params, y):
     """Bui 2017, 3.79–3.82 from natural parameters, Φ without 2π and the constant ½ T log 2π, for Q = P = 1."""
     steps, z, length, height = len(y), about["z"], about["length"], about["height"]
-    k = lambda a, b: height * np.exp(-0.5 * np.square((a[:, None] - b) / length))  # noqa: E731
+    k = lambda a, b: height * np.exp(-0.5 * np.square((a[:, None] - b) / length))
     kzz = k(z, z) + about["nugget"] * np.eye(len(z))
     lower = np.linalg.cholesky(kzz)
     root = lower @ np.asarray(params["transition/u_scale"][0])
@@ -84,7 +84,10 @@ def one_dimension(alpha, about, params, y):
     of_u, of_x = (precision_u, precision_u @ mean_u), [(1.0 / v[t], m[t] / v[t]) for t in range(steps + 1)]
     cavity_u = less(alpha / steps, *of_u, np.linalg.inv(kzz))
     cavity_x = [less(alpha / copies[t], *of_x[t], priors[t]) for t in range(steps + 1)]
-    gain_u, gain_x = phi(*cavity_u) - phi(*of_u), [phi(*a) - phi(*b) for a, b in zip(cavity_x, of_x, strict=True)]
+    gain_u, gain_x = (
+        phi(*cavity_u) - phi(*of_u),
+        [phi(*a) - phi(*b) for a, b in zip(cavity_x, of_x, strict=True)],
+    )
 
     mean_c, cov_c = np.linalg.solve(*cavity_u), np.linalg.inv(cavity_u[0])
     c, h = np.array([b / a for a, b in cavity_x]), np.array([1.0 / a for a, _ in cavity_x])
@@ -93,11 +96,18 @@ def one_dimension(alpha, about, params, y):
 
     def log_z(target, mean, variance, noise):
         """log of C_α N(target; mean, variance + noise/α)."""
-        constant = 0.5 * (1 - alpha) * np.log(2 * np.pi) + 0.5 * np.log(noise / alpha) - 0.5 * alpha * np.log(noise)
+        constant = (
+            0.5 * (1 - alpha) * np.log(2 * np.pi) + 0.5 * np.log(noise / alpha) - 0.5 * alpha * np.log(noise)
+        )
         total = variance + noise / alpha
         return constant - 0.5 * np.log(2 * np.pi * total) - 0.5 * (target - mean) ** 2 / total
 
-    found = phi(*of_u) + sum(phi(*each) for each in of_x) - phi(np.linalg.inv(kzz), np.zeros(len(z))) - phi(1.0, 0.0)
+    found = (
+        phi(*of_u)
+        + sum(phi(*each) for each in of_x)
+        - phi(np.linalg.inv(kzz), np.zeros(len(z)))
+        - phi(1.0, 0.0)
+    )
     found += 0.5 * steps * np.log(2 * np.pi)
     for t in range(1, steps + 1):
         at = c[t - 1] + np.sqrt(h[t - 1]) * nodes
@@ -135,7 +145,9 @@ def test_energy_is_that_of_the_natural_parameters(gap):
     y = Y[:4] if gap is None else Y[:4].at[gap].set(jnp.nan)
     energy, about, params = four()
     for alpha in (0.5, 0.9) if gap == 3 else (0.5, 1.0):
-        assert float(energy(alpha, y, params)) == pytest.approx(one_dimension(alpha, about, params, y), abs=1e-8)
+        assert float(energy(alpha, y, params)) == pytest.approx(
+            one_dimension(alpha, about, params, y), abs=1e-8
+        )
 
 
 @pytest.mark.slow
@@ -213,7 +225,10 @@ def test_draws_are_moments_where_the_function_is_linear():
     model, guide, params = started(CONTROLS, y, latent=2, mean="linear", kernel=nearly_nothing, noise=0.5)
     # transition and emission mix the two dimensions
     params |= {"transition/weights": jnp.array([[1.0, 0.9], [0.6, 0.9], [0.5, -0.2]])}
-    params |= {"emission/weights": jnp.array([[1.0, 0.8], [-0.3, 1.0]]), "transition/noise": jnp.array([0.5, 0.6])}
+    params |= {
+        "emission/weights": jnp.array([[1.0, 0.8], [-0.3, 1.0]]),
+        "transition/noise": jnp.array([0.5, 0.6]),
+    }
     value, error = drawn(model, guide, params, CONTROLS, y, alpha)
     each, full = (
         float(energy_of(model, guide, CONTROLS, how)(alpha, y, params)) for how in ("moments", "full-moments")
@@ -239,14 +254,20 @@ def test_sequences_add_up():
     settings = {"emission": "identity"}
     model, guide, params = started(TWO, Y, num_sequences=2, **settings)
     scale = params["transition/u_scale"]
-    prior = {"transition/u_loc": 0.0 * params["transition/u_loc"], "transition/u_scale": jnp.eye(scale.shape[-1])[None]}
+    prior = {
+        "transition/u_loc": 0.0 * params["transition/u_loc"],
+        "transition/u_scale": jnp.eye(scale.shape[-1])[None],
+    }
     params |= prior
     whole = float(energy_of(model, guide, TWO, "moments")(0.5, Y, params))
     total = 0.0
     for number, rows in enumerate((slice(0, 4), slice(4, 6))):
         alone, alone_guide, own = started(CONTROLS[:3], Y[:3], **settings)
         cuts = {"x_0_loc": slice(number, number + 1), "x_0_scale": slice(number, number + 1)}
-        own = {name: params[name][cuts.get(name, rows)] if name.startswith("x_") else params[name] for name in own}
+        own = {
+            name: params[name][cuts.get(name, rows)] if name.startswith("x_") else params[name]
+            for name in own
+        }
         total += float(energy_of(alone, alone_guide, CONTROLS[rows], "moments")(0.5, Y[rows], own))
     assert whole == pytest.approx(total, abs=1e-8)
 
@@ -266,7 +287,9 @@ def test_correlated_outputs_are_those_of_dense_algebra(alpha):
         density = -0.5 * np.linalg.slogdet(2 * np.pi * total)[1] - 0.5 * residual[there] @ np.linalg.solve(
             total, residual[there]
         )
-        assert float(found[0]) == pytest.approx((constant + density) / alpha, rel=1e-9 if alpha > 0.1 else 1e-3)
+        assert float(found[0]) == pytest.approx(
+            (constant + density) / alpha, rel=1e-9 if alpha > 0.1 else 1e-3
+        )
 
 
 def test_what_has_no_cavity_is_refused():
@@ -299,7 +322,7 @@ def test_what_has_no_cavity_is_refused():
 
 def collapsed_at(params, model, guide, x, y):
     """The collapsed bound, and the parameters with q(u) at its optimum."""
-    both = lambda p: (Collapsed().loss(KEY, p, model, guide, x, y), Collapsed().finish(p, model, guide, x, y))  # noqa: E731
+    both = lambda p: (Collapsed().loss(KEY, p, model, guide, x, y), Collapsed().finish(p, model, guide, x, y))
     value, best = jax.jit(both)(params)
     return -float(value), best
 

@@ -20,7 +20,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from ppl_dgp.checkpoint import read_meta
 from ppl_dgp.cli import commands, main, run_directory, settings
 from ppl_dgp.cli.comparison import combinations
-from ppl_dgp.diagnostics.arviz_api import group, load
+from ppl_dgp.diagnostics.arviz_api import group, read_netcdf
 from ppl_dgp.estimators.latent import LATENT_RULES
 from ppl_dgp.fit import Interrupted
 from ppl_dgp.guides import HIDDEN_RULES, INDUCING_RULES
@@ -117,7 +117,7 @@ def test_run_directory_holds_everything(sparse_run: Path) -> None:
     assert {"losses.png", "fit.png", "layers.png", "predicted.png", "calibration.png"} <= {
         path.name for path in (sparse_run / "figures").iterdir()
     }
-    data = load(sparse_run / "posterior.nc")
+    data = read_netcdf(sparse_run / "posterior.nc")
     assert group(data, "posterior")["gp.u"].shape[:2] == (1, 200)
     assert group(data, "log_likelihood")["y"].shape == (1, 200, 27)
     assert not list(sparse_run.rglob(".*")), "scratch files are left behind"
@@ -161,8 +161,8 @@ def test_the_names_in_the_help_are_those_of_the_rules() -> None:
     assert settings.LATENTS.keys() == LATENT_RULES.keys()
     assert settings.STATES.keys() <= HIDDEN_RULES.keys()
     assert settings.INDUCING.keys() == INDUCING_RULES.keys()
-    assert settings.OBJECTIVES.keys() <= OBJECTIVES.keys()
-    assert settings.KERNELS.keys() == KERNELS.keys()
+    assert settings.OBJECTIVE_HELP.keys() <= OBJECTIVES.keys()
+    assert settings.KERNEL_HELP.keys() == KERNELS.keys()
 
 
 def test_help_tells_every_default(capsys: pytest.CaptureFixture[str]) -> None:
@@ -420,7 +420,7 @@ def test_compare_begins_a_richer_guide_at_the_optimum_of_a_poorer(
     out, err = capsys.readouterr()
     assert "deep-gp conditional begins at the optimum of deep-gp mean-field" in err and "ELBO" in out
     losses = {
-        name: group(load(tmp_path / "all" / f"deep-gp_{name}" / "posterior.nc"), "sample_stats")[
+        name: group(read_netcdf(tmp_path / "all" / f"deep-gp_{name}" / "posterior.nc"), "sample_stats")[
             "loss"
         ].values.ravel()
         for name in ("conditional", "mean-field")

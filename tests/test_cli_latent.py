@@ -9,7 +9,7 @@ import pytest
 
 from ppl_dgp.cli import main
 from ppl_dgp.data import DataError, load_columns, load_entries
-from ppl_dgp.diagnostics.arviz_api import group, load
+from ppl_dgp.diagnostics.arviz_api import group, read_netcdf
 
 TINY = ["--model", "gplvm", "--latent", "1", "--inducing", "4", "--steps", "15", "--quiet"]
 RANDOM = np.random.default_rng(0)
@@ -58,11 +58,13 @@ def test_run_directory(run: Path, table: Path) -> None:
     gone = raw.a[filled.index].isna().to_numpy()
     assert np.isfinite(filled.a).all() and np.array_equal(filled.a_sd.notna(), gone)
     assert {path.stem for path in (run / "figures").iterdir()} == {"losses", "relevance", "latents"}
-    posterior = group(load(run / "posterior.nc"), "posterior")
+    posterior = group(read_netcdf(run / "posterior.nc"), "posterior")
     assert posterior["x"].dims == ("chain", "draw", "row", "latent")
 
 
-def test_predict_gives_latents_and_entries(run: Path, table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predict_gives_latents_and_entries(
+    run: Path, table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["predict", str(run), str(table), "--quiet"]) == 0
     found = pd.read_csv(__import__("io").StringIO(capsys.readouterr().out))
     assert len(found) == 30 and np.isfinite(found[["latent1_mean", "log_density", "a", "b", "c"]]).all().all()

@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from ppl_dgp.cli import main
 from ppl_dgp.cli.commands import _program, record_of
 from ppl_dgp.cli.programs import build, train
-from ppl_dgp.cli.series import forecasts, load_task
+from ppl_dgp.cli.series import forecasts, load_series_task
 from ppl_dgp.cli.settings import Settings
 from ppl_dgp.data import DataError, load_series, split_series
 from ppl_dgp.estimators.latent import as_fit
@@ -117,7 +117,9 @@ def test_predict_goes_on_from_the_training_steps(
         assert main(["predict", str(run), str(tmp_path / "bad.csv")]) == 2
         return capsys.readouterr().err
 
-    assert "'east', which the model was not fitted to: choose from north, south" in refused("id,flow\neast,1\n")
+    assert "'east', which the model was not fitted to: choose from north, south" in refused(
+        "id,flow\neast,1\n"
+    )
     assert "no column 'flow', a control" in refused("id,level\nnorth,1\n")
     assert "no column 'id' to name the sequences" in refused("flow,level\n1,1\n")
 
@@ -131,13 +133,15 @@ def test_show(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_forecasts_are_told_in_the_units_of_the_source(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mean, sd, interval and density of a known forecast; the density loses log s for each entry that was observed."""
     settings = Settings(model="gpssm", target="level", controls="flow", sequence_column="id", hidden="markov")
-    task = load_task(str(source), settings)
+    task = load_series_task(str(source), settings)
     record = record_of(str(source), task, settings)
     normal = RANDOM.normal(size=(4001, 2, 1))
 
     def known(*args: object, **settings: object) -> Forecast:
         assert_allclose(settings["y_future"], record.y_units.transform(y))
-        return Forecast(np.ones((2, 1)), np.full((2, 1), 4.0), normal, 1.0 + 2.0 * normal, np.array([-1.0, 0.0]))
+        return Forecast(
+            np.ones((2, 1)), np.full((2, 1), 4.0), normal, 1.0 + 2.0 * normal, np.array([-1.0, 0.0])
+        )
 
     monkeypatch.setattr("ppl_dgp.cli.series.forecast", known)
     y = np.array([[120.0], [np.nan]])
@@ -182,7 +186,9 @@ def test_what_is_resumed_has_its_warm_start_behind_it(
         return as_fit(model, guide, {})
 
     monkeypatch.setattr("ppl_dgp.cli.programs.fit_series", fitted)
-    settings = Settings(model="gpssm", hidden="conditional", inducing=3, latent=1, steps=41, kernel="matern52")
+    settings = Settings(
+        model="gpssm", hidden="conditional", inducing=3, latent=1, steps=41, kernel="matern52"
+    )
     train(build(settings, 1), np.ones((5, 0)), np.ones((5, 1)), resume=resume)
     assert (asked["steps"], asked["warm_steps"]) == expected
     # expectations of this kernel have no closed form
@@ -202,18 +208,28 @@ def test_bad_input_is_refused(
         frame.assign(**columns).to_csv(tmp_path / "changed.csv", index=False)
         return tmp_path / "changed.csv"
 
-    assert "'wind' to be a control: choose from id, clock, flow, level" in refused(*TINY, "--controls", "wind")
+    assert "'wind' to be a control: choose from id, clock, flow, level" in refused(
+        *TINY, "--controls", "wind"
+    )
     assert "'place' to name the sequences" in refused(*TINY, "--sequence-column", "place")
     assert "asked to be target and control" in refused(*TINY, "--controls", "level", "--target", "level")
     mixed = changed(id=np.where(np.arange(30) % 15 < 10, "north", "south"))
     assert "'north' of changed.csv is in 2 pieces: sort the rows" in refused(*TINY, *SERIES, of=mixed)
     gaps = changed(flow=frame.flow.where(frame.index != 3))
-    assert "row 3 (counted from 0), control 'flow' of changed.csv is missing" in refused(*TINY, *SERIES, of=gaps)
-    assert "'level' of changed.csv has no two different values" in refused(*TINY, *SERIES, of=changed(level=1.0))
+    assert "row 3 (counted from 0), control 'flow' of changed.csv is missing" in refused(
+        *TINY, *SERIES, of=gaps
+    )
+    assert "'level' of changed.csv has no two different values" in refused(
+        *TINY, *SERIES, of=changed(level=1.0)
+    )
     assert "has a target named 'step'" in refused(*TINY, "--target", "step", of=changed(step=frame.level))
     assert "--controls is 'flow', but a gp has no time" in refused("--model", "gp", "--controls", "flow")
     assert "choose from markov" in refused(*TINY, "--hidden", "amortised")
-    for option, value in (("--batch", "5"), ("--objective", "black-box-alpha"), ("--inducing-rule", "diagonal")):
+    for option, value in (
+        ("--batch", "5"),
+        ("--objective", "black-box-alpha"),
+        ("--inducing-rule", "diagonal"),
+    ):
         assert f"{option} is " in refused(*TINY, option, value)
     assert "--split out" in refused(*TINY, *SERIES, "--split", "1")
     np.savez(tmp_path / "system.npz", u=np.ones((5, 1)), z=np.ones(5))
@@ -224,7 +240,9 @@ def test_bad_input_is_refused(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "rules", [["mean-field"], ["conditional"], ["doubly-stochastic", "--alpha", "0.5", "--kernel", "matern52"]], ids=str
+    "rules",
+    [["mean-field"], ["conditional"], ["doubly-stochastic", "--alpha", "0.5", "--kernel", "matern52"]],
+    ids=str,
 )
 def test_fit_runs_with_every_rule(
     rules: list[str], source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -25,7 +25,7 @@ from ppl_dgp.guides import (
 from ppl_dgp.kernels import Matern32
 from ppl_dgp.models import deep_gp, sparse_gp_regression
 from ppl_dgp.objectives import Collapsed, PowerEP
-from ppl_dgp.objectives.carrying import Carried
+from ppl_dgp.objectives.representation import RepresentationHandler
 
 KEY = jax.random.PRNGKey(8)
 X = jnp.linspace(-1.5, 1.5, 7)[:, None] * jnp.array([[1.0, -0.5]])
@@ -137,7 +137,7 @@ def test_the_formula_for_q_of_h_given_u_is_no_optimum_of_the_whole_bound():
     best = {**params, "layer1/u_loc": mean, "layer1/u_scale": jnp.linalg.cholesky(covariance)}
 
     def own(p):
-        carried = Carried(
+        carried = RepresentationHandler(
             {f"layer{k}/u": "moments" for k in (1, 2, 3)}, 7, KEY, propagation={"layer1/h": "moments"}
         )
         with carried:

@@ -62,9 +62,15 @@ def of(model, objective, x=X, y=Y[:, :1], **rules):
 ZOO = {
     "sparse_gp_regression": lambda: (*of(sparse_gp_regression(5), PowerEP(0.5)), True),
     "deep_gp": lambda: (*of(deep_gp((2,), 5), PowerEP(0.5), hidden=Conditional()), True),
-    "deep_gp, approximate": lambda: (*of(deep_gp((2,), 5), ApproximatePowerEP(0.5), hidden=MeanField()), False),
+    "deep_gp, approximate": lambda: (
+        *of(deep_gp((2,), 5), ApproximatePowerEP(0.5), hidden=MeanField()),
+        False,
+    ),
     "deep_gp, moments": lambda: (*of(deep_gp((2,), 5), MOMENTS, hidden=MomentMatched()), True),
-    "deep_gp, weighted": lambda: (*of(deep_gp((2,), 5), ImportanceWeighted(4), hidden=DoublyStochastic()), True),
+    "deep_gp, weighted": lambda: (
+        *of(deep_gp((2,), 5), ImportanceWeighted(4), hidden=DoublyStochastic()),
+        True,
+    ),
     "deep_gp, amortised": lambda: (*of(deep_gp((2,), 5), BlackBoxAlpha(0.5), hidden=Amortised()), True),
     "exact_gp_regression": lambda: (exact_gp_regression(), no_latents, Trace_ELBO(), X, Y[:, :1], False),
     "sparse_gp_classification": lambda: (*of(sparse_gp_classification(2, 5), PowerEP(0.5), y=LABELS), True),
@@ -73,9 +79,15 @@ ZOO = {
     "deep_heteroscedastic_gp": lambda: (*of(deep_heteroscedastic_gp((2,), 5), PowerEP(0.0)), True),
     "mixture_of_functions": lambda: (*of(mixture_of_functions(2, 5), PowerEP(0.5)), True),
     "latent_input_gp": lambda: (*of(latent_input_gp(1, (), 5), PowerEP(0.0)), True),
-    "gplvm": lambda: (*of(gplvm(2, 1, 5), Collapsed(), NONE, Y, hidden=MeanField(), inducing=Optimal()), False),
+    "gplvm": lambda: (
+        *of(gplvm(2, 1, 5), Collapsed(), NONE, Y, hidden=MeanField(), inducing=Optimal()),
+        False,
+    ),
     "deep_gplvm": lambda: (*of(deep_gplvm(2, 1, (2,), 5), PowerEP(0.0), NONE, Y), True),
-    "conditioned_gplvm": lambda: (*of(conditioned_gplvm(2, 1, 5, prior_inducing=4), PowerEP(0.0), X, Y), True),
+    "conditioned_gplvm": lambda: (
+        *of(conditioned_gplvm(2, 1, 5, prior_inducing=4), PowerEP(0.0), X, Y),
+        True,
+    ),
     "dynamical_gplvm": lambda: (*of(dynamical_gplvm(2, 1, 5, times=6), PowerEP(0.0), X[:, :1], Y), True),
     "shared_gplvm": lambda: (*of(shared_gplvm((1, 1), 1, 5), PowerEP(0.0), NONE, Y), True),
     "gpssm": lambda: (*of(gpssm(2, 2, 5), PowerEP(0.5), X, Y, hidden=Markov()), False),
@@ -98,7 +110,9 @@ def lowered(model, guide, objective, x, y, minibatches, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in ZOO])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in ZOO]
+)
 def test_steps_of_every_model_are_made_for_cuda(name, dtype):
     text = lowered(*ZOO[name](), dtype)
     called = set(re.findall(r"custom_call @([\w.]+)", text))

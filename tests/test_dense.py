@@ -30,7 +30,7 @@ def test_blocks_are_the_whole():
 
 
 def test_the_density_is_numpyros_with_its_derivatives():
-    plain = lambda a, y: dist.MultivariateNormal(0.0, a).log_prob(y).sum()  # noqa: E731
+    plain = lambda a, y: dist.MultivariateNormal(0.0, a).log_prob(y).sum()
     both = [jax.jit(jax.value_and_grad(of, argnums=(0, 1))) for of in (log_density, plain)]
     (value, slopes), (expected, theirs) = (each(MATRIX, Y) for each in both)
     assert float(value) == pytest.approx(float(expected), abs=1e-10)

@@ -13,7 +13,7 @@ from rich.console import Console
 from scipy.stats import multivariate_normal, norm
 
 from ppl_dgp.diagnostics import compare, khat, scores, tabulate, to_arviz
-from ppl_dgp.diagnostics.arviz_api import ONE, container, group, load, pareto_smoothed, save
+from ppl_dgp.diagnostics.arviz_api import ONE, container, group, pareto_smoothed, read_netcdf, write_netcdf
 from ppl_dgp.diagnostics.draws import joint_draws
 from ppl_dgp.diagnostics.layers import layer_maps
 from ppl_dgp.fit import fit_svi
@@ -48,7 +48,7 @@ def deep(table):
 def exact(table):
     """A sparse GP with Z = X whose q(u) is the posterior: S = (I + LᵀL/s²)⁻¹, µ = S Lᵀy/s²."""
     x, y = table
-    kernel = lambda _dims: Matern32(jnp.asarray(1.0), jnp.asarray(1.0))  # noqa: E731
+    kernel = lambda _dims: Matern32(jnp.asarray(1.0), jnp.asarray(1.0))
     model = sparse_gp_regression(ROWS, kernel=kernel, noise=NOISE, train_inducing=False, jitter=1e-12)
     fit = fit_svi(KEY, model, Guide(model), PowerEP(0.0), x, y, steps=1, chunk=1)
     gram = np.asarray(kernel(1)(jnp.asarray(x), jnp.asarray(x)))
@@ -154,8 +154,8 @@ def test_groups_have_named_axes_and_a_chain_per_restart(data):
 
 def test_netcdf_gives_back_every_number_and_name(data, tmp_path):
     path = tmp_path / "fit.nc"
-    save(data, path)
-    again = load(path)
+    write_netcdf(data, path)
+    again = read_netcdf(path)
     names = (
         "posterior",
         "posterior_predictive",
@@ -324,7 +324,7 @@ def two_targets(table):
     """A sparse GP of two target columns, which are of scales 3 and 5, on standardised targets."""
     x, y = table
     columns = np.hstack([y, np.cos(3 * x)])
-    make = lambda: sparse_gp_regression(5, num_outputs=2)  # noqa: E731
+    make = lambda: sparse_gp_regression(5, num_outputs=2)
     scale = np.array([3.0, 5.0])
     found = compare(
         KEY, x, columns, x[::2], columns[::2], make, {"sparse": Guide}, target_scale=scale, **SMALL
@@ -349,8 +349,8 @@ def test_comparison_of_several_targets_takes_rows_together_and_each_in_its_units
 def test_several_targets_go_to_arviz_and_back(two_targets, tmp_path):
     found, x, y = two_targets
     data = to_arviz(found.fits["sparse", 0.0], KEY, x, y, num_draws=40, num_locals=4)
-    save(data, tmp_path / "fit.nc")
-    again = load(tmp_path / "fit.nc")
+    write_netcdf(data, tmp_path / "fit.nc")
+    again = read_netcdf(tmp_path / "fit.nc")
     assert dict(group(again, "posterior_predictive")["y"].sizes) == dict(chain=1, draw=40, row=ROWS, target=2)
     np.testing.assert_array_equal(group(again, "observed_data")["y"], y)
     likelihood = group(again, "log_likelihood")["y"]

@@ -40,7 +40,7 @@ def test_values_and_gradients_are_those_of_64_bits(narrow):
 
 
 def test_it_passes_through_vmap_scan_and_remains_a_tree(narrow):
-    one = lambda x: in_double(left, x, 2)  # noqa: E731
+    one = lambda x: in_double(left, x, 2)
     batch = jnp.stack([single(), 2.0 * single()])
     first, second = jax.vmap(jax.grad(lambda x: one(x)["left"]))(batch)
     np.testing.assert_allclose(second, 2.0 * first, rtol=1e-5)
@@ -59,7 +59,7 @@ def test_integers_keys_and_nothing_may_be_among_the_arguments(narrow):
         assert nothing is None and name == "x"
         return x[index].sum()
 
-    found = lambda x: in_double(chosen, x, jnp.array([1, 2]), None, "x")  # noqa: E731
+    found = lambda x: in_double(chosen, x, jnp.array([1, 2]), None, "x")
     np.testing.assert_array_equal(jax.jit(jax.grad(found))(single()), [0, 1, 1, 0, 0, 0, 0, 0])
 
 

@@ -159,7 +159,7 @@ def test_mixture_of_functions_against_its_formula(mixture, alpha):
     fixed = handlers.seed(handlers.substitute(guide, params), KEY)
     q = handlers.trace(fixed).get_trace(x, y)["gp/u"]["fn"]
     height, length = float(params["gp/variance"]), float(params["gp/lengthscale"][0])
-    k = lambda a, b: height * np.exp(-0.5 * ((a - b.T) / length) ** 2)  # noqa: E731
+    k = lambda a, b: height * np.exp(-0.5 * ((a - b.T) / length) ** 2)
     inducing = np.asarray(params["gp/inducing"])
     kzz = k(inducing, inducing)
     lower = np.linalg.cholesky(kzz + 1e-8 * np.mean(np.diag(kzz)) * np.eye(4))

@@ -24,7 +24,7 @@ from ppl_dgp.expectations import (
     psi4,
 )
 from ppl_dgp.expectations.closed import Closed
-from ppl_dgp.expectations.nodes import Nodes
+from ppl_dgp.expectations.nodes import CubatureExpectations
 from ppl_dgp.expectations.terms import terms_of
 from ppl_dgp.kernels import (
     RBF,
@@ -321,7 +321,7 @@ def test_nodes_agree_with_the_closed_form(dims: int, full: bool) -> None:
     assert terms is not None
     for statistic in STATISTICS:
         closed = getattr(Closed(terms), statistic)(inputs, z)
-        at_nodes = getattr(Nodes(kernel, dims), statistic)(inputs, z)
+        at_nodes = getattr(CubatureExpectations(kernel, dims), statistic)(inputs, z)
         assert_allclose(at_nodes, closed, rtol=1e-9, atol=1e-10, err_msg=statistic)
 
 
@@ -337,11 +337,17 @@ def test_cubature_is_exact_to_third_order(full: bool) -> None:
         for shrink in (0.1, 0.05):
             narrow = Gaussian(inputs.mean, shrink * inputs.scale)
             closed = getattr(Closed(terms), statistic)(narrow, z)
-            errors.append(np.abs(getattr(Nodes(kernel, 4), statistic)(narrow, z) - closed).max())
+            errors.append(
+                np.abs(getattr(CubatureExpectations(kernel, 4), statistic)(narrow, z) - closed).max()
+            )
         assert_allclose(errors[0] / errors[1], 16.0, rtol=0.1, err_msg=statistic)
     quadratic = Linear(0.7) + Constant(0.2)
-    assert_allclose(Nodes(quadratic, 4).psi1(inputs, z), psi1(quadratic, inputs, z), rtol=1e-12)
-    assert_allclose(Nodes(quadratic, 4).psi2(inputs, z), psi2(quadratic, inputs, z), rtol=1e-12)
+    assert_allclose(
+        CubatureExpectations(quadratic, 4).psi1(inputs, z), psi1(quadratic, inputs, z), rtol=1e-12
+    )
+    assert_allclose(
+        CubatureExpectations(quadratic, 4).psi2(inputs, z), psi2(quadratic, inputs, z), rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize(
@@ -373,7 +379,7 @@ def test_blocks_of_nodes_are_those_of_all_rows() -> None:
     inputs, z = gaussian(2, False, rows=90)
     # 400 nodes for each of 90 rows and 10 inducing inputs: more than a block holds
     z = jnp.concatenate([z, z + 0.1, z[:2] - 0.1])
-    nodes = Nodes(Matern52(1.2, 0.9), 2)
+    nodes = CubatureExpectations(Matern52(1.2, 0.9), 2)
     for statistic in ("psi1", "input_kernel", "input_input_kernel"):
         one_by_one = [
             getattr(nodes, statistic)(Gaussian(inputs.mean[i : i + 1], inputs.scale[i : i + 1]), z)

@@ -24,7 +24,9 @@ def kalman(controls, y):
     """The filter of the rows, by the model's own chain."""
     _, (weights, bias, c, d), _ = linear_system()
     rows = jnp.concatenate([jnp.full((1, 3), jnp.nan), y])
-    return filtered(linear(2, weights, bias, controls), rows, LinearEmission(c.T, d, jnp.sqrt(NOISE) * jnp.eye(3)))
+    return filtered(
+        linear(2, weights, bias, controls), rows, LinearEmission(c.T, d, jnp.sqrt(NOISE) * jnp.eye(3))
+    )
 
 
 def within(values, expected):
@@ -75,7 +77,9 @@ def test_a_particle_keeps_its_function():
     params |= {"transition/u_scale": scale, "transition/noise": jnp.array([0.02])}
     params |= {"transition/lengthscale": 3.0 * jnp.ones(2), "transition/variance": jnp.array(4.0)}
     came, ahead = jnp.array([[1.5], [1.4]]), jnp.zeros((2, 1))
-    found = [filter_forward(key, model, guide, params, CONTROLS, Y, ahead, came, num_particles=400) for key in KEYS]
+    found = [
+        filter_forward(key, model, guide, params, CONTROLS, Y, ahead, came, num_particles=400) for key in KEYS
+    ]
     values = np.exp([each.log_density.sum() for each in found])
     settings = {"function": "independent", "num_samples": 20_000}
     states = forecast(KEY, model, guide, params, CONTROLS, Y, ahead, **settings).states

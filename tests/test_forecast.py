@@ -40,7 +40,7 @@ from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.linalg import cholesky, inverse_lower
 from ppl_dgp.prediction.forecast import forecast, simulate, smooth, transition_moments
 from ppl_dgp.prediction.posterior_path import draw, series
-from ppl_dgp.prediction.rollout import Memory, onward, onward_moments
+from ppl_dgp.prediction.rollout import FunctionPath, onward, onward_moments
 
 DRAWS = 20_000
 DRAWN = ("path", "independent")
@@ -51,7 +51,11 @@ def walk():
     """A random walk, its guide at Kalman's smoother."""
     chain, _ = random_walk()
     model, guide, params = prepared(Markov(), emission="identity", kernel=nearly_nothing)
-    values = {"x_slope": chain.slopes, "x_loc": chain.offsets, "x_scale": chain.scale_trils[:, 0] / PROCESS**0.5}
+    values = {
+        "x_slope": chain.slopes,
+        "x_loc": chain.offsets,
+        "x_scale": chain.scale_trils[:, 0] / PROCESS**0.5,
+    }
     return model, guide, without_function(params, **values, **begun(chain)), chain.marginals()
 
 
@@ -89,13 +93,26 @@ def test_simulation_begins_at_the_prior(walk):
 def linear_system():
     """Two states, a control and three outputs, the guide at Kalman's smoother; the model's values, and its chain."""
     weights = jnp.array([[0.8, 0.3], [-0.4, 0.7], [0.5, -0.2]])
-    bias, c, d = jnp.array([0.1, -0.2]), jnp.array([[1.0, 0.5, 0.0], [-0.3, 1.0, 0.4]]), jnp.array([0.0, 0.3, -0.1])
+    bias, c, d = (
+        jnp.array([0.1, -0.2]),
+        jnp.array([[1.0, 0.5, 0.0], [-0.3, 1.0, 0.4]]),
+        jnp.array([0.0, 0.3, -0.1]),
+    )
     y = jnp.column_stack([Y, -0.5 * Y, Y**2 - 1.0])
     chain, _ = smoothed(linear(2, weights, bias, CONTROLS), y, c, d)
-    model, guide, params = prepared(Markov(full=True), CONTROLS, y, latent=2, mean="linear", kernel=nearly_nothing)
+    model, guide, params = prepared(
+        Markov(full=True), CONTROLS, y, latent=2, mean="linear", kernel=nearly_nothing
+    )
     slopes = jnp.concatenate([chain.slopes, jnp.zeros((T, 2, 1))], 2)
-    params = without_function(params, x_slope=slopes, x_loc=chain.offsets, x_scale=chain.scale_trils / PROCESS**0.5)
-    params |= {"transition/weights": weights, "transition/bias": bias, "emission/weights": c, "emission/bias": d}
+    params = without_function(
+        params, x_slope=slopes, x_loc=chain.offsets, x_scale=chain.scale_trils / PROCESS**0.5
+    )
+    params |= {
+        "transition/weights": weights,
+        "transition/bias": bias,
+        "emission/weights": c,
+        "emission/bias": d,
+    }
     params |= {"x_0_loc": chain.initial_mean[None], "x_0_scale": chain.initial_scale_tril[None]}
     return (model, guide, params, CONTROLS, y), (weights, bias, c, d), chain
 
@@ -129,7 +146,9 @@ def test_forecast_of_a_linear_system_is_kalmans(system, function):
         assert (abs(found.mean[h] - mean) < 4 * error).all()
         np.testing.assert_allclose(found.variance[h], np.diag(covariance), rtol=0.05 if drawn else 1e-5)
         there = ~np.isnan(future[h])
-        density = stats.multivariate_normal(mean[there], covariance[np.ix_(there, there)]).logpdf(future[h][there])
+        density = stats.multivariate_normal(mean[there], covariance[np.ix_(there, there)]).logpdf(
+            future[h][there]
+        )
         assert found.log_density[h] == pytest.approx(density, abs=0.04 if drawn else 1e-5)
         assert (abs(found.samples[:, h].mean(0) - mean) < 4 * np.sqrt(np.diag(covariance) / DRAWS)).all()
         np.testing.assert_allclose(np.cov(found.samples[:, h].T), covariance, atol=0.04)
@@ -190,7 +209,9 @@ def test_a_linearised_step_is_that_of_its_jacobian(uncertain, transition):
     steps = 1e-5 * np.eye(2)[:, None]
     jacobian = np.stack([(at(state.mean + e).mean - at(state.mean - e).mean)[0] / 2e-5 for e in steps], 1)
     weights = np.asarray(at(state.mean).weights[0])
-    own = [weights @ s @ s.T @ weights for s in np.asarray(f.u.scale)] + np.asarray(at(state.mean).residual[0])
+    own = [weights @ s @ s.T @ weights for s in np.asarray(f.u.scale)] + np.asarray(
+        at(state.mean).residual[0]
+    )
     covariance = jacobian @ state.covariance()[0] @ jacobian.T + np.diag(own + np.asarray(transition.noise))
     np.testing.assert_allclose(found.mean, at(state.mean).mean, atol=1e-12)
     np.testing.assert_allclose(found.covariance()[0], covariance, atol=1e-8)
@@ -202,7 +223,9 @@ def test_moments_begin_at_those_of_the_draws_where_q_follows_f():
     y = jnp.column_stack([Y, 0.5 * Y])
     model, guide, params = prepared(Conditional(), CONTROLS, y, emission="gp")
     params, number = moved(params, 0.3), 4000
-    found = forecast(KEY, model, guide, params, CONTROLS, y, CONTROLS[:1], function="moments", num_samples=number)
+    found = forecast(
+        KEY, model, guide, params, CONTROLS, y, CONTROLS[:1], function="moments", num_samples=number
+    )
     ends = smooth(jax.random.PRNGKey(9), model, guide, params, CONTROLS, y, num_samples=number).paths[:, -1]
     drawn = draw(KEY, model, guide, params, *series(CONTROLS, y))
     f, g = drawn.integrated(drawn.trajectory.function), drawn.integrated(drawn.emission.marginal.function)
@@ -228,7 +251,7 @@ def test_the_transition_under_q_is_that_of_dense_algebra(following, transition):
     mean, variance = moments(params)
     z, length = np.asarray(params["transition/inducing"]), np.asarray(params["transition/lengthscale"])
     size = float(params["transition/variance"])
-    gram = lambda a, b: size * np.exp(-0.5 * np.square((a[:, None] - b) / length).sum(-1))  # noqa: E731
+    gram = lambda a, b: size * np.exp(-0.5 * np.square((a[:, None] - b) / length).sum(-1))
     inputs = np.concatenate([at, np.broadcast_to(control, (3, 1))], 1)
     root = np.linalg.cholesky(gram(z, z) + float(transition.function.nugget) * np.eye(3))
     a = np.linalg.solve(root, gram(z, inputs)).T
@@ -245,7 +268,7 @@ def test_a_function_met_place_by_place_is_one_joint_draw(transition):
     z = jax.random.normal(jax.random.fold_in(KEY, 1), (6, 2))
     mean, covariance = function.joint(inputs)
     expected = mean + jnp.einsum("pnm,mp->np", jnp.linalg.cholesky(covariance), z[:5])
-    memory, values = Memory.empty(function, 6, z), []
+    memory, values = FunctionPath.empty(function, 6, z), []
     for row in [*inputs, inputs[1]]:
         value, memory = memory.meet(function, row[None])
         values.append(value)
@@ -297,7 +320,9 @@ def test_what_has_no_moments_is_said(following):
         forecast(KEY, model, guide, params, CONTROLS, Y, CONTROLS, function="moments", num_samples=2)
 
     def refuse(guide, values):
-        at = lambda each: transition_moments(guide.model, guide, each, CONTROLS, Y, jnp.zeros((1, 2)), jnp.ones((1, 1)))  # noqa: E731
+        at = lambda each: transition_moments(
+            guide.model, guide, each, CONTROLS, Y, jnp.zeros((1, 2)), jnp.ones((1, 1))
+        )
         jax.eval_shape(at, values)
 
     with pytest.raises(ValueError, match="links between outputs"):
@@ -314,9 +339,9 @@ def test_a_function_met_where_it_was_before_stays_one_function_in_32_bits():
         kernel, inducing = RBF(jnp.float32(1.0), jnp.float32(0.7)), jnp.linspace(-2.0, -1.0, 3)[:, None]
         whiten = inverse_lower(cholesky(kernel(inducing, inducing))[0])
         f = SparseGP("f", kernel, inducing, whiten, Zero(2000), jnp.zeros((2000, 3)))
-        step = lambda memory, place: memory.meet(f, place[None])[::-1]  # noqa: E731
-        values = jax.lax.scan(step, Memory.empty(f, 150, jnp.asarray(z)), jnp.asarray(places))[1]
-    at = lambda a, b: np.exp(-0.5 * (np.subtract.outer(a.ravel(), b.ravel()) / 0.7) ** 2)  # noqa: E731
+        step = lambda memory, place: memory.meet(f, place[None])[::-1]
+        values = jax.lax.scan(step, FunctionPath.empty(f, 150, jnp.asarray(z)), jnp.asarray(places))[1]
+    at = lambda a, b: np.exp(-0.5 * (np.subtract.outer(a.ravel(), b.ravel()) / 0.7) ** 2)
     known = at(places, np.asarray(inducing))
     covariance = at(places, places) - known @ np.linalg.solve(at(*2 * [np.asarray(inducing)]), known.T)
     found = np.asarray(values, float) @ np.asarray(values, float).T / 2000

@@ -184,7 +184,7 @@ def test_latent_inputs():
             numpyro.sample("y", f(jnp.concatenate([x, h], 1)).noisy(NOISE), obs=y)
 
     def guide(x, y):
-        numpyro.sample("gp/u", Q2, infer={"carry": "moments"})
+        numpyro.sample("gp/u", Q2, infer={"representation": "marginal"})
         with data_plate(5):
             numpyro.sample("h", dist.Normal(CENTRES[:, None], jnp.sqrt(VARIANCES)[:, None]).to_event(1))
 

@@ -41,7 +41,12 @@ HYPER = {
 
 def whitened(loc, scale, z=Z):
     inverse = inverse_lower(cholesky(KERNEL(z, z), 0.0)[0])
-    return {**HYPER, "gp/inducing": z, "gp/u_loc": (inverse @ loc)[None], "gp/u_scale": (inverse @ scale)[None]}
+    return {
+        **HYPER,
+        "gp/inducing": z,
+        "gp/u_loc": (inverse @ loc)[None],
+        "gp/u_scale": (inverse @ scale)[None],
+    }
 
 
 def optimal(z=Z, alpha=0.0):
@@ -51,7 +56,12 @@ def optimal(z=Z, alpha=0.0):
     precision = jnp.eye(len(z)) + weights.T @ (weights / total[:, None])
     covariance = jnp.linalg.inv(precision)
     loc = covariance @ weights.T @ (Y[:, 0] / total)
-    return {**HYPER, "gp/inducing": z, "gp/u_loc": loc[None], "gp/u_scale": jnp.linalg.cholesky(covariance)[None]}
+    return {
+        **HYPER,
+        "gp/inducing": z,
+        "gp/u_loc": loc[None],
+        "gp/u_scale": jnp.linalg.cholesky(covariance)[None],
+    }
 
 
 def bound(params, objective, model=MODEL, guide=GUIDE, x=X, y=Y):
@@ -62,7 +72,11 @@ FIXED = whitened(M_U, L_U)
 
 
 def test_exact_gp():
-    params = {"gp/variance": jnp.array(1.3), "gp/lengthscale": jnp.array([0.7]), "likelihood/noise": jnp.array(0.1)}
+    params = {
+        "gp/variance": jnp.array(1.3),
+        "gp/lengthscale": jnp.array([0.7]),
+        "likelihood/noise": jnp.array(0.1),
+    }
     found = -loss(Trace_ELBO(), params, exact_gp_regression(), lambda x, y: None, X, Y)
     assert found == pytest.approx(EXACT, abs=1e-10)
 
@@ -127,7 +141,9 @@ def test_bounds_of_a_fixed_q():
 
 
 def test_numpyros_own_elbo_bounds_the_fitc_model():
-    losses = jax.vmap(lambda key: Trace_ELBO().loss(key, FIXED, MODEL, GUIDE, X, Y))(jax.random.split(KEY, 4000))
+    losses = jax.vmap(lambda key: Trace_ELBO().loss(key, FIXED, MODEL, GUIDE, X, Y))(
+        jax.random.split(KEY, 4000)
+    )
     se = float(losses.std()) / np.sqrt(4000)
     assert abs(-float(losses.mean()) - (-6.100275501956 - 1.410948143219)) < 4 * se
 
@@ -153,10 +169,12 @@ def test_moments_of_u_are_those_of_its_draws(diagonal):
     scale = jnp.array([[0.5, 0.6, 0.4], [0.1, 0.9, 1.2]]) if diagonal else jnp.stack([L_U, 2 * L_U])
     q = InducingGaussian(jnp.stack([M_U, -M_U]), scale)
     inverse = inverse_lower(cholesky(KERNEL(Z, Z), 0.0)[0])
-    make = lambda u: SparseGP("f", KERNEL, Z, inverse, Zero(2), u)(X)  # noqa: E731
+    make = lambda u: SparseGP("f", KERNEL, Z, inverse, Zero(2), u)(X)
     draws = jax.vmap(lambda u: make(u).mean)(q.sample(KEY, (20_000,)))
     exact = make(q.moments)
-    assert float(jnp.abs(draws.mean(0) - exact.mean).max()) < 4 * float(exact.from_u.max()) ** 0.5 / 20_000**0.5
+    assert (
+        float(jnp.abs(draws.mean(0) - exact.mean).max()) < 4 * float(exact.from_u.max()) ** 0.5 / 20_000**0.5
+    )
     np.testing.assert_allclose(draws.var(0), exact.from_u, rtol=5 * (2 / 20_000) ** 0.5)
     # one draw per datum uses row n's draw at row n
     local = q.sample(KEY, (5,))

@@ -54,7 +54,10 @@ def narx(**settings):
     params = initial(KEY, model, guide, table.x, table.y)
     shape = params["gp/u_loc"].shape
     noise = jax.random.normal(KEY, (*shape, shape[1]))
-    params |= {"gp/u_loc": jax.random.normal(KEY, shape), "gp/u_scale": jnp.tril(0.1 * noise) + 0.3 * jnp.eye(shape[1])}
+    params |= {
+        "gp/u_loc": jax.random.normal(KEY, shape),
+        "gp/u_scale": jnp.tril(0.1 * noise) + 0.3 * jnp.eye(shape[1]),
+    }
     return model, guide, table, params | {"likelihood/noise": jnp.array(0.05)}
 
 
@@ -75,7 +78,9 @@ def test_means_fed_back_are_predictions_unrolled():
     found = simulate_narx(KEY, model, guide, params, Y[3:5], CONTROLS[3:8], y_future=future, feedback="means")
     series = list(Y[:5])
     for h, t in enumerate(range(5, 8)):
-        row = np.concatenate([series[t - 1], series[t - 2], CONTROLS[t], CONTROLS[t - 1], CONTROLS[t - 2]])[None]
+        row = np.concatenate([series[t - 1], series[t - 2], CONTROLS[t], CONTROLS[t - 1], CONTROLS[t - 2]])[
+            None
+        ]
         one = predict(KEY, model, guide, params, row, num_samples=1)
         np.testing.assert_allclose(found.mean[h], one.mean[0], atol=1e-9)
         np.testing.assert_allclose(found.variance[h], one.variance[0], atol=1e-9)
@@ -90,8 +95,9 @@ def test_two_steps_of_one_function_have_the_moments_of_dense_draws():
     at = Y[3:5], CONTROLS[3:7]
     found = simulate_narx(KEY, model, guide, params, *at, num_samples=DRAWS)
     length, z = np.asarray(params["gp/lengthscale"]), np.asarray(params["gp/inducing"])
-    gram = lambda a, b: float(params["gp/variance"]) * np.exp(  # noqa: E731
-        -0.5 * np.square((a[..., :, None, :] - b[..., None, :, :]) / length).sum(-1)
+    gram = lambda a, b: (
+        float(params["gp/variance"])
+        * np.exp(-0.5 * np.square((a[..., :, None, :] - b[..., None, :, :]) / length).sum(-1))
     )
     root = np.linalg.cholesky(gram(z, z) + 1e-8 * float(params["gp/variance"]) * np.eye(len(z)))
     mean, scale = np.asarray(params["gp/u_loc"]), np.asarray(params["gp/u_scale"])
@@ -178,7 +184,7 @@ def test_wrong_input_is_refused():
 
 def test_wrong_simulations_are_refused():
     model, guide, _, params = narx()
-    simulated = lambda *args, **kwargs: simulate_narx(KEY, model, guide, params, *args, **kwargs)  # noqa: E731
+    simulated = lambda *args, **kwargs: simulate_narx(KEY, model, guide, params, *args, **kwargs)
     cases = [
         (lambda: simulated(Y[3:5], CONTROLS[3:7], feedback="none"), "feedback: found 'none'"),
         (lambda: simulated(Y[3:5], CONTROLS[3:7], num_samples=0), "num_samples: found 0"),

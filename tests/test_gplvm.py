@@ -69,10 +69,10 @@ def test_collapsed_bound_is_the_published_one(golden):
 def test_32_bits_bound_the_same(golden):
     """The bound and its gradient at numbers of 32 bits, the kernel expectations in 64."""
     model, guide = gplvm(1, 1, 3), Guide(gplvm(1, 1, 3), hidden=MEAN_FIELD)
-    energy = lambda values, x, y: Collapsed().loss(KEY, values, model, guide, x, y)  # noqa: E731
+    energy = lambda values, x, y: Collapsed().loss(KEY, values, model, guide, x, y)
     both = jax.jit(jax.value_and_grad(energy))
     value, slope = both(golden[2], NONE, Y)
-    narrow = lambda tree: jax.tree.map(lambda leaf: leaf.astype(jnp.float32), tree)  # noqa: E731
+    narrow = lambda tree: jax.tree.map(lambda leaf: leaf.astype(jnp.float32), tree)
     with jax.enable_x64(False):
         single, single_slope = both(*narrow((golden[2], NONE, Y)))
     assert single.dtype == jnp.float32

@@ -30,7 +30,7 @@ from ppl_dgp.likelihoods import Poisson
 from ppl_dgp.models import gpssm
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.objectives import ApproximatePowerEP, BlackBoxAlpha, ImportanceWeighted, PowerEP
-from ppl_dgp.state_space.kalman import LinearEmission, posterior
+from ppl_dgp.state_space.kalman import LinearEmission, smoothed_posterior
 from ppl_dgp.state_space.linear_gaussian_chain import LinearGaussianChain
 from ppl_dgp.state_space.sequences import layout
 
@@ -69,7 +69,9 @@ def moved(params, size=0.3):
         noise = size * jax.random.normal(jax.random.fold_in(KEY, number), value.shape, value.dtype)
         if name.endswith("_scale") and value.ndim == 3:
             noise = jnp.tril(noise)
-        found[name] = value * jnp.exp(noise) if name.endswith(("scale", "noise", "residual")) else value + noise
+        found[name] = (
+            value * jnp.exp(noise) if name.endswith(("scale", "noise", "residual")) else value + noise
+        )
     return found
 
 
@@ -94,7 +96,7 @@ def smoothed(chain, y, weights, bias):
     """The posterior's chain and the log evidence; x_0 is not observed."""
     rows = jnp.concatenate([jnp.full((1, y.shape[1]), jnp.nan), y])
     root = jnp.sqrt(NOISE) * jnp.eye(y.shape[1])
-    found, evidence = posterior(chain, rows, LinearEmission(weights.T, bias, root))
+    found, evidence = smoothed_posterior(chain, rows, LinearEmission(weights.T, bias, root))
     return found, float(evidence)
 
 
@@ -118,13 +120,26 @@ def begun(chain):
 def test_markov_reaches_kalmans_evidence(objective):
     """At the smoother's chain the bound is the evidence for every draw: one sequence, controls, two dimensions."""
     weights = jnp.array([[0.8, 0.3], [-0.4, 0.7], [0.5, -0.2]])
-    bias, c, d = jnp.array([0.1, -0.2]), jnp.array([[1.0, 0.5, 0.0], [-0.3, 1.0, 0.4]]), jnp.array([0.0, 0.3, -0.1])
+    bias, c, d = (
+        jnp.array([0.1, -0.2]),
+        jnp.array([[1.0, 0.5, 0.0], [-0.3, 1.0, 0.4]]),
+        jnp.array([0.0, 0.3, -0.1]),
+    )
     y = jnp.column_stack([Y, -0.5 * Y, Y**2 - 1.0])
     chain, evidence = smoothed(linear(2, weights, bias, CONTROLS), y, c, d)
-    model, guide, params = prepared(Markov(full=True), CONTROLS, y, latent=2, mean="linear", kernel=nearly_nothing)
+    model, guide, params = prepared(
+        Markov(full=True), CONTROLS, y, latent=2, mean="linear", kernel=nearly_nothing
+    )
     slopes = chain.slopes
-    params = without_function(params, x_slope=slopes, x_loc=chain.offsets, x_scale=chain.scale_trils / PROCESS**0.5)
-    params |= {"transition/weights": weights, "transition/bias": bias, "emission/weights": c, "emission/bias": d}
+    params = without_function(
+        params, x_slope=slopes, x_loc=chain.offsets, x_scale=chain.scale_trils / PROCESS**0.5
+    )
+    params |= {
+        "transition/weights": weights,
+        "transition/bias": bias,
+        "emission/weights": c,
+        "emission/bias": d,
+    }
     # x_0 is two-dimensional: its own rule is full as well
     params |= {"x_0_loc": chain.initial_mean[None], "x_0_scale": chain.initial_scale_tril[None]}
     assert -loss(objective, params, model, guide, CONTROLS, y) == pytest.approx(evidence, abs=1e-5)
@@ -151,7 +166,7 @@ def test_transition_begins_at_its_regression_on_the_start():
     function = replace(q.trajectory.function, u=params["transition/u_loc"])
     before = np.concatenate([Y[:1], Y[:-1]])
     inputs, z = np.concatenate([before, CONTROLS], 1), np.asarray(function.inducing)
-    gram = lambda a, b: np.exp(-0.5 * np.square(a[:, None] - b).sum(-1))  # noqa: E731
+    gram = lambda a, b: np.exp(-0.5 * np.square(a[:, None] - b).sum(-1))
     cross, kzz = gram(inputs, z), gram(z, z) + float(function.nugget) * np.eye(len(z))
     expected = before + cross @ np.linalg.solve(PROCESS * kzz + cross.T @ cross, cross.T @ (Y - before))
     np.testing.assert_allclose(function(jnp.asarray(inputs)).mean, expected, atol=1e-8)
@@ -195,7 +210,8 @@ def test_poorer_guides_of_a_random_walk_are_below_in_order():
 
 
 @pytest.mark.parametrize(
-    "rule, emission", [(MeanField(), "linear"), (Markov(), "linear"), (Markov(full=True), "gp"), (MeanField(), "gp")]
+    "rule, emission",
+    [(MeanField(), "linear"), (Markov(), "linear"), (Markov(full=True), "gp"), (MeanField(), "gp")],
 )
 def test_drawn_is_closed_form(rule, emission):
     """Two sequences, controls, two dimensions, u as moments: within 4 standard errors."""
@@ -231,7 +247,11 @@ def test_coupled_begins_where_a_chain_ended():
     """From the smoother of a random walk it is the smoother; of a fitted chain it keeps the means."""
     chain, evidence = random_walk()
     model, guide, params = prepared(Markov(), emission="identity", kernel=nearly_nothing)
-    values = {"x_slope": chain.slopes, "x_loc": chain.offsets, "x_scale": chain.scale_trils[:, 0] / PROCESS**0.5}
+    values = {
+        "x_slope": chain.slopes,
+        "x_loc": chain.offsets,
+        "x_scale": chain.scale_trils[:, 0] / PROCESS**0.5,
+    }
     params = without_function(params, **values, **begun(chain))
     coupled = Guide(model, hidden=Conditional())
     start = following_start(guide, coupled, params, NONE, Y)
@@ -286,14 +306,15 @@ def test_steps_are_tempered_one_by_one():
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in ("markov", "coupled") else pytest.param(name, marks=pytest.mark.slow) for name in RULES]
+    "name",
+    [name if name in ("markov", "coupled") else pytest.param(name, marks=pytest.mark.slow) for name in RULES],
 )
 @pytest.mark.slow
 def test_small_alpha_is_the_elbo(name):
     model, guide, params = prepared(RULES[name], CONTROLS)
     params = moved(params)
     elbo = loss(PowerEP(0.0), params, model, guide, CONTROLS, Y, key=KEY)
-    small = lambda p: PowerEP(1e-6, 1).loss(KEY, p, model, guide, CONTROLS, Y)  # noqa: E731
+    small = lambda p: PowerEP(1e-6, 1).loss(KEY, p, model, guide, CONTROLS, Y)
     value, slope = jax.jit(jax.value_and_grad(small))(params)
     assert float(value) == pytest.approx(elbo, abs=1e-3)
     assert all(np.isfinite(each).all() for each in slope.values())
@@ -357,15 +378,15 @@ def test_transition_density_is_that_of_dense_algebra():
     f = trajectory.function
     inputs = np.concatenate([path[:-1], CONTROLS], 1)
     length, z = np.asarray(f.kernel.lengthscale), np.asarray(f.inducing)
-    gram = lambda a, b: float(f.kernel.variance) * np.exp(  # noqa: E731
-        -0.5 * np.square((a[:, None] - b) / length).sum(-1)
-    )
+    gram = lambda a, b: float(f.kernel.variance) * np.exp(-0.5 * np.square((a[:, None] - b) / length).sum(-1))
     kzz = gram(z, z) + float(f.nugget) * np.eye(len(z))
     a = np.linalg.solve(kzz, gram(z, inputs)).T
     u = np.linalg.cholesky(kzz) @ np.asarray(f.u).T
     variance = float(f.kernel.variance) - (a * gram(inputs, z)).sum(1)
     spread = np.sqrt(variance[:, None] + np.asarray(trajectory.noise))
-    expected = stats.norm.logpdf(path[1:], inputs[:, :2] + a @ u, spread).sum() + stats.norm.logpdf(path[0]).sum()
+    expected = (
+        stats.norm.logpdf(path[1:], inputs[:, :2] + a @ u, spread).sum() + stats.norm.logpdf(path[0]).sum()
+    )
     assert float(trajectory.log_prob(path)) == pytest.approx(expected, abs=1e-8)
 
 
@@ -397,7 +418,9 @@ def test_missing_observations_are_marginalised():
     settings = {"latent": 1, "mean": "linear", "kernel": nearly_nothing, "missing": True}
     model, guide, params = prepared(Markov(), NONE, y, **settings)
     scale = chain.scale_trils[:, 0] / PROCESS**0.5
-    params = without_function(params, x_slope=chain.slopes, x_loc=chain.offsets, x_scale=scale, **begun(chain))
+    params = without_function(
+        params, x_slope=chain.slopes, x_loc=chain.offsets, x_scale=scale, **begun(chain)
+    )
     params |= {"transition/weights": weights, "transition/bias": jnp.zeros(1)}
     params |= {"emission/weights": c, "emission/bias": jnp.zeros(2)}
     assert -loss(MOMENTS, params, model, guide, NONE, y) == pytest.approx(evidence, abs=1e-5)

@@ -98,7 +98,14 @@ def test_bad_arguments_are_named():
 @pytest.mark.parametrize(
     "name, values",
     # per row of two hidden layers, 2 and 1 wide on 2 and 2 inputs, M = 3: means, scales, maps, what ties them to f
-    [("mean-field", 6), ("markov", 6 + 6), ("coupled", 9), ("tied", 12), ("free", 6 + 9), ("doubly-stochastic", 0)],
+    [
+        ("mean-field", 6),
+        ("markov", 6 + 6),
+        ("coupled", 9),
+        ("tied", 12),
+        ("free", 6 + 9),
+        ("doubly-stochastic", 0),
+    ],
 )
 def test_parameters_are_linear_in_the_rows(name, values):
     guide = Guide(MODEL, hidden=RULES[name])

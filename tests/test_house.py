@@ -1,5 +1,7 @@
 """The house itself: what is installed is what stands in the tree, and the table of rooms names every one of them."""
 
+import ast
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -34,9 +36,45 @@ def test_every_room_is_named_for_installation():
 
 @pytest.mark.slow
 def test_the_wheel_holds_the_tree(tmp_path):
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
+    # of a copy: what an earlier build left in the tree would get into this one
+    source = tmp_path / "source"
+    for name in ("ppl_dgp", "models"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    build = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        str(tmp_path),
+        str(source),
+    ]
     subprocess.run(build, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     held = set(zipfile.ZipFile(wheel).namelist())
     assert {name for name in held if name.endswith(".py")} == modules()
     assert "ppl_dgp/py.typed" in held
+
+
+#: the field's words, told apart by their rooms, and commands named after the verb that they call
+SHARED = {"Linear", "Constant", "Gaussian", "compare", "fit", "predict", "__all__"}
+
+
+def test_a_public_name_means_one_thing():
+    places: dict[str, list[str]] = {}
+    for path in sorted([*(ROOT / "ppl_dgp").rglob("*.py"), *(ROOT / "models").glob("*.py")]):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                names = [node.name]
+            elif isinstance(node, ast.Assign | ast.AnnAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                names = [target.id for target in targets if isinstance(target, ast.Name)]
+            else:
+                continue
+            for name in names:
+                places.setdefault(name, []).append(path.name)
+    twice = {name: where for name, where in places.items() if len(where) > 1 and not name.startswith("_")}
+    assert {name: where for name, where in twice.items() if name not in SHARED} == {}

@@ -32,7 +32,7 @@ def model(x, y):
 
 
 def guide(x, y):
-    asked = {"role": "inducing", "carry": "moments"}
+    asked = {"role": "inducing", "representation": "marginal"}
     numpyro.sample("gp/u", InducingGaussian(jnp.asarray(LOC), jnp.asarray(ROOT)), infer=asked)
     with data_plate(2):
         numpyro.sample("w", dist.Normal(numpyro.param("m", M), numpyro.param("s", S)))
@@ -41,7 +41,7 @@ def guide(x, y):
 def simulated(alpha, shared, draws=400_000):
     """Σ_n E[(1/α) log ½ Σ_k w_nk^α] with f drawn jointly at the two samples' inputs, or apart, and its s.e."""
     random = np.random.default_rng(0)
-    k = lambda a, b: np.exp(-0.5 * ((a - b) / 0.7) ** 2)  # noqa: E731
+    k = lambda a, b: np.exp(-0.5 * ((a - b) / 0.7) ** 2)
     lower = np.linalg.cholesky(k(Z, Z.T) + 1e-10 * np.eye(3))
     total, variance = 0.0, 0.0
     for x, y in zip(X[:, 0], Y[:, 0], strict=True):
@@ -72,7 +72,7 @@ def divergence():
 @pytest.mark.parametrize("alpha", [0.4, 1.0])
 def test_the_samples_of_a_datum_share_a_draw_of_the_function(divergence, alpha):
     objective = ImportanceWeighted(2, alpha)
-    loss = lambda key: objective.loss(key, {}, model, guide, jnp.asarray(X), jnp.asarray(Y))  # noqa: E731
+    loss = lambda key: objective.loss(key, {}, model, guide, jnp.asarray(X), jnp.asarray(Y))
     values = -np.asarray(jax.jit(jax.vmap(loss))(jax.random.split(KEY, 30_000)))
     expected, error = simulated(alpha, shared=True)
     spread = np.hypot(values.std() / 30_000**0.5, error)
@@ -130,7 +130,7 @@ def test_doubly_reparameterised_gradient_is_the_same_in_expectation_and_quieter(
     def gradients(doubly):
         # few particles, so that what one does to the others' weights through the shared function is seen
         objective = ImportanceWeighted(3, alpha, doubly_reparameterised=doubly)
-        value = lambda key: jax.grad(lambda p: objective.loss(key, p, *about))(params)  # noqa: E731
+        value = lambda key: jax.grad(lambda p: objective.loss(key, p, *about))(params)
         found = jax.jit(jax.vmap(value))(jax.random.split(KEY, 10_000))
         return np.stack([np.asarray(found["m"]), np.asarray(found["s"])])
 

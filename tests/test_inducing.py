@@ -143,16 +143,17 @@ def test_kl_against_draws(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["low-rank", "across-outputs", pytest.param("layer-chain", marks=pytest.mark.slow), "coupled-stripes"]
+    "name",
+    ["low-rank", "across-outputs", pytest.param("layer-chain", marks=pytest.mark.slow), "coupled-stripes"],
 )
 def test_every_way_to_carry_u_has_the_same_expectation(name):
     """Joint draws (NumPyro's own Trace_ELBO would see the FITC model, so α = 0 here), per-datum draws and moments."""
     guide, params = started(RULES[name])
     means, errors = [], []
-    for carrying in ("moments", "local_draw", "joint_draw"):
+    for representation in ("marginal", "per_datum_sample", "shared_sample"):
 
         class Asking(DoublyStochastic):
-            inducing = carrying
+            inducing = representation
 
         asking = Guide(MODEL, hidden=Asking(), inducing=RULES[name])
         run = jax.jit(jax.vmap(lambda key, g=asking: PowerEP(0.0).loss(key, params, MODEL, g, X, Y)))

@@ -110,9 +110,7 @@ def test_ellipses_lie_inside_the_panel_and_are_thinned_out(tmp_path):
 
 def test_one_latent_is_drawn_over_the_row_number():
     figure = plot_latents(MEAN[:, :1], 0.5 * np.ones((ROWS, 1)))
-    np.testing.assert_array_equal(
-        dots(figure)["rows"], np.stack([np.arange(1, ROWS + 1), MEAN[:, 0]], 1)
-    )
+    np.testing.assert_array_equal(dots(figure)["rows"], np.stack([np.arange(1, ROWS + 1), MEAN[:, 0]], 1))
     (found,) = drawn(figure, LineCollection)
     ends = np.array([segment[:, 1] for segment in found.get_segments()])
     np.testing.assert_allclose(ends, MEAN[:, :1] + [-0.5, 0.5])

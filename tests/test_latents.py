@@ -57,7 +57,9 @@ def test_rows_do_not_depend_on_each_other(fitted, again):
 def test_density_of_rows_is_the_integral_over_x(fitted, again):
     """One latent: by quadrature; entries that are missing have no part."""
     x = np.linspace(-6.0, 6.0, 4001)[:, None]
-    sites = model_sites(KEY, fitted.model, fitted.guide, fitted.params | {"x": jnp.asarray(x)}, jnp.zeros((4001, 0)))
+    sites = model_sites(
+        KEY, fitted.model, fitted.guide, fitted.params | {"x": jnp.asarray(x)}, jnp.zeros((4001, 0))
+    )
     emission = sites["y"]["fn"]
     mean, deviation = np.asarray(emission.mean), np.sqrt(np.asarray(emission.variance))
     each = np.nansum(stats.norm.logpdf(GAPS[:, None], mean, deviation), -1) + stats.norm.logpdf(x[:, 0])
@@ -175,7 +177,9 @@ def test_transformer_in_the_units_of_the_table(transformer):
     assert np.array_equal(filled[~gone], table[~gone]) and np.all(deviation[~gone] == 0.0)
     assert np.abs(filled[gone] - (100.0 + 10.0 * Y)[gone]).max() < 5.0
     assert np.all(deviation[gone] > 0.0)
-    assert np.array_equal(pickle.loads(pickle.dumps(transformer)).transform(table), transformer.transform(table))
+    assert np.array_equal(
+        pickle.loads(pickle.dumps(transformer)).transform(table), transformer.transform(table)
+    )
     back = transformer.inverse_transform(transformer.embedding_)
     assert np.sqrt(np.mean((back - (100.0 + 10.0 * Y)) ** 2)) < 2.0
     assert transformer.sample(5).shape == (5, 3)
@@ -183,7 +187,9 @@ def test_transformer_in_the_units_of_the_table(transformer):
     # the density is of the table's units: ten times as wide, so that each entry loses log 10
     narrow = GPLVM(latent=1, num_inducing=6, steps=150, random_state=0).fit(GAPS)
     entries = (~gone).sum(1)
-    assert np.allclose(transformer.score_samples(table), narrow.score_samples(GAPS) - entries * np.log(10.0), atol=0.05)
+    assert np.allclose(
+        transformer.score_samples(table), narrow.score_samples(GAPS) - entries * np.log(10.0), atol=0.05
+    )
 
 
 def test_transformer_refuses_what_it_does_not_know(transformer):

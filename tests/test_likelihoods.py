@@ -183,7 +183,7 @@ def test_tempered_expectation_is_the_integral(case):
 
 
 def test_the_oracle_agrees_with_scipy():
-    f = lambda z: stats.t.logpdf(0.5, 4.0, z, 1e-2) * stats.norm.pdf(z, 0.3, 1.0)  # noqa: E731
+    f = lambda z: stats.t.logpdf(0.5, 4.0, z, 1e-2) * stats.norm.pdf(z, 0.3, 1.0)
     expected = integrate.quad(f, -10, 10, points=[0.5, 0.3], limit=500, epsabs=1e-11)[0]
     assert tempered(student(4.0, 1e-2), 0.5, 0.3, 1.0, 0.0) == pytest.approx(expected, abs=1e-9)
 
@@ -209,7 +209,7 @@ def test_gradient_is_that_of_the_integral(case):
     """No gradient goes through the nodes' positions, and none is missed."""
     likelihood, log_p, rows, _ = CASES[case]
     y, mean, variance = rows[0]
-    value = lambda m, v: likelihood.tempered(jnp.full((1, 1), y), m[None, None], v[None, None], 0.5).sum()  # noqa: E731
+    value = lambda m, v: likelihood.tempered(jnp.full((1, 1), y), m[None, None], v[None, None], 0.5).sum()
     slopes = jax.jit(jax.grad(value, (0, 1)))(jnp.asarray(mean), jnp.asarray(variance))
     step = 1e-4
     numeric = [
@@ -226,7 +226,7 @@ def test_gradient_is_finite_where_f_is_known_exactly(case):
     """A datum at an inducing input has no variance given u."""
     likelihood, log_p, rows, _ = CASES[case]
     y, mean, _ = rows[0]
-    value = lambda m, v: likelihood.tempered(jnp.full((1, 1), y), m, v, 0.5).sum()  # noqa: E731
+    value = lambda m, v: likelihood.tempered(jnp.full((1, 1), y), m, v, 0.5).sum()
     found, slopes = jax.jit(jax.value_and_grad(value, (0, 1)))(jnp.full((1, 1), mean), jnp.zeros((1, 1)))
     assert float(found) == pytest.approx(float(log_p(y, np.asarray(mean))), abs=1e-9)
     assert np.isfinite(slopes).all()
@@ -275,12 +275,14 @@ def test_gradient_of_ordinal_classes_at_the_edges(label):
 
     def value(scale, variance):
         ordinal = Ordinal(jnp.asarray([-0.4, 0.7]), scale)
-        return ordinal.tempered(jnp.asarray([[label]]), jnp.asarray([[0.3]]), variance.reshape(1, 1), 1.0).sum()
+        return ordinal.tempered(
+            jnp.asarray([[label]]), jnp.asarray([[0.3]]), variance.reshape(1, 1), 1.0
+        ).sum()
 
     at = jnp.asarray(0.8), jnp.asarray(0.5)
     slopes = jax.grad(value, (0, 1))(*at)
     for place in (0, 1):
-        step = lambda size, p=place: value(*(each + (size if k == p else 0.0) for k, each in enumerate(at)))  # noqa: E731
+        step = lambda size, p=place: value(*(each + (size if k == p else 0.0) for k, each in enumerate(at)))
         assert float(slopes[place]) == pytest.approx(float(step(1e-5) - step(-1e-5)) / 2e-5, abs=1e-7)
 
 

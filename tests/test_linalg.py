@@ -120,7 +120,9 @@ def test_whitening_is_the_solve(dtype: str) -> None:
 def test_whitening_has_the_derivatives_of_the_inverse_factor(matrix: np.ndarray) -> None:
     weights = jnp.asarray(np.random.default_rng(3).normal(size=(5, 5)))
     ours = jax.jit(jax.grad(lambda a: jnp.sum(jnp.sin(weights * whitening(a)[0]))))(jnp.asarray(matrix))
-    slow = jax.jit(jax.grad(lambda a: jnp.sum(jnp.sin(weights * inverse_lower(cholesky(a)[0])))))(jnp.asarray(matrix))
+    slow = jax.jit(jax.grad(lambda a: jnp.sum(jnp.sin(weights * inverse_lower(cholesky(a)[0])))))(
+        jnp.asarray(matrix)
+    )
     assert_allclose(ours, slow, rtol=1e-6 if matrix is BAD else 1e-10, atol=1e-10 * np.abs(slow).max())
     if matrix is GOOD:
         loss = jax.jit(lambda a: jnp.sum(jnp.sin(weights * whitening(a)[0])))

@@ -81,7 +81,9 @@ def test_moments_and_evidence_are_those_of_dense_algebra(fixed):
     each = [conditioned(found.system, CONTROLS[rows], Y[rows]) for rows in PARTS]
     assert float(found.log_likelihood[-1]) == pytest.approx(sum(evidence for *_, evidence in each), abs=1e-8)
     np.testing.assert_allclose(found.means, np.concatenate([mean for mean, *_ in each]), atol=1e-8)
-    np.testing.assert_allclose(found.variances, np.concatenate([variance for _, variance, _ in each]), atol=1e-8)
+    np.testing.assert_allclose(
+        found.variances, np.concatenate([variance for _, variance, _ in each]), atol=1e-8
+    )
 
 
 @pytest.mark.parametrize("fixed", [False, True])
@@ -121,7 +123,9 @@ def test_the_m_step_maximises_what_dense_moments_expect():
             there = ~jnp.isnan(Y[rows])
             density = (-0.5 * jnp.square(step) / system.noise - 0.5 * jnp.log(system.noise)).sum((1, 2))
             noise = system.observation_noise
-            density += jnp.where(there, -0.5 * jnp.square(error) / noise - 0.5 * jnp.log(noise), 0.0).sum((1, 2))
+            density += jnp.where(there, -0.5 * jnp.square(error) / noise - 0.5 * jnp.log(noise), 0.0).sum(
+                (1, 2)
+            )
             total += density.mean()
         return total
 
@@ -135,7 +139,11 @@ def noisy_walk():
     controls, state, x = random.normal(size=(steps, 1)), np.zeros(steps), 0.0
     for t in range(steps):
         state[t] = x = 0.7 * x * (t not in (0, 25)) + 0.8 * controls[t, 0] + 0.2 + 0.5 * random.normal()
-    y = jnp.asarray(state[:, None] + 0.5 * random.normal(size=(steps, 1))).at[jnp.array([4, 5, 30])].set(jnp.nan)
+    y = (
+        jnp.asarray(state[:, None] + 0.5 * random.normal(size=(steps, 1)))
+        .at[jnp.array([4, 5, 30])]
+        .set(jnp.nan)
+    )
     return y, jnp.asarray(controls), Layout(jnp.isin(jnp.arange(steps), jnp.array([0, 25])), 2)
 
 
@@ -147,7 +155,9 @@ def test_em_ends_where_lbfgs_does():
 
     def loss(values):
         system = LinearSystem(values[None, :2], values[2:3], jnp.exp(values[3:4]), c, d, jnp.exp(values[4:]))
-        return -filtered(system.chain(controls, where), in_slots(y, where), system.emission).log_predictive.sum()
+        return -filtered(
+            system.chain(controls, where), in_slots(y, where), system.emission
+        ).log_predictive.sum()
 
     start = np.array([0.5, 0.0, 0.0, -3.0, -3.0])
     found = minimize(jax.jit(jax.value_and_grad(loss)), start, jac=True, method="L-BFGS-B")
@@ -269,7 +279,9 @@ def test_training_ends_where_em_does():
     assert np.isnan(y).any()
     model = linear_gaussian_ssm(1, emission="identity", num_sequences=2, missing=True, iterations=1)
     fit = fit_lbfgs(jax.random.PRNGKey(0), model, x, y)
-    em = linear_dynamics(y, controls, jnp.nan_to_num(y), where, iterations=1000, fixed_emission=True).log_likelihood
+    em = linear_dynamics(
+        y, controls, jnp.nan_to_num(y), where, iterations=1000, fixed_emission=True
+    ).log_likelihood
     assert -fit.losses[0, 0] < em[-1] - 0.1
     assert -fit.losses[0, -1] == pytest.approx(float(em[-1]), abs=1e-4)
 
@@ -283,7 +295,7 @@ def test_lifted_it_runs_under_nuts():
     mcmc.run(jax.random.PRNGKey(0), X, Y)
     found = mcmc.get_samples()["transition/bias"]
     # given all else the evidence is quadratic in b: the posterior from its slope and curvature at 0
-    evidence = lambda b: LinearSeries(SYSTEM._replace(bias=b), CONTROLS, LAYOUT, INITIAL).log_prob(Y)  # noqa: E731
+    evidence = lambda b: LinearSeries(SYSTEM._replace(bias=b), CONTROLS, LAYOUT, INITIAL).log_prob(Y)
     slope, curvature = jax.jit(lambda b: (jax.grad(evidence)(b), jax.hessian(evidence)(b)))(jnp.zeros(2))
     covariance = np.linalg.inv(np.eye(2) - curvature)
     np.testing.assert_allclose(found.mean(0), covariance @ slope, atol=0.1)

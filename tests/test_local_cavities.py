@@ -13,14 +13,14 @@ from compiled import loss
 from ppl_dgp import likelihoods
 from ppl_dgp.gp.means import Zero
 from ppl_dgp.gp.moment_matching import linearised, matched
-from ppl_dgp.gp.sparse_gp import carry, data_plate, sparse_gp
+from ppl_dgp.gp.sparse_gp import data_plate, offer, sparse_gp
 from ppl_dgp.kernels import RBF
 from ppl_dgp.numerics.gaussian import Gaussian, InducingGaussian
 from ppl_dgp.numerics.linalg import cholesky, inverse_lower
 from ppl_dgp.objectives import ApproximatePowerEP, PowerEP
 from ppl_dgp.objectives.cavity import flat_cavity, renyi_and_cavity
 from ppl_dgp.objectives.factors import Factors
-from ppl_dgp.objectives.regression import UncertainFeatures
+from ppl_dgp.objectives.regression import GaussianInputs
 
 KEY = jax.random.PRNGKey(4)
 RANDOM = np.random.default_rng(3)
@@ -36,12 +36,14 @@ X_LOC, X_SCALE = jnp.asarray(RANDOM.normal(size=(ROWS, 1))), jnp.asarray(RANDOM.
 def gplvm(y):
     f = sparse_gp("gp", KERNEL, Z, OUTPUTS, jitter=1e-10)
     with data_plate(ROWS):
-        x = carry("x", numpyro.sample("x", dist.Normal(0.0, 1.0).expand((1,)).to_event(1)))
+        x = offer("x", numpyro.sample("x", dist.Normal(0.0, 1.0).expand((1,)).to_event(1)))
         numpyro.sample("y", f(x).noisy(NOISE), obs=y)
 
 
 def guide(y):
-    numpyro.sample("gp/u", InducingGaussian(LOC, ROOT), infer={"role": "inducing", "carry": "moments"})
+    numpyro.sample(
+        "gp/u", InducingGaussian(LOC, ROOT), infer={"role": "inducing", "representation": "marginal"}
+    )
     with data_plate(ROWS):
         loc = numpyro.param("loc", X_LOC, event_dim=1)
         scale = numpyro.param("scale", X_SCALE, event_dim=1)
@@ -197,7 +199,7 @@ def state_space_energy(alpha, how=matched):
     )
     f = Transition(cavity.loc, cavity.scale)
     moments = matched(f, before) if how is matched else linearised(f, before)[0]
-    gaussian = lambda s2: likelihoods.Gaussian(jnp.asarray(s2))  # noqa: E731
+    gaussian = lambda s2: likelihoods.Gaussian(jnp.asarray(s2))
     variance = moments.residual + moments.beyond + rest.variance
     transition = gaussian(Q).tempered(rest.mean, moments.mean, variance, alpha).sum()
     emission = gaussian(R).tempered(SERIES, rest.mean, rest.variance, alpha).sum()
@@ -220,7 +222,12 @@ def state_space_bound():
     entropy = (0.5 * jnp.log(2 * jnp.pi * jnp.e) + jnp.log(H.scale[1:])).sum()
     kl_first = 0.5 * (H.variance[0] + jnp.square(H.mean[0]) - 1 - jnp.log(H.variance[0])).sum()
     covariance = ROOT @ jnp.swapaxes(ROOT, 1, 2)
-    kl = jnp.trace(covariance, axis1=1, axis2=2) + jnp.square(LOC).sum(1) - 5 - jnp.linalg.slogdet(covariance)[1]
+    kl = (
+        jnp.trace(covariance, axis1=1, axis2=2)
+        + jnp.square(LOC).sum(1)
+        - 5
+        - jnp.linalg.slogdet(covariance)[1]
+    )
     return dynamics + emission.sum() + entropy - kl_first - 0.5 * kl.sum()
 
 
@@ -267,12 +274,17 @@ def test_collapsed_dynamics_are_the_uncollapsed_at_the_optimal_q_of_u():
         variance = moments.residual + moments.beyond + after.variance
         fit = likelihoods.Gaussian(jnp.asarray(Q)).tempered(after.mean, moments.mean, variance, 0.0).sum()
         covariance = root @ jnp.swapaxes(root, 1, 2)
-        kl = jnp.trace(covariance, axis1=1, axis2=2) + jnp.square(loc).sum(1) - 5 - jnp.linalg.slogdet(covariance)[1]
+        kl = (
+            jnp.trace(covariance, axis1=1, axis2=2)
+            + jnp.square(loc).sum(1)
+            - 5
+            - jnp.linalg.slogdet(covariance)[1]
+        )
         return fit - 0.5 * kl.sum()
 
     f = Transition(LOC, ROOT)
     known = matched(f, before)
-    features = UncertainFeatures.of(known.weights, f, before, None, after)
+    features = GaussianInputs.of(known.weights, f, before, None, after)
     statistics = features.statistics(jnp.full((STATES - 1, 1), Q), Factors(0.0))
     best = statistics.optimum()
     assert float(statistics.energy()) == pytest.approx(float(uncollapsed(best.mean, best.scale)), abs=1e-7)

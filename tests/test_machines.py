@@ -41,13 +41,25 @@ def start(folder, *more, processes=2):
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "ppl_dgp.cli", "fit", "rows", *MODEL, "--out", "run", "--distributed", *more]
+    command = [
+        sys.executable,
+        "-m",
+        "ppl_dgp.cli",
+        "fit",
+        "rows",
+        *MODEL,
+        "--out",
+        "run",
+        "--distributed",
+        *more,
+    ]
     command += ["--coordinator", f"localhost:{port}", "--processes", str(processes)]
     quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": folder}
     paths = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": paths}
     return [
-        subprocess.Popen([*command, "--process", str(each)], env=environment, **quiet) for each in range(processes)
+        subprocess.Popen([*command, "--process", str(each)], env=environment, **quiet)
+        for each in range(processes)
     ]
 
 
@@ -73,7 +85,9 @@ def test_two_processes_are_as_one(folder):
     np.testing.assert_allclose(losses(folder), of_one_process(folder, 30), rtol=1e-7)
     result = json.loads(out)
     assert result["steps"] == 30 and other_out == ""
-    assert main(["predict", str(folder / "run"), str(folder / "rows" / "0.parquet"), "--json", "--quiet"]) == 0
+    assert (
+        main(["predict", str(folder / "run"), str(folder / "rows" / "0.parquet"), "--json", "--quiet"]) == 0
+    )
 
 
 @pytest.mark.slow
@@ -111,9 +125,15 @@ def test_where_one_dies_the_others_stop_and_all_resume(folder, victim):
     [
         (["--distributed", "--processes", "2"], "of --coordinator, --processes and --process some are given"),
         (["--distributed", *"--coordinator here --processes 2 --process 0".split()], "give HOST:PORT"),
-        (["--distributed", *"--coordinator a:1 --processes 2 --process 2".split()], "--process is 2 of --processes 2"),
+        (
+            ["--distributed", *"--coordinator a:1 --processes 2 --process 2".split()],
+            "--process is 2 of --processes 2",
+        ),
         (["--process", "0"], "add --distributed"),
-        (["--stream", "--hidden", "mean-field"], "--hidden is mean-field, whose parameters grow with the rows"),
+        (
+            ["--stream", "--hidden", "mean-field"],
+            "--hidden is mean-field, whose parameters grow with the rows",
+        ),
         (["--stream", "--model", "gp"], "take sparse-gp or deep-gp"),
         (["--test-fraction", "0.2"], "--test-fraction is given, but all rows are trained on"),
         (["--drop-missing"], "--drop-missing is given"),
@@ -139,5 +159,7 @@ def test_a_directory_is_read_block_by_block(folder, capsys):
     assert main([*command, "--steps", "6", "--resume"]) == 0
     assert losses(folder).shape == (1, 6)
     capsys.readouterr()
-    assert main(["predict", str(folder / "run"), str(folder / "rows" / "0.parquet"), "--json", "--quiet"]) == 0
+    assert (
+        main(["predict", str(folder / "run"), str(folder / "rows" / "0.parquet"), "--json", "--quiet"]) == 0
+    )
     assert json.loads(capsys.readouterr().out)["rows"] == 50

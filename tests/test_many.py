@@ -49,7 +49,11 @@ def assert_same(fit, alone, tolerance=1e-8):
     assert set(fit.params) == set(alone.params)
     for name, value in alone.params.items():
         np.testing.assert_allclose(fit.params[name], value, rtol=tolerance, atol=tolerance, err_msg=name)
-    assert (fit.fingerprint, fit.steps, fit.rejected_steps) == (alone.fingerprint, alone.steps, alone.rejected_steps)
+    assert (fit.fingerprint, fit.steps, fit.rejected_steps) == (
+        alone.fingerprint,
+        alone.steps,
+        alone.rejected_steps,
+    )
     assert repr(fit.objective) == repr(alone.objective)
     assert fit.jitter == pytest.approx(alone.jitter)
 
@@ -68,7 +72,9 @@ def assert_same(fit, alone, tolerance=1e-8):
         pytest.param(Conditional(), PowerEP(0.0), 10, marks=pytest.mark.slow),
         pytest.param(DoublyStochastic(), BlackBoxAlpha(1.0, num_particles=2), 10, marks=pytest.mark.slow),
         # its prior is divided among N rows
-        pytest.param(DoublyStochastic(), ApproximatePowerEP(0.5, num_particles=2), 10, marks=pytest.mark.slow),
+        pytest.param(
+            DoublyStochastic(), ApproximatePowerEP(0.5, num_particles=2), 10, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_tables_of_different_length_train_as_each_alone(rule, objective, batch_size):
@@ -88,7 +94,9 @@ def test_orders_of_divergence_and_learning_rates_of_their_own():
     alphas, rates = [0.5, 0.0, 1.0], [0.01, 0.02, 0.03]
     shared = {"steps": 15, "batch_size": 8}
     of_three = PowerEP(0.1, num_particles=3)
-    fits = fit_many(keys, SHALLOW, guide, of_three, xs[0], ys[0], alphas=alphas, learning_rates=rates, **shared)
+    fits = fit_many(
+        keys, SHALLOW, guide, of_three, xs[0], ys[0], alphas=alphas, learning_rates=rates, **shared
+    )
     for alpha, rate, fit in zip(alphas, rates, fits, strict=True):
         objective = PowerEP(alpha, num_particles=3)
         alone = fit_svi(KEY, SHALLOW, guide, objective, xs[0], ys[0], learning_rate=rate, **shared)
@@ -96,7 +104,9 @@ def test_orders_of_divergence_and_learning_rates_of_their_own():
         assert fit.objective == objective
 
 
-@pytest.mark.parametrize("objective", [Collapsed(), PowerEP(optax.linear_schedule(0.0, 1.0, 10), num_particles=2)])
+@pytest.mark.parametrize(
+    "objective", [Collapsed(), PowerEP(optax.linear_schedule(0.0, 1.0, 10), num_particles=2)]
+)
 def test_tables_of_equal_length_train_under_any_objective(objective):
     xs, ys = tables((20, 20))
     guide = Guide(SHALLOW)
@@ -121,7 +131,9 @@ def test_a_second_call_compiles_nothing():
 
     def many(shift, alphas, **other):
         xs, ys = tables()
-        fit_many(KEY, SHALLOW, guide, objective, xs, [y + shift for y in ys], alphas=alphas, **settings | other)
+        fit_many(
+            KEY, SHALLOW, guide, objective, xs, [y + shift for y in ys], alphas=alphas, **settings | other
+        )
 
     assert compilations(lambda: many(0.0, [0.1, 0.2])) > 0
     assert compilations(lambda: many(1.0, [0.3, 1.0], steps=25)) == 0
@@ -200,7 +212,9 @@ def test_a_run_that_was_interrupted_goes_on(tmp_path, monkeypatch):
     assert [fit.steps for fit in stopped.value.fits] == [20, 10]
     monkeypatch.setattr(Saving, "due", due)
     with pytest.raises(CheckpointError, match="other data"):
-        fit_many(*about[:4], xs, [y + 1.0 for y in ys], steps=20, checkpoint=tmp_path, resume=True, **settings)
+        fit_many(
+            *about[:4], xs, [y + 1.0 for y in ys], steps=20, checkpoint=tmp_path, resume=True, **settings
+        )
     for fit, expected in zip(
         fit_many(*about, steps=20, checkpoint=tmp_path, resume=True, **settings), whole, strict=True
     ):

@@ -25,7 +25,7 @@ from ppl_dgp.likelihoods import (
     Heteroscedastic,
     Laplace,
     Likelihood,
-    Mixed,
+    MixedLikelihood,
     Ordinal,
     Scalar,
     Softmax,
@@ -49,7 +49,7 @@ TABLE: list[tuple[Likelihood, slice, list[float]]] = [
     (Ordinal(jnp.asarray([-1.0, 0.1]), 0.9, 16), slice(12, 13), [2.0, 2.0, 1.0]),
 ]
 PARTS, WHERE, VALUES = zip(*TABLE, strict=True)
-MIXED, FUNCTIONS = Mixed(tuple(PARTS)), 13
+MIXED, FUNCTIONS = MixedLikelihood(tuple(PARTS)), 13
 # the columns before the ordinal ones, whose quadrature takes long to compile, and their functions
 SHORT, SHORT_FUNCTIONS = 6, 11
 Y = jnp.asarray(VALUES).T
@@ -73,7 +73,9 @@ def both(of: Callable[..., jax.Array], columns: int, *rows: jax.Array) -> tuple[
     Likelihoods of a kind share what is compiled.
     """
     functions = slice(0, WHERE[columns - 1].stop)
-    found = of(Mixed(tuple(PARTS[:columns])), Y[:, :columns], *(each[:, functions] for each in rows))
+    found = of(
+        MixedLikelihood(tuple(PARTS[:columns])), Y[:, :columns], *(each[:, functions] for each in rows)
+    )
     apart = [of(PARTS[c], Y[:, [c]], *(each[:, WHERE[c]] for each in rows)) for c in range(columns)]
     return np.asarray(found), np.concatenate(apart, 1)
 
@@ -91,7 +93,9 @@ def test_tempered_outside_is_that_of_each_column_by_itself(alpha):
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
-MATCHING = Mixed((Gaussian(jnp.asarray(0.3)), Laplace(jnp.asarray(0.4)), Gaussian(jnp.asarray(0.7))))
+MATCHING = MixedLikelihood(
+    (Gaussian(jnp.asarray(0.3)), Laplace(jnp.asarray(0.4)), Gaussian(jnp.asarray(0.7)))
+)
 CLOSED = Y[:, [0, 2, 3]], MEAN[:, :3], INSIDE[:, :3]
 
 
@@ -118,7 +122,7 @@ def test_values_are_leaves_and_their_gradients_those_of_each_column():
 
 def test_likelihoods_that_are_no_pytrees_are_told_apart():
     wide, narrow = (Scalar(lambda f, s=scale: dist.Normal(f, s), 24) for scale in (2.0, 0.5))
-    likelihood = Mixed((wide, narrow, wide))
+    likelihood = MixedLikelihood((wide, narrow, wide))
     found = jax.jit(lambda *rows: likelihood.tempered(*rows, 1.0))(*CLOSED)
     expected = Gaussian(jnp.asarray([4.0, 0.25, 4.0])).tempered(*CLOSED, 1.0)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
@@ -126,7 +130,7 @@ def test_likelihoods_that_are_no_pytrees_are_told_apart():
 
 def test_32_bits_stay_32_bits():
     # likelihoods that differ in numbers, not arrays
-    likelihood = Mixed((StudentT(4.0, 0.5), Beta(2.0), StudentT(5.0, 0.8)))
+    likelihood = MixedLikelihood((StudentT(4.0, 0.5), Beta(2.0), StudentT(5.0, 0.8)))
     y = jnp.asarray([[0.3, jnp.nan, 0.1]], jnp.float32)
     filled = jnp.where(jnp.isnan(y), likelihood.possible, y)
     rows = jnp.full((1, 3), 0.2, jnp.float32)
@@ -141,7 +145,7 @@ def marginal(functions: int) -> Marginal:
 
 
 def test_missing_entries_count_for_nothing_and_leave_gradients_finite():
-    likelihood, y, rows = Mixed(tuple(PARTS[:SHORT])), Y[:, :SHORT], (MEAN, OUTSIDE)
+    likelihood, y, rows = MixedLikelihood(tuple(PARTS[:SHORT])), Y[:, :SHORT], (MEAN, OUTSIDE)
     mean, from_u = (each[:, :SHORT_FUNCTIONS] for each in rows)
     holes = np.zeros(y.shape, bool)
     holes[0, ::2] = holes[1, 1::2] = holes[2] = True
@@ -154,7 +158,9 @@ def test_missing_entries_count_for_nothing_and_leave_gradients_finite():
     value, slopes = jax.jit(jax.value_and_grad(total, (0, 1)))(mean, from_u)
     expected = tempered(likelihood, y, mean, here.residual + from_u, 0.0)[~holes].sum()
     assert float(value) == pytest.approx(float(expected), rel=1e-10)
-    hidden = np.concatenate([holes[:, [c]].repeat(w.stop - w.start, 1) for c, w in enumerate(WHERE[:SHORT])], 1)
+    hidden = np.concatenate(
+        [holes[:, [c]].repeat(w.stop - w.start, 1) for c, w in enumerate(WHERE[:SHORT])], 1
+    )
     for slope in slopes:
         assert np.isfinite(slope).all()
         assert not slope[hidden].any() and slope[~hidden].all()
@@ -198,7 +204,7 @@ def test_what_it_says_of_itself():
     assert MIXED.num_functions(len(PARTS)) == FUNCTIONS and MIXED.num_targets(FUNCTIONS) == len(PARTS)
     assert MIXED.unordered and not MATCHING.unordered
     assert MIXED.support is constraints.real
-    assert Mixed((Bernoulli(), Bernoulli("logit"))).support is constraints.boolean
+    assert MixedLikelihood((Bernoulli(), Bernoulli("logit"))).support is constraints.boolean
     np.testing.assert_array_equal(MIXED.possible, [0.0] * 4 + [1.0] + [0.0] * 3)
     assert marginal(FUNCTIONS).observe(MIXED).event_shape == (len(PARTS),)
 
@@ -225,16 +231,28 @@ COLUMNS = ["gaussian", "bernoulli", "gaussian"]
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda: Mixed(()), "parts: found none, expected a likelihood for each column"),
-        (lambda: MIXED.num_functions(3), "y: found 3 columns for Mixed of 8 likelihoods, expected one for each"),
+        (lambda: MixedLikelihood(()), "parts: found none, expected a likelihood for each column"),
+        (
+            lambda: MIXED.num_functions(3),
+            "y: found 3 columns for Mixed of 8 likelihoods, expected one for each",
+        ),
         (lambda: MIXED.check(Y[:, 1:]), "y: found 7 columns for Mixed of 8 likelihoods"),
         (
             lambda: marginal(12).observe(MIXED),
             "likelihood: found 12 functions for Mixed of 8 columns, expected 13; make the GP with num_outputs=13",
         ),
-        (lambda: gplvm(4, likelihood=COLUMNS), "likelihood: found 3 for 4 columns, expected one for each of them"),
-        (lambda: gplvm(3, likelihood=COLUMNS, noise=0.1), "noise: found 0.1 beside a likelihood for each column"),
-        (lambda: gplvm(2, likelihood=["gaussian", "normal"]), "likelihood: found 'normal' for column 1, which is unk"),
+        (
+            lambda: gplvm(4, likelihood=COLUMNS),
+            "likelihood: found 3 for 4 columns, expected one for each of them",
+        ),
+        (
+            lambda: gplvm(3, likelihood=COLUMNS, noise=0.1),
+            "noise: found 0.1 beside a likelihood for each column",
+        ),
+        (
+            lambda: gplvm(2, likelihood=["gaussian", "normal"]),
+            "likelihood: found 'normal' for column 1, which is unk",
+        ),
         (
             lambda: gplvm(2, likelihood=["gaussian", "softmax"]),
             r"likelihood: found 'softmax' for column 1, .* C classes; pass Softmax\(num_classes=C\)",
@@ -276,7 +294,7 @@ def test_a_gplvm_of_mixed_columns_with_holes():
         "rough/scale": (),
     }
     assert params["gp/u_loc"].shape[0] == 10
-    value = lambda params: objective.loss(KEY, params, model, guide, x, y)  # noqa: E731
+    value = lambda params: objective.loss(KEY, params, model, guide, x, y)
     found, slopes = jax.jit(jax.value_and_grad(value))(params)
     assert np.isfinite(found)
     assert all(np.isfinite(slope).all() for slope in slopes.values())

@@ -76,7 +76,7 @@ def test_columns_are_independent_given_the_kernel():
     assert loss(Collapsed(), params, both, guide, X, Y) == pytest.approx(sum(parts), rel=1e-12)
     exact = exact_gp_regression(noise=0.1)
     values = {"gp/variance": jnp.array(1.2), "gp/lengthscale": jnp.array([0.8, 1.1])}
-    of = lambda y: loss(Trace_ELBO(), values, exact, lambda x, y: None, X, y)  # noqa: E731
+    of = lambda y: loss(Trace_ELBO(), values, exact, lambda x, y: None, X, y)
     assert of(Y) == pytest.approx(of(Y[:, 0]) + of(Y[:, 1]), rel=1e-12)
 
 
@@ -93,7 +93,7 @@ def test_32_and_64_bits_agree():
     model = deep_gp((2,), 4, num_outputs=2, jitter=1e-5)
     guide, params = started(model, hidden=DoublyStochastic())
     # draws differ between widths: many particles, inner layers near-deterministic
-    narrow = lambda a: jnp.asarray(a, jnp.float32)  # noqa: E731
+    narrow = lambda a: jnp.asarray(a, jnp.float32)
     objective = PowerEP(0.0, 500)
     wide = float(objective.loss(KEY, params, model, guide, X, Y))
     found = objective.loss(KEY, jax.tree.map(narrow, params), model, guide, narrow(X), narrow(Y))
@@ -207,12 +207,12 @@ def test_lbfgs_finds_the_highest_collapsed_bound():
 
     def parts(theta):
         variance, lengthscale, noise = np.exp(theta[:3])
-        kernel = lambda a, b: variance * np.exp(-0.5 * np.subtract.outer(a, b) ** 2 / lengthscale**2)  # noqa: E731
+        kernel = lambda a, b: variance * np.exp(-0.5 * np.subtract.outer(a, b) ** 2 / lengthscale**2)
         at, z = np.asarray(x[:, 0]), theta[3:]
         kxz = kernel(at, z)
         # the jitter of the package: 1e-8 of the mean diagonal
         projected = kxz @ np.linalg.solve(kernel(z, z) + 1e-8 * variance * np.eye(3), kxz.T)
-        log_normal = lambda cov: stats.multivariate_normal.logpdf(y[:, 0], None, cov + noise * np.eye(7))  # noqa: E731
+        log_normal = lambda cov: stats.multivariate_normal.logpdf(y[:, 0], None, cov + noise * np.eye(7))
         titsias = log_normal(projected) - np.trace(kernel(at, at) - projected) / (2 * noise)
         return titsias, log_normal(kernel(at, at))
 

@@ -88,7 +88,7 @@ def test_step_is_the_formula_with_inverses(seed):
 
 def test_a_step_that_would_make_the_precision_indefinite_is_halved():
     q, loss, rate = full_rank(1), loss_of(1), 64.0
-    eigenvalues = lambda rate: np.linalg.eigvalsh(explicit(*q, loss, rate)[1])  # noqa: E731
+    eigenvalues = lambda rate: np.linalg.eigvalsh(explicit(*q, loss, rate)[1])
     taken = rate
     while eigenvalues(taken).min() < 0:
         taken /= 2

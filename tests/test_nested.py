@@ -213,7 +213,9 @@ STEPS = 1500
 def trained(hidden, inducing, start=None):
     """A guide fitted to the step function, from a poorer one's parameters if that is named."""
     guide = Guide(STEP_MODEL, hidden=hidden, inducing=inducing)
-    warm = None if start is None else nested_start(trained(*start)[0], guide, trained(*start)[1], STEP_X, STEP_Y)
+    warm = (
+        None if start is None else nested_start(trained(*start)[0], guide, trained(*start)[1], STEP_X, STEP_Y)
+    )
     # a rate that falls to zero, so that the end is not blurred by the steps
     rate = optax.cosine_decay_schedule(0.01, STEPS)
     fit = fit_svi(
@@ -260,7 +262,9 @@ def test_links_between_layers_gain_where_q_of_h_depends_on_u():
     (site,) = (name for name in params if name.endswith("u_link"))
 
     def slope(key):
-        bound = lambda link: -PowerEP(0.0).loss(key, {**params, site: link}, STEP_MODEL, guide, STEP_X, STEP_Y)  # noqa: E731
+        bound = lambda link: (
+            -PowerEP(0.0).loss(key, {**params, site: link}, STEP_MODEL, guide, STEP_X, STEP_Y)
+        )
         return jax.grad(bound)(params[site]).ravel()
 
     found = jax.jit(lambda keys: jax.lax.map(slope, keys))(jax.random.split(KEY, 4000))

@@ -37,13 +37,13 @@ def toy_guide(y, index=None):
         numpyro.sample("h", dist.Normal(C * theta + numpyro.param("d", jnp.asarray(D), event_dim=0), S**0.5))
 
 
-def toy(alpha, theta_outside):
+def toy(alpha, globals_outside_log):
     """Closed forms by quadrature over θ of the Gaussian integral over h."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(80)
     theta = M + V**0.5 * nodes[:, None]
     weights = weights / weights.sum()
     y, q_mean = np.asarray(TOY_Y), C * theta + D
-    log_normal = lambda r2, v: -0.5 * np.log(2 * np.pi * v) - 0.5 * r2 / v  # noqa: E731
+    log_normal = lambda r2, v: -0.5 * np.log(2 * np.pi * v) - 0.5 * r2 / v
     kl = 0.5 * (V + M**2 - 1 - np.log(V))
     if alpha == 0.0:
         inner = log_normal((y - q_mean) ** 2 + S, B) + log_normal((q_mean - theta) ** 2 + S, A)
@@ -57,7 +57,7 @@ def toy(alpha, theta_outside):
         (1 - alpha) * np.log(2 * np.pi * S) + alpha * np.log(2 * np.pi * A) + alpha * np.log(2 * np.pi * B)
     )
     log_z = 0.5 * b**2 / p - 0.5 * c + 0.5 * np.log(2 * np.pi / p) - 0.5 * constants
-    if theta_outside:
+    if globals_outside_log:
         return float((weights @ log_z).sum() / alpha - kl)
     return float(np.log(weights @ np.exp(log_z)).sum() / alpha - kl)
 
@@ -135,7 +135,11 @@ def test_alpha_outside_its_range(kind, bad):
 def test_objectives_are_equal_by_what_they_are():
     """Fits of equal ones share a program."""
     schedule = optax.linear_schedule(0.0, 1.0, 10)
-    for made in (lambda: PowerEP(0.5, 4), lambda: BlackBoxAlpha(schedule), lambda: PowerEP(propagation="moments")):
+    for made in (
+        lambda: PowerEP(0.5, 4),
+        lambda: BlackBoxAlpha(schedule),
+        lambda: PowerEP(propagation="moments"),
+    ):
         assert made() == made() and hash(made()) == hash(made())
     different = [PowerEP(0.5, 4), PowerEP(0.5), BlackBoxAlpha(0.5, 4), PowerEP(schedule), PowerEP(0.4, 4)]
     assert len({*different}) == len(different) and PowerEP(0.5) != "PowerEP"
@@ -244,14 +248,14 @@ def test_moments_rows_and_joint_draws_of_u_agree_in_expectation():
             object.__setattr__(self, "inducing", how)
 
     results = {}
-    for how in ("moments", "local_draw", "joint_draw"):
+    for how in ("marginal", "per_datum_sample", "shared_sample"):
         asking = Guide(model, hidden=Asking(how), inducing=FullRank())
         objective = PowerEP(0.0, 4)
         run = jax.jit(jax.vmap(lambda key, g=asking, o=objective: -o.loss(key, params, model, g, X, Y)))
         values = run(jax.random.split(KEY, 4000))
         results[how] = float(values.mean()), float(values.std()) / 4000**0.5
-    centre, error = results["moments"]
-    for how in ("local_draw", "joint_draw"):
+    centre, error = results["marginal"]
+    for how in ("per_datum_sample", "shared_sample"):
         value, se = results[how]
         assert abs(value - centre) < 4 * np.hypot(error, se)
         assert se > error
@@ -266,7 +270,7 @@ def test_gradient_is_that_of_finite_differences(objective):
     for position, name in enumerate(sorted(params)):
         direction = jax.random.normal(jax.random.fold_in(KEY, position), params[name].shape)
         direction = jnp.tril(direction) if name.endswith("u_scale") else direction
-        at = lambda t, n=name, d=direction: float(loss({**params, n: params[n] + t * d}))  # noqa: E731
+        at = lambda t, n=name, d=direction: float(loss({**params, n: params[n] + t * d}))
         numeric = (at(1e-5) - at(-1e-5)) / 2e-5
         assert float((slope[name] * direction).sum()) == pytest.approx(numeric, rel=1e-5, abs=1e-6)
 

@@ -61,6 +61,8 @@ def test_long_series_are_warned_of_and_others_refused():
 def test_alpha_0_is_the_elbo():
     model, guide, params = prepared(Conditional())
     params = moved(params)
-    assert loss(Pathwise(0.0, 1), params, model, guide, NONE, Y) == loss(PowerEP(0.0), params, model, guide, NONE, Y)
+    assert loss(Pathwise(0.0, 1), params, model, guide, NONE, Y) == loss(
+        PowerEP(0.0), params, model, guide, NONE, Y
+    )
     slope = jax.jit(jax.grad(lambda p: Pathwise(0.5, 2).loss(KEY, p, model, guide, NONE, Y)))(params)
     assert all(np.isfinite(each).all() for each in slope.values())

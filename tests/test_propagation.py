@@ -130,11 +130,11 @@ def test_nested_compression_is_the_free_family_at_averaged_weights():
     found = numpyro.handlers.trace(
         numpyro.handlers.substitute(numpyro.handlers.seed(compressed, KEY), data=params)
     )
-    from ppl_dgp.objectives.carrying import Carried
+    from ppl_dgp.objectives.representation import RepresentationHandler
 
     names = {"layer1/h": "moments", "layer2/h": "moments"}
     u = {f"layer{layer}/u": "moments" for layer in (1, 2, 3)}
-    with Carried(u, 5, KEY, propagation=names):
+    with RepresentationHandler(u, 5, KEY, propagation=names):
         sites = found.get_trace(X, Y)
     free, _ = started(Conditional(free=True))
     start = dict(params)
@@ -252,7 +252,7 @@ def test_moments_in_32_bits_keep_the_digits_of_a_small_variance():
     f, narrow = a_function(), lambda tree: jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), tree)
     inputs = narrow(Gaussian(0.3 * jnp.ones((3, 2)), 1e-4 * jnp.ones((3, 2))))
     single = SparseGP(f.name, *(narrow(part) for part in (f.kernel, f.inducing, f.whiten, f.mean, f.u)))
-    double = lambda tree: jax.tree.map(lambda leaf: leaf.astype(jnp.float64), tree)  # noqa: E731
+    double = lambda tree: jax.tree.map(lambda leaf: leaf.astype(jnp.float64), tree)
     parts = (single.kernel, single.inducing, single.whiten, single.mean, single.u)
     expected = matched(SparseGP(f.name, *(double(part) for part in parts)), double(inputs))
     with jax.enable_x64(False):
@@ -267,13 +267,13 @@ def test_moments_that_nobody_asks_for_are_refused():
     def model(x, y=None):
         layers = [sparse_gp(f"layer{i}", RBF(1.0, 1.0), X[:4], width) for i, width in ((1, 2), (2, 1))]
         with data_plate(5):
-            # the draw itself, without carry(): nobody can put moments in its place
+            # the draw itself, without offer(): nobody can put moments in its place
             h = numpyro.sample("layer1/h", layers[0](x).noisy(0.1), infer={"role": "hidden"})
             numpyro.sample("y", layers[1](h).noisy(0.1), obs=y)
 
     guide = Guide(model, hidden=MeanField())
     start = initial(KEY, model, guide, X, Y)
-    with pytest.raises(ValueError, match="carry"):
+    with pytest.raises(ValueError, match="offer"):
         refuse(PowerEP(0.0, propagation="moments"), start, model, guide, X, Y)
 
 

@@ -1,6 +1,5 @@
 """α that changes as a fit goes on: every step's objective is that of its α."""
 
-
 from functools import partial
 
 import jax
@@ -36,7 +35,7 @@ def test_the_objective_of_a_step_is_that_of_its_alpha(kind):
     params = initial(KEY, model, guide, jnp.asarray(X), jnp.asarray(Y))
     about = params, model, guide, jnp.asarray(X), jnp.asarray(Y)
     annealed = kind(ANNEALED, 2)
-    static_loss = lambda objective, p: objective.loss(KEY, p, *about[1:])  # noqa: E731
+    static_loss = lambda objective, p: objective.loss(KEY, p, *about[1:])
     value = jax.jit(jax.value_and_grad(lambda p, step: annealed.at_step(step).loss(KEY, p, *about[1:])))
     for step in (0, 3):
         found, slope = value(params, step)
@@ -62,7 +61,9 @@ def test_a_fit_follows_the_schedule():
     guide = Guide(model)
     about, data = {"steps": 4, "chunk": 4, "optimizer": optax.sgd(0.0)}, (jnp.asarray(X), jnp.asarray(Y))
     fit = fit_svi(KEY, model, guide, PowerEP(ANNEALED, 1), X, Y, **about)
-    value = jax.jit(lambda step: PowerEP(ANNEALED, 1).at_step(step).loss(KEY, fit.params, model, guide, *data))
+    value = jax.jit(
+        lambda step: PowerEP(ANNEALED, 1).at_step(step).loss(KEY, fit.params, model, guide, *data)
+    )
     np.testing.assert_allclose(fit.losses[0], [value(jnp.asarray(step)) for step in range(4)], rtol=1e-8)
 
 

@@ -18,7 +18,9 @@ def test_second_part_begins_at_the_chain(rule):
     """With a rate of 0 its parameters are the chain's; a window's first state is smoothed by the chain."""
     model = gpssm(1, num_inducing=3, window=3)
     settings = {"steps": 6, "warm_steps": 3, "batch_size": 3}
-    fit = fit_series(KEY, model, Guide(model, hidden=rule), PowerEP(0.0), CONTROLS, Y, learning_rate=1e-9, **settings)
+    fit = fit_series(
+        KEY, model, Guide(model, hidden=rule), PowerEP(0.0), CONTROLS, Y, learning_rate=1e-9, **settings
+    )
     assert fit.losses.shape == (1, 6) and np.isfinite(fit.losses).all()
     assert fit.params["x_0_loc"].shape == (2, 1)
     # the third state, as the data have it

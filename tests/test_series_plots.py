@@ -56,7 +56,9 @@ def test_states_have_a_panel_each_and_are_cut_between_sequences(tmp_path):
     for q, panel in enumerate(figure.axes):
         np.testing.assert_array_equal(lines(panel)["mean"].get_data(), [np.arange(7), given.mean[:7, q]])
         edges = bands(panel)["± 2 deviations"]
-        np.testing.assert_allclose(edges, given.mean[:7, q] + np.array([[-2.0], [2.0]]) * given.deviation[:7, q])
+        np.testing.assert_allclose(
+            edges, given.mean[:7, q] + np.array([[-2.0], [2.0]]) * given.deviation[:7, q]
+        )
         # of the truth the x_0 is not known
         np.testing.assert_array_equal(lines(panel)["truth"].get_ydata(), [np.nan, *truth[:6, q]])
         assert any(list(line.get_xdata()) == [6.5, 6.5] for line in panel.get_lines())
@@ -119,7 +121,9 @@ def test_a_transition_shows_f_at_the_controls_and_the_steps_within_sequences(tmp
     marginal = f(jnp.stack([jnp.asarray(line), jnp.full(200, 0.7)], 1))
     mean, deviation = np.asarray(marginal.mean)[:, 0], np.sqrt(np.asarray(marginal.variance))[:, 0]
     np.testing.assert_allclose(drawn["mean of f"].get_ydata(), mean)
-    np.testing.assert_allclose(bands(panel)["± 2 deviations of f"], [mean - 2 * deviation, mean + 2 * deviation])
+    np.testing.assert_allclose(
+        bands(panel)["± 2 deviations of f"], [mean - 2 * deviation, mean + 2 * deviation]
+    )
     np.testing.assert_allclose(drawn["truth"].get_ydata(), np.cos(line))
     np.testing.assert_array_equal(drawn["inducing inputs"].get_xdata(), f.inducing[:, 0])
     # on the curve, whatever the controls of the inducing inputs

@@ -12,7 +12,7 @@ from numpyro import handlers
 from scipy import stats
 
 from ppl_dgp.fit import SiteWarning, fit_power_ep, power_ep
-from ppl_dgp.fit.site_program import Schedule
+from ppl_dgp.fit.site_program import SweepSchedule
 from ppl_dgp.gp.sparse_gp import data_plate, sparse_gp
 from ppl_dgp.guides import Diagonal, FullRank, Guide
 from ppl_dgp.kernels import RBF
@@ -23,11 +23,11 @@ from ppl_dgp.objectives import SiteEnergy, collapsed_energy
 from ppl_dgp.objectives.site_energy import Layer, read_layer
 from ppl_dgp.objectives.sites import (
     Cavity,
-    Rows,
-    Sites,
+    SiteParameters,
+    SweepRows,
     of_prior,
     parallel_sweep,
-    posterior,
+    posterior_of_sites,
     projected,
     proposed,
     restored,
@@ -79,15 +79,15 @@ def rows_at(theta, y, offset=0.0):
     kernel, z = RBF(jnp.exp(theta[0]), jnp.exp(theta[1])), Z + theta[2]
     phi = kernel(X, z) @ inverse_lower(cholesky(kernel(z, z), 0.0)[0]).T
     residual = (kernel.diag(X) - jnp.square(phi).sum(1))[:, None]
-    return Rows(phi, residual, jnp.full(y.shape, offset), y)
+    return SweepRows(phi, residual, jnp.full(y.shape, offset), y)
 
 
 THETA = jnp.array([0.3, -0.2, 0.0])
 
 
 def converged(likelihood, rows, alpha, sequential=False, damping=1.0, sweeps=200, tolerance=1e-12):
-    schedule = Schedule(alpha, sequential, sweeps, damping, tolerance)
-    zero = Sites(*(jnp.zeros(rows.y.shape),) * 2)
+    schedule = SweepSchedule(alpha, sequential, sweeps, damping, tolerance)
+    zero = SiteParameters(*(jnp.zeros(rows.y.shape),) * 2)
     start = of_prior(rows.y.shape[1], rows.phi.shape[1], rows.phi.dtype)
     run = jax.jit(lambda rows: schedule.converge(Layer("gp/u", rows, likelihood), zero, start))
     sites, change, skipped = run(rows)
@@ -166,7 +166,7 @@ def test_probit_sites_at_alpha_one_are_those_of_the_closed_form():
     """d1, d2 of log Φ(ym/√(1 + v)), v with the D of f given u: A.83 and A.84 word by word."""
     m, s, d, y = 0.3, 0.6, 0.4, -1
     at = Cavity(*(jnp.array([[value]]) for value in (m, s, 1.0)))
-    column = lambda value: jnp.array([[value]])  # noqa: E731
+    column = lambda value: jnp.array([[value]])
     found, _ = proposed(tempered(Scalar(PROBIT.of, 80), 1.0), column(y), column(0.0), column(d), at, 1.0)
     root = np.sqrt(1.0 + s + d)
     z = y * m / root
@@ -180,7 +180,9 @@ def test_probit_sites_at_alpha_one_are_those_of_the_closed_form():
 def test_the_energy_is_the_sum_of_log_partition_functions():
     """G(q) − G(p) + (1/α) Σ [log Z̃ + G(cavity) − G(q)] (A.87), with explicit matrices, for any sites."""
     alpha, rows = 0.6, rows_at(THETA, LABELS)
-    sites = Sites(jnp.asarray(RANDOM.normal(size=(N, 1))), jnp.asarray(RANDOM.uniform(0.1, 0.6, (N, 1))))
+    sites = SiteParameters(
+        jnp.asarray(RANDOM.normal(size=(N, 1))), jnp.asarray(RANDOM.uniform(0.1, 0.6, (N, 1)))
+    )
     phi, nu, tau = np.asarray(rows.phi), np.asarray(sites.location)[:, 0], np.asarray(sites.precision)[:, 0]
 
     def log_partition(precision, location):
@@ -227,11 +229,11 @@ def test_small_powers_tend_to_the_variational_bound():
     for alpha in (0.01, 0.001, 0.0):
         sites, *_ = converged(PROBIT, rows, alpha, damping=0.7)
         found[alpha] = energy(PROBIT, rows, sites, alpha), sites
-        q = posterior(with_prior(summed(rows.phi, sites)))
+        q = posterior_of_sites(with_prior(summed(rows.phi, sites)))
         errors[alpha] = found[alpha][0] - float(bound(q, rows))
     # of first order in α
     assert 0.0 < errors[0.01] < 0.03 and errors[0.001] / errors[0.01] == pytest.approx(0.1, rel=0.02)
-    best = posterior(with_prior(summed(rows.phi, found[0.0][1])))
+    best = posterior_of_sites(with_prior(summed(rows.phi, found[0.0][1])))
     assert found[0.0][0] == pytest.approx(float(bound(best, rows)), abs=1e-7)
     # at α = 0 the fixed point is the bound's optimum
     slope = jax.grad(lambda mean, root: bound(best._replace(mean=mean, root=root), rows), (0, 1))(
@@ -271,7 +273,7 @@ def test_the_hyperparameters_gradient_is_that_of_the_energy_of_converged_sites()
 
     sites = best(THETA)[1]
     natural = with_prior(summed(rows_at(THETA, LABELS).phi, sites))
-    held = lambda theta: tilted_sum(tempered(PROBIT, alpha), rows_at(theta, LABELS), sites, natural, alpha)  # noqa: E731
+    held = lambda theta: tilted_sum(tempered(PROBIT, alpha), rows_at(theta, LABELS), sites, natural, alpha)
     gradient, step = jax.grad(held)(THETA), 1e-4
     for i in range(3):
         move = step * jnp.eye(3)[i]
@@ -286,8 +288,8 @@ def test_what_would_be_improper_is_skipped_or_halved_or_left_out():
     _, sensible = proposed(tempered(Gaussian(jnp.asarray(0.1)), 1.0), Y, rows.offset, rows.residual, at, 1.0)
     assert not sensible.any()
     # log p = f²/5: the full step's precision −0.4 of each row would together make q improper, so that it is halved
-    convex = lambda y, mean, variance: 0.2 * (jnp.square(mean) + variance)  # noqa: E731
-    zero = Sites(jnp.zeros((N, 1)), jnp.zeros((N, 1)))
+    convex = lambda y, mean, variance: 0.2 * (jnp.square(mean) + variance)
+    zero = SiteParameters(jnp.zeros((N, 1)), jnp.zeros((N, 1)))
     start = of_prior(1, 2, rows.phi.dtype)
     found, skipped = parallel_sweep(convex, rows, zero, start, 0.0, 1.0)
     share = -found.precision / 0.4
@@ -298,12 +300,12 @@ def test_what_would_be_improper_is_skipped_or_halved_or_left_out():
     # and one that alone would take away nearly all that q knows of its f is skipped
     _, skipped = parallel_sweep(lambda *at: 5.0 * convex(*at), rows, zero, start, 0.0, 1.0)
     assert skipped > 0
-    mixed = Sites(jnp.ones((N, 1)), jnp.where(jnp.arange(N)[:, None] % 2 == 0, -5.0, 2.0))
+    mixed = SiteParameters(jnp.ones((N, 1)), jnp.where(jnp.arange(N)[:, None] % 2 == 0, -5.0, 2.0))
     kept = restored(rows.phi, mixed, 1.0)
     np.testing.assert_array_equal(kept.precision[:, 0], np.tile([0.0, 2.0], N // 2))
     np.testing.assert_array_equal(restored(rows.phi, kept, 1.0).precision, kept.precision)
     # q is proper, but at α = 1 not without its one positive site
-    one = Sites(jnp.ones((N, 1)), jnp.full((N, 1), -0.3).at[3].set(30.0))
+    one = SiteParameters(jnp.ones((N, 1)), jnp.full((N, 1), -0.3).at[3].set(30.0))
     np.testing.assert_array_equal(restored(rows.phi, one, 0.0).precision, one.precision)
     assert (restored(rows.phi, one, 1.0).precision != 0.0).sum() == 1
 
@@ -329,7 +331,9 @@ def test_a_fit_trains_ends_at_its_sites_and_predicts(monkeypatch):
     found = predict(KEY, classifier, GUIDE, params, X)
     kernel, z = RBF(1.5, params["gp/lengthscale"]), params["gp/inducing"]
     phi = kernel(X, z) @ inverse_lower(cholesky(kernel(z, z))[0]).T
-    q = posterior(with_prior(summed(phi, Sites(params["gp/site_location"], params["gp/site_precision"]))))
+    q = posterior_of_sites(
+        with_prior(summed(phi, SiteParameters(params["gp/site_location"], params["gp/site_precision"])))
+    )
     np.testing.assert_allclose(params["gp/u_loc"], q.mean, rtol=1e-9)
     np.testing.assert_allclose(found.f_mean, projected(phi, q)[0], rtol=1e-9)
     variance = kernel.diag(X)[:, None] - jnp.square(phi).sum(1)[:, None] + projected(phi, q)[1]

@@ -51,7 +51,9 @@ def test_the_same_minibatches_give_the_same_fit(table, monkeypatch):
     streamed = stream(rows, window=2)
 
     def drawn(words, number, chunk, batch_size, count):
-        batches = rows.batches([*map(int, words)], chunk * batch_size, begin=number * chunk * batch_size, window=2)
+        batches = rows.batches(
+            [*map(int, words)], chunk * batch_size, begin=number * chunk * batch_size, window=2
+        )
         return next(batches)[2].reshape(chunk, batch_size).astype(np.int32)
 
     monkeypatch.setattr(program, "minibatches", drawn)
@@ -194,5 +196,7 @@ def test_rows_come_in_the_precision_of_the_fit(table):
         return MODEL(x, y, index, size)
 
     with jax.enable_x64(False):
-        found = fit_stream(KEY, model, Guide(model, hidden=DoublyStochastic()), OBJECTIVE, table, steps=2, batch_size=4)
+        found = fit_stream(
+            KEY, model, Guide(model, hidden=DoublyStochastic()), OBJECTIVE, table, steps=2, batch_size=4
+        )
     assert seen == {("float32", "float32")} and found.params["layer1/inducing"].dtype == np.float32

@@ -16,7 +16,7 @@ from scipy import stats
 from ppl_dgp import checkpoint, data_plate, likelihoods
 from ppl_dgp.fit import fit_svi, natural_adam
 from ppl_dgp.gp.means import Linear
-from ppl_dgp.gp.old_posterior import Memory, Recollection, recollection_of
+from ppl_dgp.gp.old_posterior import OldPosterior, OldPosteriorFactor, old_posterior_of
 from ppl_dgp.gp.sparse_gp import SparseGP, sparse_gp
 from ppl_dgp.guides import DoublyStochastic, Guide
 from ppl_dgp.kernels import RBF
@@ -25,7 +25,7 @@ from ppl_dgp.models.parts import inducing_inputs, kernel_parameters
 from ppl_dgp.numerics.gaussian import Gaussian, InducingGaussian
 from ppl_dgp.numerics.linalg import cholesky, inverse_lower
 from ppl_dgp.objectives import BlackBoxAlpha, Collapsed, PowerEP
-from ppl_dgp.streaming import Greedy, Keep, Mixed, Stream, remember, renew, streamed
+from ppl_dgp.streaming import Greedy, Keep, ReplacedAtRandom, Stream, move_inducing, store_posterior, streamed
 
 KEY = jax.random.PRNGKey(4)
 RANDOM = np.random.default_rng(0)
@@ -65,7 +65,7 @@ def energy(objective, params, x, y, model=STREAMED, guide=GUIDE):
 def learnt(alpha, x, y, params=HYPER):
     """The memory of rows seen at held hyperparameters, as parameters."""
     params = Collapsed(alpha).finish(params, STREAMED, GUIDE, x, y)
-    return remember(STREAMED, GUIDE, params, x[:1])
+    return store_posterior(STREAMED, GUIDE, params, x[:1])
 
 
 def rbf(params, a, b):
@@ -81,7 +81,9 @@ def unwhitened(params):
     return np.linalg.cholesky(prior) @ np.asarray(params["gp/u_loc"][0]), lower @ lower.T, prior
 
 
-@pytest.mark.parametrize("alpha", [pytest.param(alpha, marks=pytest.mark.slow) for alpha in (0.0, 1.0)] + [0.5])
+@pytest.mark.parametrize(
+    "alpha", [pytest.param(alpha, marks=pytest.mark.slow) for alpha in (0.0, 1.0)] + [0.5]
+)
 def test_batch_after_batch_is_one_fit_to_all_rows(alpha):
     runs = []
 
@@ -152,7 +154,7 @@ def pseudo_data(old):
     mean, covariance, prior = unwhitened(old)
     noise = np.linalg.inv(np.linalg.inv(covariance) - np.linalg.inv(prior))
     target = noise @ np.linalg.solve(covariance, mean)
-    normal = lambda c, m: stats.multivariate_normal.logpdf(np.zeros(5), m, c, allow_singular=True)  # noqa: E731
+    normal = lambda c, m: stats.multivariate_normal.logpdf(np.zeros(5), m, c, allow_singular=True)
     return target, noise, normal(covariance, mean) - normal(prior, np.zeros(5)) - normal(noise, target)
 
 
@@ -224,18 +226,18 @@ def test_the_sum_of_energies_bounds_no_evidence_where_the_memory_was_too_poor():
 
 def random_function(outputs=2):
     """A function of two outputs under new hyperparameters, with a mean, and a memory of another."""
-    normal = lambda *shape: jnp.asarray(RANDOM.standard_normal(shape))  # noqa: E731
+    normal = lambda *shape: jnp.asarray(RANDOM.standard_normal(shape))
     old = RBF(1.3, 0.7)
     whiten = inverse_lower(cholesky(old(Z, Z), 0.0)[0])
     before = SparseGP("f", old, Z, whiten, Linear(jnp.full((1, outputs), 0.4)), jnp.zeros((outputs, 5)))
     scale = jnp.tril(0.15 * normal(outputs, 5, 5), -1) + 0.5 * jnp.eye(5)
-    memory = Memory.of(before, Gaussian(normal(outputs, 5), scale))
+    memory = OldPosterior.of(before, Gaussian(normal(outputs, 5), scale))
     kernel, inducing = RBF(0.9, 1.0), Z[:3] + 0.2
     q = InducingGaussian(normal(outputs, 3), jnp.tril(0.2 * normal(outputs, 3, 3), -1) + 0.7 * jnp.eye(3))
     new = cholesky(kernel(inducing, inducing), 0.0)[0]
     mean = Linear(jnp.full((1, outputs), -0.2))
-    make = lambda u: SparseGP("f", kernel, inducing, inverse_lower(new), mean, u)  # noqa: E731
-    memory = Memory(**{**vars(memory), "shared": jnp.zeros((5, 3))})
+    make = lambda u: SparseGP("f", kernel, inducing, inverse_lower(new), mean, u)
+    memory = OldPosterior(**{**vars(memory), "shared": jnp.zeros((5, 3))})
     return before, scale, memory, make, q
 
 
@@ -273,11 +275,15 @@ def test_the_factor_of_a_draw_and_of_moments(alpha):
         return total
 
     draw = jnp.asarray(RANDOM.standard_normal((2, 3)))
-    assert float(Recollection(make(draw), memory).tempered(alpha)) == pytest.approx(tempered(draw), abs=1e-6)
+    assert float(OldPosteriorFactor(make(draw), memory).tempered(alpha)) == pytest.approx(
+        tempered(draw), abs=1e-6
+    )
     several = jnp.stack([draw, -draw, 2 * draw])
     expected = np.mean([tempered(each) for each in several])
-    assert float(Recollection(make(several), memory).tempered(alpha)) == pytest.approx(expected, abs=1e-6)
-    at_moments = Recollection(make(q.moments), memory)
+    assert float(OldPosteriorFactor(make(several), memory).tempered(alpha)) == pytest.approx(
+        expected, abs=1e-6
+    )
+    at_moments = OldPosteriorFactor(make(q.moments), memory)
     inside = tempered(q.loc, q.moments)
     assert float(at_moments.tempered(alpha)) == pytest.approx(inside, abs=1e-6)
     # exact for a quadratic: ± √n of each of the n columns of the scale of vec(u)
@@ -333,17 +339,17 @@ def test_what_is_remembered_in_each_layer_of_a_deep_gp_enters_its_bound():
             f"{layer}/u_loc": jnp.array([[0.4, -0.3, 0.6]]),
             f"{layer}/u_scale": 0.3 * jnp.eye(3)[None],
         }
-    params = remember(streamed(model), guide, params, X[:1]) | {"layer1/lengthscale": jnp.array([0.8])}
+    params = store_posterior(streamed(model), guide, params, X[:1]) | {"layer1/lengthscale": jnp.array([0.8])}
     with_memory = energy(PowerEP(0.0), params, X[6:10], Y[6:10], streamed(model), guide)
     without = energy(PowerEP(0.0), params, X[6:10], Y[6:10], model, bare)
     seeded = handlers.substitute(handlers.seed(streamed(model), KEY), data=params)
     sites = handlers.trace(seeded).get_trace(X[6:10], Y[6:10])
     total = 0.0
     for layer in ("layer1", "layer2"):
-        found = recollection_of(sites[f"{layer}/memory"]["fn"])
+        found = old_posterior_of(sites[f"{layer}/memory"]["fn"])
         q = InducingGaussian(params[f"{layer}/u_loc"], params[f"{layer}/u_scale"])
         function = SparseGP(**{**vars(found.function), "u": q.moments})
-        total += float(Recollection(function, found.memory).tempered(0.0))
+        total += float(OldPosteriorFactor(function, found.memory).tempered(0.0))
     assert abs(total) > 0.01
     assert with_memory - without == pytest.approx(total, abs=1e-8)
 
@@ -366,7 +372,7 @@ def test_classification_in_two_batches_is_close_to_one():
     whole.update(X, labels)
     half.update(X[::2], labels[::2])
     stream.run([(X[::2], labels[::2]), (X[1::2], labels[1::2])])
-    mean = lambda s: np.asarray(s.params["gp/u_loc"])  # noqa: E731
+    mean = lambda s: np.asarray(s.params["gp/u_loc"])
     away = np.abs(mean(half) - mean(whole)).max()
     assert np.abs(mean(stream) - mean(whole)).max() < 0.15 * away
     assert stream.energy == pytest.approx(whole.energy, abs=0.05)
@@ -375,7 +381,7 @@ def test_classification_in_two_batches_is_close_to_one():
 
 @pytest.mark.slow  # compiles a fit
 def test_the_state_can_be_saved_and_minibatches_be_drawn(tmp_path):
-    settings = {"steps": 4, "choice": Mixed(0.4), "batch_size": 4}
+    settings = {"steps": 4, "choice": ReplacedAtRandom(0.4), "batch_size": 4}
     batches = [(X[i : i + 8], Y[i : i + 8]) for i in (0, 8, 4)]
     whole = Stream(KEY, MODEL, PowerEP(0.5), **settings).run(batches)
     first = Stream(KEY, MODEL, PowerEP(0.5), **settings).run(batches[:2])
@@ -405,12 +411,12 @@ def test_inducing_inputs_are_chosen():
     kernel = RBF(1.0, 0.5)
     kept = Keep()(KEY, kernel, Z, X)
     np.testing.assert_array_equal(kept[0], Z)
-    for choice in (Mixed(0.4), Greedy(1.0), Greedy(2.0)):
+    for choice in (ReplacedAtRandom(0.4), Greedy(1.0), Greedy(2.0)):
         found, kept = jax.jit(choice)(KEY, kernel, Z, 2.0 * X)
         np.testing.assert_array_equal(found[kept], Z[kept])
         assert all((2.0 * X == row).any() for row in found[~kept])
         assert len(np.unique(found)) == 5
-        if isinstance(choice, Mixed):
+        if isinstance(choice, ReplacedAtRandom):
             assert int((~kept).sum()) == 2
             continue
         # the determinant grows, or is that of the old ones
@@ -431,7 +437,7 @@ def test_inducing_inputs_are_chosen():
 
 def test_q_goes_on_as_the_old_posterior_at_new_inducing_inputs():
     old = learnt(0.0, X[:8], Y[:8])
-    found = renew(KEY, STREAMED, GUIDE, old, X[8:], Mixed(0.4))
+    found = move_inducing(KEY, STREAMED, GUIDE, old, X[8:], ReplacedAtRandom(0.4))
     zb = found["gp/inducing"]
     assert not np.array_equal(zb, Z)
     mean_a, cov_a, prior_a = unwhitened(old)
@@ -470,11 +476,11 @@ def test_bad_inputs_name_the_argument():
     with pytest.raises(ValueError, match="batch_size"):
         Stream(KEY, MODEL, Collapsed(), batch_size=3)
     with pytest.raises(ValueError, match="Mixed"):
-        Mixed(1.5)
+        ReplacedAtRandom(1.5)
     with pytest.raises(ValueError, match="Greedy"):
         Greedy(0.5)
     with pytest.raises(ValueError, match="shared"):
-        renew(KEY, STREAMED, GUIDE, HYPER, X, Keep())
+        move_inducing(KEY, STREAMED, GUIDE, HYPER, X, Keep())
     with pytest.raises(ValueError, match="update"):
         Stream(KEY, MODEL, Collapsed()).predict(KEY, X)
     with pytest.raises(ValueError, match="dimensions"):

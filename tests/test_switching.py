@@ -70,7 +70,9 @@ def test_regimes_are_summed_out_exactly():
         increments, found = summed(chain, weights, jnp.asarray(first))
         assert float(increments.sum()) == pytest.approx(total, abs=1e-10)
         # what the first steps add is the evidence of these alone
-        assert float(increments[:3].sum()) == pytest.approx(enumerated(weights[:3], chain, first[:3])[0], abs=1e-10)
+        assert float(increments[:3].sum()) == pytest.approx(
+            enumerated(weights[:3], chain, first[:3])[0], abs=1e-10
+        )
         np.testing.assert_allclose(found, shares, atol=1e-10)
 
 
@@ -79,7 +81,7 @@ def test_regimes_that_cannot_be_are_never_taken():
     chain = RegimeChain(jnp.array([0.0, 1.0, 0.0]), jnp.eye(3)[jnp.array([1, 2, 0])])
     first = jnp.arange(5) == 0
     np.testing.assert_array_equal(jax.jit(chain.sample)(KEY, first), [1, 2, 0, 1, 2])
-    total = lambda c: c.log_evidence(jnp.zeros((5, 3)), first).sum()  # noqa: E731
+    total = lambda c: c.log_evidence(jnp.zeros((5, 3)), first).sum()
     value, slope = jax.jit(jax.value_and_grad(total))(chain)
     assert float(value) == pytest.approx(0.0, abs=1e-10)
     assert all(np.isfinite(leaf).all() for leaf in slope)
@@ -114,7 +116,11 @@ def parts():
     drawn = trajectory(random.normal(size=(3, 4)), random.normal(size=4), noise, CONTROLS, FIRST, 0.7)
     function = replace(drawn.function, u=Gaussian(drawn.function.u, 0.2 * jnp.ones((4, 3))))
     about = drawn.noises, drawn.regimes, drawn.controls, drawn.initial, drawn.layout
-    params = {"slope": random.normal(size=(T, 2, 3)), "loc": random.normal(size=(T, 2)), "scale": np.ones((T, 2))}
+    params = {
+        "slope": random.normal(size=(T, 2, 3)),
+        "loc": random.normal(size=(T, 2)),
+        "scale": np.ones((T, 2)),
+    }
     begun = {"loc": jnp.ones((2, 2)), "scale": 0.5 * jnp.ones((2, 2))}
     q = TrajectoryConditional(drawn, Markov(), jax.tree.map(jnp.asarray, params), MeanField(), begun)
     return drawn, q, jnp.asarray(random.normal(size=(T + 2, 2))), SwitchingTrajectory(function, *about)
@@ -125,7 +131,7 @@ def regime_weights(of, path, alpha):
     where = of.layout
     inputs = jnp.concatenate([path[where.after - 1], of.controls], 1)
     marginal, s2 = of.function(inputs), np.asarray(of.noises)
-    cut = lambda values: np.broadcast_to(values, (T, 4)).reshape(T, 2, 2)  # noqa: E731
+    cut = lambda values: np.broadcast_to(values, (T, 4)).reshape(T, 2, 2)
     mean, residual, from_u = cut(marginal.mean), cut(marginal.residual), cut(marginal.from_u)
     error = np.square(np.asarray(path[where.after])[:, None] - mean)
     penalty = residual / s2 if alpha == 0.0 else np.log1p(alpha * residual / s2) / alpha
@@ -263,7 +269,9 @@ def test_the_bound_lies_below_the_exact_evidence():
     model, guide, params = two_systems()
     y = np.asarray(Y)[:, 0]
     parts = mixture()
-    each = [np.log(w) + multivariate_normal.logpdf(y, m[1:], c[1:, 1:] + NOISE * np.eye(T)) for w, m, c in parts]
+    each = [
+        np.log(w) + multivariate_normal.logpdf(y, m[1:], c[1:, 1:] + NOISE * np.eye(T)) for w, m, c in parts
+    ]
     evidence = logsumexp(each)
     value, error = mean_of(PowerEP(0.0), params, model, guide, NONE, Y)
     chain = random_walk()[0]
@@ -344,7 +352,9 @@ def test_other_settings_have_finite_gradients(settings, rule):
     model = switching_gpssm(1, num_inducing=3, num_sequences=2, **settings)
     guide = Guide(model, hidden=rule)
     params = initial(KEY, model, guide, X, y)
-    value, slope = jax.jit(jax.value_and_grad(lambda p: PowerEP(0.5).loss(KEY, p, model, guide, X, y)))(params)
+    value, slope = jax.jit(jax.value_and_grad(lambda p: PowerEP(0.5).loss(KEY, p, model, guide, X, y)))(
+        params
+    )
     assert np.isfinite(value) and all(np.isfinite(leaf).all() for leaf in slope.values())
     # without y it draws from the prior, all regimes alike
     draw = trace(seed(model, KEY)).get_trace(X)["y"]["value"]

@@ -64,14 +64,19 @@ def last_regimes(path):
 def exact():
     """log p(y_1 … y_T) of a new sequence, over 2^T Gaussians."""
     y = np.asarray(Y)[:, 0]
-    each = [np.log(w) + multivariate_normal.logpdf(y, m[1:], c[1:, 1:] + NOISE * np.eye(T)) for w, m, c in mixture()]
+    each = [
+        np.log(w) + multivariate_normal.logpdf(y, m[1:], c[1:, 1:] + NOISE * np.eye(T))
+        for w, m, c in mixture()
+    ]
     return logsumexp(each)
 
 
 def test_the_filter_of_a_new_sequence_estimates_the_exact_evidence():
     settings = {"num_particles": 1000, "fresh": True}
     keys = jax.random.split(KEY, 30)
-    totals = [filter_forward(key, *two_systems(), None, Y, None, Y, **settings).log_density.sum() for key in keys]
+    totals = [
+        filter_forward(key, *two_systems(), None, Y, None, Y, **settings).log_density.sum() for key in keys
+    ]
     values = np.exp(np.array(totals) - exact())
     assert abs(values.mean() - 1.0) < 4 * values.std() / len(values) ** 0.5 < 0.2
 

@@ -42,7 +42,7 @@ from ppl_dgp.numerics.gaussian import moments_of
 from ppl_dgp.objectives import PowerEP
 from ppl_dgp.state_space.sequences import layout
 from ppl_dgp.state_space.trajectory import Trajectory
-from ppl_dgp.state_space.windows import Cut, Windows
+from ppl_dgp.state_space.windows import Windows, WindowSpec
 
 LENGTHS, WINDOW, COUNT = (5, 4), 2, 5
 Y = jnp.array([0.4, -0.3, 0.5, 1.4, 1.1, 2.0, 1.0, 0.3, -0.5])[:, None]
@@ -54,7 +54,7 @@ SETTINGS = {"num_sequences": 2, "window": WINDOW, "latent": 2}
 def test_windows_count_every_row_once():
     """5 steps make windows at 0, 2 and (moved back) 3; 4 steps at 5 and 7."""
     cut = Windows(WINDOW, layout(9, NUMBERS, 2), jnp.arange(COUNT))
-    assert Cut(WINDOW, 2)(X) == cut.count == COUNT
+    assert WindowSpec(WINDOW, 2)(X) == cut.count == COUNT
     rows, counted = np.asarray(cut.rows), np.asarray(cut.counted)
     assert rows.reshape(-1, WINDOW)[:, 0].tolist() == [0, 2, 3, 5, 7]
     assert sorted(rows[counted]) == list(range(9))
@@ -112,7 +112,9 @@ def test_window_whose_start_no_rule_knows_is_a_sequence(rule):
     two = trace(substitute(seed(second, KEY), params)).get_trace(apart, y)["x"]["fn"]
     path = 0.3 * jax.random.normal(KEY, one.event_shape)
     for alpha in (0.0, 0.5):
-        assert float(one.log_weight(path, alpha)) == pytest.approx(float(two.log_weight(path, alpha)), rel=1e-10)
+        assert float(one.log_weight(path, alpha)) == pytest.approx(
+            float(two.log_weight(path, alpha)), rel=1e-10
+        )
     assert float(one.log_prob(path)) == pytest.approx(float(two.log_prob(path)), rel=1e-10)
 
 
@@ -159,7 +161,9 @@ def test_moments_passed_along_a_random_walk_are_its_own():
     params = without_function(params, x_0_loc=jnp.zeros((1, 1)), x_0_scale=jnp.ones((1, 1)))
     variance = 1.0 + PROCESS * (1.0 + jnp.arange(T))
     expected = -0.5 * jnp.log(2 * jnp.pi * NOISE) - 0.5 * (Y6[:, 0] ** 2 + variance) / NOISE
-    assert -loss(PowerEP(0.0), params, model, guide, NONE, Y6) == pytest.approx(float(expected.sum()), rel=1e-5)
+    assert -loss(PowerEP(0.0), params, model, guide, NONE, Y6) == pytest.approx(
+        float(expected.sum()), rel=1e-5
+    )
 
 
 def test_moments_of_a_step_are_those_of_draws():

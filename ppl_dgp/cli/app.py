@@ -28,7 +28,9 @@ def _told(name: str, meaning: str, usual: str | None = None) -> Any:
     return _option(f"{meaning} (default {usual})" if usual else meaning, "--" + name.replace("_", "-"))
 
 
-Source = Annotated[str, typer.Argument(help="A built-in name, a .csv, .parquet or .npz, or a directory of .parquet.")]
+SourceArgument = Annotated[
+    str, typer.Argument(help="A built-in name, a .csv, .parquet or .npz, or a directory of .parquet.")
+]
 RunDir = Annotated[str, typer.Argument(help="A directory that 'ppl-dgp fit' wrote.")]
 Out = Annotated[str | None, _option("Directory to write (default runs/NAME-NUMBER).", "--out")]
 Resume = Annotated[bool, _option("Continue the run in --out.", "--resume")]
@@ -49,12 +51,12 @@ SETTINGS: dict[str, tuple[type, str, str | None]] = {
         "doubly-stochastic, of a gplvm mean-field, of a gpssm markov",
     ),
     "inducing_rule": (str, " | ".join(choices.INDUCING), "full-rank"),
-    "objective": (str, " | ".join(choices.OBJECTIVES), "power-ep"),
+    "objective": (str, " | ".join(choices.OBJECTIVE_HELP), "power-ep"),
     "alpha": (float, "Divergence, from 0 (the ELBO) to 1", "0"),
     "widths": (str, "Widths of the hidden layers", "2,2"),
     "latent": (int, "Latent dimensions of a gplvm, or state dimensions of a gpssm", "2; as many as targets"),
     "inducing": (int, "Inducing points per layer", "100 (gplvm 50, gpssm 20), or fewer rows"),
-    "kernel": (str, " | ".join(choices.KERNELS) + ", or several with + and * between", "rbf"),
+    "kernel": (str, " | ".join(choices.KERNEL_HELP) + ", or several with + and * between", "rbf"),
     "particles": (int, "Draws per step", "1 at α = 0, else 8"),
     "steps": (int, "Training steps", "gp 100, sparse-gp 3000, deep-gp 5000, gplvm 300 or 5000, gpssm 2000"),
     "batch": (int, "Rows per step", "all up to 2000 rows, else 1000; of a gpssm all"),
@@ -71,7 +73,11 @@ SETTINGS: dict[str, tuple[type, str, str | None]] = {
         "Columns that drive the series of a gpssm, with commas between, or an array of an .npz",
         "none, or u of an .npz",
     ),
-    "sequence_column": (str, "Column that names the sequences of a gpssm, the rows of each together", "one sequence"),
+    "sequence_column": (
+        str,
+        "Column that names the sequences of a gpssm, the rows of each together",
+        "one sequence",
+    ),
     "drop_missing": (bool, "Leave out rows with missing or infinite values", None),
     "split": (int, "Which split", "0"),
     "test_fraction": (float, "Share of the rows kept for the test, of a gpssm the last, 0 for none", "0.1"),
@@ -132,8 +138,8 @@ def models(as_json: Json = False) -> None:
         "hidden_of_gplvm": choices.LATENTS,
         "hidden_of_gpssm": choices.STATES,
         "inducing_rules": choices.INDUCING,
-        "objectives": choices.OBJECTIVES,
-        "kernels": choices.KERNELS,
+        "objectives": choices.OBJECTIVE_HELP,
+        "kernels": choices.KERNEL_HELP,
         "sources": dict.fromkeys(BUILT_INS, ""),
     }
     if as_json:
@@ -147,7 +153,7 @@ def models(as_json: Json = False) -> None:
 @app.command()
 @_with_settings()
 def fit(
-    source: Source,
+    source: SourceArgument,
     out: Out = None,
     resume: Resume = False,
     as_json: Json = False,
@@ -156,11 +162,16 @@ def fit(
         bool, _option("Read rows block by block, none held out (a directory or .npy: always).", "--stream")
     ] = False,
     distributed: Annotated[
-        bool, _option("One fit over several processes, started by Slurm, Open MPI or by hand.", "--distributed")
+        bool,
+        _option("One fit over several processes, started by Slurm, Open MPI or by hand.", "--distributed"),
     ] = False,
-    coordinator: Annotated[str | None, _told("coordinator", "HOST:PORT where processes meet", "the launcher's")] = None,
+    coordinator: Annotated[
+        str | None, _told("coordinator", "HOST:PORT where processes meet", "the launcher's")
+    ] = None,
     processes: Annotated[int | None, _told("processes", "How many processes", "the launcher's")] = None,
-    process: Annotated[int | None, _told("process", "Which of them this is, from 0", "the launcher's")] = None,
+    process: Annotated[
+        int | None, _told("process", "Which of them this is, from 0", "the launcher's")
+    ] = None,
     **given: Any,
 ) -> None:
     """Fit a model to SOURCE and write a run directory."""
@@ -176,15 +187,17 @@ def fit(
 
             first = jax.process_index() == 0
             say = _sayer(quiet or not first)
-            folder, record = streamed.fit(source, settings, sorted(given), out, resume, bar, say)
+            folder, record = streamed.fit_streamed(source, settings, sorted(given), out, resume, bar, say)
         if not first:
             return
     else:
         if launch != machines.Launch():
-            raise BadInput("--coordinator, --processes or --process is given", "add --distributed, or leave it out")
+            raise BadInput(
+                "--coordinator, --processes or --process is given", "add --distributed, or leave it out"
+            )
         from ppl_dgp.cli import commands, streamed
 
-        run = streamed.fit if stream or streamed.on_disk(source) else commands.fit
+        run = streamed.fit_streamed if stream or streamed.on_disk(source) else commands.fit
         folder, record = run(source, settings, sorted(given), out, resume, bar, _sayer(quiet))
     if as_json:
         config = {name: value for name, value in record.to_json().items() if name != "result"}
@@ -202,7 +215,7 @@ def fit(
     alpha="0",
 )
 def compare(
-    source: Source,
+    source: SourceArgument,
     out: Out = None,
     resume: Resume = False,
     as_json: Json = False,
@@ -233,7 +246,7 @@ def compare(
 @app.command()
 def predict(
     run_dir: RunDir,
-    source: Source,
+    source: SourceArgument,
     target: Annotated[str | None, _told("target", *SETTINGS["target"][1:])] = None,
     drop_missing: Annotated[bool, _told("drop_missing", *SETTINGS["drop_missing"][1:])] = False,
     seed: Annotated[int | None, _told("seed", "Seed of synthetic data", "the run's")] = None,

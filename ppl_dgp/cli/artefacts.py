@@ -69,7 +69,7 @@ def write_posterior(
     folder: Path, program: Program, fitted: Fit, x: Float[np.ndarray, "N D"], y: Float[np.ndarray, "N P"]
 ) -> None:
     """`posterior.nc` for ArviZ, in standardised units; of an exact GP its data and parameters."""
-    from ppl_dgp.diagnostics.arviz_api import container, save
+    from ppl_dgp.diagnostics.arviz_api import container, write_netcdf
     from ppl_dgp.diagnostics.arviz_export import to_arviz
 
     if program.guide is not None:
@@ -87,7 +87,7 @@ def write_posterior(
             "sample_stats": xr.Dataset({"loss": (["chain", "step"], fitted.losses)}),
         }
         data = container(groups, {"inference_library": "ppl_dgp", "steps": fitted.steps})
-    run_directory.place(folder / "posterior.nc", partial(save, data))
+    run_directory.place(folder / "posterior.nc", partial(write_netcdf, data))
 
 
 def write_figures(

@@ -16,7 +16,7 @@ from ppl_dgp.checkpoint import INDEX
 from ppl_dgp.cli import latent, run_directory, series
 from ppl_dgp.cli.artefacts import trust, write_figures, write_posterior
 from ppl_dgp.cli.errors import BadInput, Stopped
-from ppl_dgp.cli.programs import Program, build, elbo, predict_rows, start_at, train
+from ppl_dgp.cli.programs import Program, build, nested_start_of, predict_rows, program_elbo, train
 from ppl_dgp.cli.report import finite, in_units, metrics, nats_per_row, prediction_frame
 from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.settings import Settings
@@ -31,9 +31,9 @@ CONTINUE = "continue it with the same command and --resume"
 def load_task(source: str, settings: Settings) -> Task:
     """The data of a fit; only the rows to train on decide the standardisation. Raises DataError or BadInput."""
     if settings.model == "gplvm":
-        return latent.load_task(source, settings)
+        return latent.load_latent_task(source, settings)
     if settings.model == "gpssm":
-        return series.load_task(source, settings)
+        return series.load_series_task(source, settings)
     table = load_table(source, settings.target, settings.drop_missing, settings.seed)
     train_rows, test_rows = split(table, settings.split, settings.test_fraction, settings.seed)
     y = table.y[train_rows]
@@ -89,7 +89,7 @@ def fit(
     for note in task.table.notes:
         say(f"note: {note}")
     say(f"fitting {settings.model} to {record.num_train} rows, writing to {folder}")
-    return folder, run(folder, record, task, resume, progress, say)
+    return folder, run_program(folder, record, task, resume, progress, say)
 
 
 def record_of(source: str, task: Task, settings: Settings) -> Record:
@@ -108,7 +108,7 @@ def record_of(source: str, task: Task, settings: Settings) -> Record:
     )
 
 
-def run(
+def run_program(
     folder: Path,
     record: Record,
     task: Task,
@@ -158,7 +158,7 @@ def _run(
         start = None
         if poorer is not None and not continued:
             params, _ = run_directory.load_parameters(poorer)
-            start = start_at(program, run_directory.read(poorer).settings, params, x, y)
+            start = nested_start_of(program, run_directory.read(poorer).settings, params, x, y)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", JitterWarning)  # said below, as a note
             fitted = train(program, x, y, start=start, checkpoint=saved, resume=continued, progress=progress)
@@ -185,9 +185,9 @@ def _run(
 def finish(folder: Path, record: Record, task: Task, program: Program, fitted: Fit) -> Record:
     """Evaluate a fit on its rows and write everything of the run directory but the parameters."""
     if record.settings.model == "gplvm":
-        found = latent.evaluate(folder, record, task, fitted)
+        found = latent.evaluate_latents(folder, record, task, fitted)
     elif record.settings.model == "gpssm":
-        found = series.evaluate(folder, record, task, program, fitted)
+        found = series.evaluate_series(folder, record, task, program, fitted)
     else:
         found = _evaluate(folder, record, task, program, fitted)
     done = dataclasses.replace(record, status="done", result=found | effort(fitted))
@@ -211,7 +211,7 @@ def effort(fitted: Fit) -> dict[str, Any]:
 def _evaluate(folder: Path, record: Record, task: Task, program: Program, fitted: Fit) -> dict[str, Any]:
     """The results of a regression; its predictions, posterior and figures are written."""
     x, y = task.rows(task.train_rows)
-    bound, error = elbo(program, fitted, x, y)
+    bound, error = program_elbo(program, fitted, x, y)
     tested = len(task.test_rows) > 0
     rows = task.test_rows if tested else task.train_rows
     found = predict_rows(program, fitted.params, *task.rows(rows), training=(x, y))
@@ -259,9 +259,9 @@ def predict(
     program = _program(record)
     rows_seed = settings.seed if seed is None else seed
     if settings.model == "gplvm":
-        return latent.predict_rows(record, program.model, program.guide, params, source, rows_seed)
+        return latent.predict_latents(record, program.model, program.guide, params, source, rows_seed)
     if settings.model == "gpssm":
-        return series.predict_rows(record, program, params, training, source, rows_seed)
+        return series.predict_series(record, program, params, training, source, rows_seed)
     x, y, notes = load_rows(
         source,
         record.feature_names,

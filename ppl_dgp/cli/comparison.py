@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from ppl_dgp.cli import run_directory
-from ppl_dgp.cli.commands import Task, load_task, record_of, run
+from ppl_dgp.cli.commands import Task, load_task, record_of, run_program
 from ppl_dgp.cli.errors import BadInput
 from ppl_dgp.cli.programs import contained
 from ppl_dgp.cli.run_directory import Record
@@ -26,7 +26,10 @@ UNUSED_BY_EXACT = ("hidden", "inducing_rule", "objective", "alpha")
 def combinations(base: Settings, lists: dict[str, Sequence[Any]]) -> dict[str, Settings]:
     """Every combination of the listed settings, under its name; what a model does not use is not varied."""
     found: dict[str, Settings] = {}
-    for name, why in (("gplvm", "which predicts no target"), ("gpssm", "whose rows are the steps of a series")):
+    for name, why in (
+        ("gplvm", "which predicts no target"),
+        ("gpssm", "whose rows are the steps of a series"),
+    ):
         if name in (base.model, *lists.get("model", ())):
             raise BadInput(f"--model has {name}, {why}", "leave it out, and fit it by itself")
     for values in itertools.product(*lists.values()):
@@ -116,4 +119,4 @@ def _row(place: Path, record: Record, task: Task, progress: bool, poorer: Path |
         )
     if before is not None and before.status == "done":
         return before.result
-    return run(place, record, task, before is not None, progress, poorer=poorer).result
+    return run_program(place, record, task, before is not None, progress, poorer=poorer).result

@@ -25,7 +25,7 @@ from ppl_dgp.fit import Fit
 from ppl_dgp.prediction.latents import Latents, infer_latents, relevance, row_log_density
 from ppl_dgp.prediction.predict import Prediction, predict
 
-DRAWS = 100
+LATENT_DRAWS = 100
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -35,20 +35,24 @@ class LatentTask(Task):
     labels: Shaped[np.ndarray, " N"] | None = None
 
 
-def load_task(source: str, settings: Settings) -> LatentTask:
+def load_latent_task(source: str, settings: Settings) -> LatentTask:
     """The data of a fit. Raises DataError."""
     table, labels = load_columns(source, settings.target, settings.seed)
     train_rows, test_rows = split(table, settings.split, settings.test_fraction, settings.seed)
     if reserved := sorted({"row", "label", "log_density"} & set(table.target_names)):
-        raise BadInput(f"{source} has a column named {reserved[0]!r}, as the tables that are written do", "rename it")
+        raise BadInput(
+            f"{source} has a column named {reserved[0]!r}, as the tables that are written do", "rename it"
+        )
     try:
         units = Standardiser(np.empty(0), np.empty(0)), standardise(table.y[train_rows])
     except ValueError as error:
-        raise BadInput(f"{source}: {error}", "choose another --split or --seed, or a smaller --test-fraction") from None
+        raise BadInput(
+            f"{source}: {error}", "choose another --split or --seed, or a smaller --test-fraction"
+        ) from None
     return LatentTask(table, train_rows, test_rows, *units, labels)
 
 
-def evaluate(folder: Path, record: Record, task: Task, fitted: Fit) -> dict[str, Any]:
+def evaluate_latents(folder: Path, record: Record, task: Task, fitted: Fit) -> dict[str, Any]:
     """The results of a fit; its latents, filled entries, posterior and figures are written."""
     assert isinstance(task, LatentTask)
     _, y = task.rows(task.train_rows)
@@ -80,7 +84,7 @@ def evaluate(folder: Path, record: Record, task: Task, fitted: Fit) -> dict[str,
     return result
 
 
-def predict_rows(
+def predict_latents(
     record: Record, model: Any, guide: Any, params: dict[str, Any], source: str, seed: int
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Latents and filled entries of the rows of `source`, and their log density."""
@@ -139,17 +143,17 @@ def _log_density(fitted: Fit, raw: np.ndarray, record: Record, found: Latents | 
 
 def _decoded(fitted: Fit, found: Latents, record: Record) -> Prediction:
     key = jax.random.key(record.settings.seed + 3)
-    settings: dict[str, Any] = dict(num_samples=DRAWS, latents=found.sites)
+    settings: dict[str, Any] = dict(num_samples=LATENT_DRAWS, latents=found.sites)
     return in_units(predict(key, fitted.model, fitted.guide, fitted.params, None, **settings), record.y_units)
 
 
 def _write_posterior(folder: Path, record: Record, fitted: Fit, y: np.ndarray) -> None:
-    from ppl_dgp.diagnostics.arviz_api import save
+    from ppl_dgp.diagnostics.arviz_api import write_netcdf
     from ppl_dgp.diagnostics.arviz_export import to_arviz
 
     key = jax.random.key(record.settings.seed + 4)
     data = to_arviz(fitted, key, None, y, num_draws=number_of_draws(y.size))
-    run_directory.place(folder / "posterior.nc", partial(save, data))
+    run_directory.place(folder / "posterior.nc", partial(write_netcdf, data))
 
 
 def _write_figures(

@@ -37,7 +37,8 @@ class Launch:
             raise BadInput(f"--coordinator is {self.coordinator!r}", "give HOST:PORT of process 0")
         if self.processes < 1 or not 0 <= self.process < self.processes:
             raise BadInput(
-                f"--process is {self.process} of --processes {self.processes}", "count from 0 to one less than all"
+                f"--process is {self.process} of --processes {self.processes}",
+                "count from 0 to one less than all",
             )
 
 

@@ -123,7 +123,9 @@ def train(
         how |= {"checkpoint": checkpoint, "resume": resume, "warm_steps": warm}
         how["warm_objective"] = CLOSED if _closed(settings) else PowerEP(0.0)
         controls = x if x.shape[1] else None
-        found = fit_series(key, program.model, program.guide, program.objective, controls, y, steps=steps, **how)
+        found = fit_series(
+            key, program.model, program.guide, program.objective, controls, y, steps=steps, **how
+        )
         # of the warm start and of what follows it, as its losses and seconds are
         return dataclasses.replace(found, steps=found.losses.shape[-1])
     if program.guide is None or program.objective is None:
@@ -163,7 +165,7 @@ def contained(poorer: Settings, richer: Settings) -> bool:
     )
 
 
-def start_at(
+def nested_start_of(
     program: Program,
     poorer: Settings,
     params: dict[str, Array],
@@ -182,7 +184,7 @@ def _guide(model: Callable[..., Any], settings: Settings) -> Guide:
     return Guide(model, hidden=HIDDEN_RULES[settings.hidden], inducing=inducing)
 
 
-def elbo(
+def program_elbo(
     program: Program, fitted: Fit, x: Float[np.ndarray, "N D"], y: Float[np.ndarray, "N P"]
 ) -> tuple[float, float]:
     """ELBO and its standard error over `ELBO_DRAWS` draws, in nats; the exact log evidence where it is known."""

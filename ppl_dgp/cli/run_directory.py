@@ -24,7 +24,7 @@ from ppl_dgp.cli.errors import BadInput
 from ppl_dgp.cli.settings import Settings
 from ppl_dgp.data import DataError, Standardiser
 
-FORMAT = 1
+RUN_FORMAT = 1
 CONFIG = "config.json"
 
 
@@ -49,7 +49,7 @@ class Record:
     def to_json(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {
-            "format": FORMAT,
+            "format": RUN_FORMAT,
             "status": self.status,
             "source": self.source,
             "fingerprint": self.fingerprint,
@@ -90,7 +90,7 @@ def read(folder: Path) -> Record:
         )
     try:
         values = json.loads(path.read_text())
-        if values["format"] != FORMAT:
+        if values["format"] != RUN_FORMAT:
             raise ValueError
         record = Record(
             settings=Settings.from_json(values["settings"]),

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from ppl_dgp.cli import run_directory
 from ppl_dgp.cli.artefacts import write_posterior
 from ppl_dgp.cli.errors import BadInput
-from ppl_dgp.cli.programs import PREDICTION_DRAWS, Program, elbo
+from ppl_dgp.cli.programs import PREDICTION_DRAWS, Program, program_elbo
 from ppl_dgp.cli.report import finite
 from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.settings import Settings
@@ -52,13 +52,15 @@ class SeriesTask(Task):
         return digest.hexdigest()
 
 
-def load_task(source: str, settings: Settings) -> SeriesTask:
+def load_series_task(source: str, settings: Settings) -> SeriesTask:
     """The data of a fit. Raises DataError or BadInput."""
     series = load_series(source, settings.target, settings.controls, settings.sequence_column, settings.seed)
     table = series.table
     train_rows, test_rows = split_series(series, settings.split, settings.test_fraction)
     if reserved := sorted(set(WRITTEN) & set(table.target_names)):
-        raise BadInput(f"{source} has a target named {reserved[0]!r}, as the tables that are written do", "rename it")
+        raise BadInput(
+            f"{source} has a target named {reserved[0]!r}, as the tables that are written do", "rename it"
+        )
     y = table.y[train_rows]
     for name, column in zip(table.target_names, y.T, strict=True):
         if len(np.unique(column[~np.isnan(column)])) < 2:
@@ -70,7 +72,9 @@ def load_task(source: str, settings: Settings) -> SeriesTask:
     return SeriesTask(table, train_rows, test_rows, *units, series=series)
 
 
-def evaluate(folder: Path, record: Record, task: Task, program: Program, fitted: Fit) -> dict[str, Any]:
+def evaluate_series(
+    folder: Path, record: Record, task: Task, program: Program, fitted: Fit
+) -> dict[str, Any]:
     """The results of a fit; its states, forecasts, posterior and figures are written."""
     assert isinstance(task, SeriesTask)
     x, y = task.rows(task.train_rows)
@@ -86,7 +90,7 @@ def evaluate(folder: Path, record: Record, task: Task, program: Program, fitted:
         steps_ahead = (*task.raw(task.test_rows), numbers[task.test_rows])
         frame, measures, ahead = forecasts(record, program, fitted.params, (x, y), *steps_ahead)
         run_directory.place(folder / "predictions.csv", lambda path: frame.to_csv(path, index=False))
-    seen, (value, error) = ~np.isnan(y), elbo(program, fitted, x, y)
+    seen, (value, error) = ~np.isnan(y), program_elbo(program, fitted, x, y)
     noise = np.broadcast_to(np.asarray(fitted.params["likelihood/noise"]).ravel(), y.shape[1:])
     result = {
         # log p of the data = log p of the standardised data − Σ log s over its entries
@@ -103,7 +107,7 @@ def evaluate(folder: Path, record: Record, task: Task, program: Program, fitted:
     return result
 
 
-def predict_rows(
+def predict_series(
     record: Record, program: Program, params: dict[str, Any], training: dict[str, Any], source: str, seed: int
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Forecasts of the steps after those trained on, under the controls of `source`, and their log density."""

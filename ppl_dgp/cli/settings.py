@@ -56,14 +56,14 @@ INDUCING = {
     "layer-chain": "q(u) of a layer linear in the u of the layer before",
     "coupled": "q(u) of a layer linear in the u of all layers before",
 }
-OBJECTIVES = {
+OBJECTIVE_HELP = {
     "power-ep": "a lower bound at every α, the ELBO at 0",
     "black-box-alpha": "an energy, no bound for α > 0; the ELBO at 0",
 }
-# what carries a layer as moments needs u integrated out, layer by layer and output by output, and nothing drawn
+# what offered a layer as moments needs u integrated out, layer by layer and output by output, and nothing drawn
 CARRIES_MOMENTS = ("moment-matched", "nested-compression")
 DRAWS_INDUCING = ("across-outputs", "layer-chain", "coupled")
-KERNELS = {
+KERNEL_HELP = {
     "rbf": "smooth functions",
     "matern12": "rough functions",
     "matern32": "functions with one derivative",
@@ -116,8 +116,8 @@ class Settings:
             ("--model", self.model, MODELS),
             ("--hidden", self.hidden, {"gplvm": LATENTS, "gpssm": STATES}.get(self.model, HIDDEN)),
             ("--inducing-rule", self.inducing_rule, INDUCING),
-            ("--objective", self.objective, OBJECTIVES),
-            *(("--kernel", name.strip(), KERNELS) for name in re.split(r"[+*]", self.kernel)),
+            ("--objective", self.objective, OBJECTIVE_HELP),
+            *(("--kernel", name.strip(), KERNEL_HELP) for name in re.split(r"[+*]", self.kernel)),
         ):
             if value not in allowed:
                 raise BadInput(
@@ -166,7 +166,8 @@ class Settings:
             for option, value in (("--controls", self.controls), ("--sequence-column", self.sequence_column)):
                 if value is not None:
                     raise BadInput(
-                        f"{option} is {value!r}, but a {self.model} has no time", "leave it out, or take --model gpssm"
+                        f"{option} is {value!r}, but a {self.model} has no time",
+                        "leave it out, or take --model gpssm",
                     )
             return
         for option, value, kept in (
@@ -177,14 +178,18 @@ class Settings:
                 raise BadInput(f"{option} is {value}, but a gpssm takes {kept}", "leave it out")
         for option, given, why in (
             ("--batch", self.batch is not None, "sees all its steps at once"),
-            ("--drop-missing", self.drop_missing, "needs every step; it takes targets that are missing as they are"),
+            (
+                "--drop-missing",
+                self.drop_missing,
+                "needs every step; it takes targets that are missing as they are",
+            ),
         ):
             if given:
                 raise BadInput(f"{option} is given, but a gpssm {why}", "leave it out")
 
     def _check_moments(self) -> None:
-        """Raise BadInput for what a rule that carries layers as moments cannot be combined with."""
-        rule = f"--hidden {self.hidden} carries the layers as moments"
+        """Raise BadInput for what a rule that offered layers as moments cannot be combined with."""
+        rule = f"--hidden {self.hidden} offered the layers as moments"
         if self.inducing_rule in DRAWS_INDUCING:
             raise BadInput(
                 f"--inducing-rule is {self.inducing_rule}, but {rule}, which needs q(u) independent between outputs "

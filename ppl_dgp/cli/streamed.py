@@ -1,4 +1,4 @@
-"""`fit` on rows that stay on disk, in one process or in several that share them."""
+"""`fit_streamed` on rows that stay on disk, in one process or in several that share them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from ppl_dgp.cli.programs import build
 from ppl_dgp.cli.report import finite
 from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.settings import DEFAULT_BATCH, Settings
-from ppl_dgp.data import BUILT_INS, Rows, load_table, open_rows
-from ppl_dgp.data.batches import Moments
+from ppl_dgp.data import BUILT_INS, RowSource, load_table, open_rows
+from ppl_dgp.data.batches import ColumnStatistics
 from ppl_dgp.fit import Interrupted, JitterWarning, fit_stream
 from ppl_dgp.fit.jitter import jitter_advice
 from ppl_dgp.fit.result import mean_loss
@@ -35,7 +35,7 @@ def on_disk(source: str) -> bool:
     return source not in BUILT_INS and (Path(source).is_dir() or Path(source).suffix.lower() == ".npy")
 
 
-def fit(
+def fit_streamed(
     source: str,
     settings: Settings,
     given: Collection[str],
@@ -61,7 +61,9 @@ def fit(
         settings = _continued(earlier.settings, settings, given)
     elif first:
         stem = f"{Path(source).stem}-{settings.model}"
-        folder = run_directory.fresh_folder(out, stem, "name another directory, or continue its run with --resume")
+        folder = run_directory.fresh_folder(
+            out, stem, "name another directory, or continue its run with --resume"
+        )
     else:
         folder = Path(str(out))
     rows = _opened(source, settings)
@@ -80,7 +82,7 @@ def fit(
 def _run(
     folder: Path,
     record: Record,
-    rows: Rows,
+    rows: RowSource,
     resume: bool,
     progress: bool,
     say: Callable[[str], None],
@@ -147,14 +149,18 @@ def _check(settings: Settings, given: Collection[str]) -> None:
     for name in ("split", "test_fraction"):
         if name in given:
             option = f"--{name.replace('_', '-')}"
-            raise BadInput(f"{option} is given, but all rows are trained on", "keep test rows in a file of their own")
+            raise BadInput(
+                f"{option} is given, but all rows are trained on", "keep test rows in a file of their own"
+            )
 
 
-def _opened(source: str, settings: Settings) -> Rows:
+def _opened(source: str, settings: Settings) -> RowSource:
     """The rows, standardised by a pass in which each process reads its part of them."""
     if on_disk(source) or Path(source).suffix.lower() == ".parquet":
         if settings.drop_missing:
-            raise BadInput("--drop-missing is given, but rows stay where they are", "leave such rows out of the files")
+            raise BadInput(
+                "--drop-missing is given, but rows stay where they are", "leave such rows out of the files"
+            )
         rows = open_rows(source, settings.target)
     else:
         table = load_table(source, settings.target, settings.drop_missing, settings.seed)
@@ -166,18 +172,21 @@ def _opened(source: str, settings: Settings) -> Rows:
         with jax.enable_x64(True):
             all_of_them = process_allgather(dataclasses.astuple(found))
         count = jax.process_count()
-        each = [Moments(*(np.asarray(field)[part] for field in all_of_them)) for part in range(count)]
-        found = reduce(Moments.merged, each)
+        each = [
+            ColumnStatistics(*(np.asarray(field)[part] for field in all_of_them)) for part in range(count)
+        ]
+        found = reduce(ColumnStatistics.merged, each)
     return rows.standardised(moments=found)
 
 
-def _record(source: str, rows: Rows, settings: Settings) -> Record:
+def _record(source: str, rows: RowSource, settings: Settings) -> Record:
     devices = jax.device_count()
     usual = min(-(-DEFAULT_BATCH // devices), rows.count // devices) * devices
     settings = dataclasses.replace(precision(settings), test_fraction=0.0, batch=settings.batch or usual)
     if settings.batch is not None and settings.batch % devices:
         raise BadInput(
-            f"--batch is {settings.batch}, not a multiple of the {devices} devices", "give as many rows to each"
+            f"--batch is {settings.batch}, not a multiple of the {devices} devices",
+            "give as many rows to each",
         )
     assert rows.x_units is not None and rows.y_units is not None
     return Record(

@@ -6,7 +6,7 @@
 Whatever is wrong with the input is a `DataError` of one line that names the cause and the remedy.
 """
 
-from ppl_dgp.data.batches import Rows, open_rows
+from ppl_dgp.data.batches import RowSource, open_rows
 from ppl_dgp.data.columns import load_columns, load_entries
 from ppl_dgp.data.load import BUILT_INS, load_rows, load_table
 from ppl_dgp.data.series import Series, load_series, load_steps, split_series
@@ -16,7 +16,7 @@ from ppl_dgp.data.table import DataError, Standardiser, Table, split
 __all__ = [
     "BUILT_INS",
     "DataError",
-    "Rows",
+    "RowSource",
     "Series",
     "Standardiser",
     "Table",

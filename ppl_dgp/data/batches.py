@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int, Num
 
-from ppl_dgp.data.sources import Block, Source, open_source
+from ppl_dgp.data.sources import Block, BlockSource, open_source
 from ppl_dgp.data.table import MIN_ROWS, DataError, Standardiser
 
 BLOCK_ROWS = 65536
@@ -25,10 +25,12 @@ WINDOW = 8  # blocks in memory at a time
 SAMPLE_ROWS = 20_000
 
 #: x (n, D), y (n, P), and the numbers of these rows in the source (n,)
-Drawn = tuple[Num[np.ndarray, "_ D"], Num[np.ndarray, "_ P"], Int[np.ndarray, " _"]]
+Batch = tuple[Num[np.ndarray, "_ D"], Num[np.ndarray, "_ P"], Int[np.ndarray, " _"]]
 
 
-def open_rows(data: Any, target: str | int | Sequence[int] | None = None, *, block_rows: int = BLOCK_ROWS) -> Rows:
+def open_rows(
+    data: Any, target: str | int | Sequence[int] | None = None, *, block_rows: int = BLOCK_ROWS
+) -> RowSource:
     """Rows of x and y that are read block by block whenever they are needed.
 
     Args:
@@ -45,11 +47,11 @@ def open_rows(data: Any, target: str | int | Sequence[int] | None = None, *, blo
     """
     if block_rows < 1:
         raise DataError(f"block_rows is {block_rows}: give a whole number of at least 1")
-    return Rows(open_source(data, target, block_rows))
+    return RowSource(open_source(data, target, block_rows))
 
 
 @dataclass(frozen=True, eq=False)
-class Moments:
+class ColumnStatistics:
     """What a pass over rows finds for each of K columns: mean, standard deviation (divisor N), extremes."""
 
     count: int
@@ -59,7 +61,7 @@ class Moments:
     high: Float[np.ndarray, " K"]
 
     @classmethod
-    def of(cls, values: Float[np.ndarray, "n K"]) -> Moments:
+    def of(cls, values: Float[np.ndarray, "n K"]) -> ColumnStatistics:
         """Those of rows at hand."""
         mean = values.mean(axis=0)
         deviation = np.abs(values - mean)
@@ -68,14 +70,14 @@ class Moments:
         scale = unit * np.sqrt(np.mean((deviation / unit) ** 2, axis=0))
         return cls(len(values), mean, scale, values.min(axis=0), values.max(axis=0))
 
-    def merged(self, other: Moments) -> Moments:
+    def merged(self, other: ColumnStatistics) -> ColumnStatistics:
         """Those of both sets of rows; Chan, Golub and LeVeque, "Algorithms for computing the sample variance", 1983."""
         count = self.count + other.count
         ours, theirs = self.count / count, other.count / count
         shift = other.mean - self.mean
         # s² = (n s_1² + m s_2²) / (n + m) + (m_2 − m_1)² n m / (n + m)²
         within = np.hypot(self.scale * np.sqrt(ours), other.scale * np.sqrt(theirs))
-        return Moments(
+        return ColumnStatistics(
             count,
             self.mean + shift * theirs,
             np.hypot(within, shift * np.sqrt(ours * theirs)),
@@ -106,10 +108,10 @@ class _Piece:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class RowSource:
     """N rows of inputs and targets in blocks, in standardised units if there are any; make them by `open_rows`."""
 
-    source: Source
+    source: BlockSource
     x_units: Standardiser | None = None
     y_units: Standardiser | None = None
 
@@ -131,7 +133,9 @@ class Rows:
             raise DataError(f"{self.source.name} has {count} rows, expected at least {MIN_ROWS}: give more")
         return count
 
-    def standardised(self, x: bool = True, y: bool = True, moments: Moments | None = None) -> Rows:
+    def standardised(
+        self, x: bool = True, y: bool = True, moments: ColumnStatistics | None = None
+    ) -> RowSource:
         """The same rows with inputs, targets or both of zero mean and unit scale, as a pass over the source finds them.
 
         `moments` are those of an earlier pass. Raises DataError for values that are not finite, and for targets that
@@ -143,25 +147,32 @@ class Rows:
         for p in range(columns, len(units.mean)):
             if y and found.low[p] == found.high[p]:
                 names = self.source.target_names or tuple(map(str, range(len(units.mean) - columns)))
-                raise DataError(f"target {names[p - columns]!r} of {self.source.name} is constant: choose another")
-        halves = [Standardiser(units.mean[part], units.scale[part]) for part in (slice(columns), slice(columns, None))]
-        rows = replace(self, x_units=halves[0] if x else self.x_units, y_units=halves[1] if y else self.y_units)
+                raise DataError(
+                    f"target {names[p - columns]!r} of {self.source.name} is constant: choose another"
+                )
+        halves = [
+            Standardiser(units.mean[part], units.scale[part])
+            for part in (slice(columns), slice(columns, None))
+        ]
+        rows = replace(
+            self, x_units=halves[0] if x else self.x_units, y_units=halves[1] if y else self.y_units
+        )
         rows.__dict__["sizes"] = self.sizes  # counted already
         return rows
 
-    def moments(self, part: int = 0, parts: int = 1) -> Moments:
+    def moments(self, part: int = 0, parts: int = 1) -> ColumnStatistics:
         """Of the columns of x and then y, in the units of the source, over all rows or part `part` of `parts`."""
-        found: Moments | None = None
+        found: ColumnStatistics | None = None
         pieces = {piece.block: piece for piece in self._pieces(part, parts)}
         for number, x, y in self._blocks(list(pieces)):
             piece = pieces[number]
             values = np.concatenate([x, y], axis=1, dtype=np.float64)[piece.begin : piece.end]
-            each = Moments.of(values)
+            each = ColumnStatistics.of(values)
             found = each if found is None else found.merged(each)
         assert found is not None
         return found
 
-    def sample(self, most: int = SAMPLE_ROWS, dtype: Any = np.float64) -> Drawn:
+    def sample(self, most: int = SAMPLE_ROWS, dtype: Any = np.float64) -> Batch:
         """At most `most` rows, of blocks and within them at random, always the same, in the order of the source."""
         random = np.random.default_rng(0)
         pieces, chosen, rows = self._pieces(), [], 0
@@ -184,7 +195,7 @@ class Rows:
         window: int = WINDOW,
         part: int = 0,
         parts: int = 1,
-    ) -> Iterator[Drawn]:
+    ) -> Iterator[Batch]:
         """Without end, `size` rows at a time of shuffled epochs one after another; each epoch has every row once.
 
         Args:
@@ -197,7 +208,7 @@ class Rows:
         """
         pieces = self._pieces(part, parts)
         epoch, skip = divmod(begin, sum(piece.count for piece in pieces))
-        held: list[Drawn] = []
+        held: list[Batch] = []
         rows = 0
         for number in itertools.count(epoch):
             seeds = [*map(int, seed), part, number]
@@ -214,7 +225,9 @@ class Rows:
 
     def fingerprint(self) -> str:
         """SHA-256 of the sizes, the units and the rows of the sample."""
-        digest = hashlib.sha256(repr((self.sizes, self.source.feature_names, self.source.target_names)).encode())
+        digest = hashlib.sha256(
+            repr((self.sizes, self.source.feature_names, self.source.target_names)).encode()
+        )
         for units in (self.x_units, self.y_units):
             digest.update(repr(None if units is None else units.to_dict()).encode())
         for array in self.sample():
@@ -223,13 +236,15 @@ class Rows:
 
     def _epoch(
         self, pieces: list[_Piece], seeds: list[int], window: int, skip: int, dtype: Any
-    ) -> Iterator[Drawn]:
+    ) -> Iterator[Batch]:
         """The windows of an epoch, without its first `skip` rows."""
         order = np.arange(len(pieces))
         if not self.source.in_order:
             order = np.random.default_rng(seeds).permutation(order)
         # ascending in a window: in the window that holds all blocks no order of theirs is left
-        windows = [[pieces[i] for i in np.sort(order[at : at + window])] for at in range(0, len(order), window)]
+        windows = [
+            [pieces[i] for i in np.sort(order[at : at + window])] for at in range(0, len(order), window)
+        ]
         first = 0
         while skip >= (rows := sum(piece.count for piece in windows[first])):
             skip, first = skip - rows, first + 1
@@ -240,7 +255,7 @@ class Rows:
             yield tuple(array[shuffled] for array in drawn)  # type: ignore[misc]
             skip = 0
 
-    def _read(self, pieces: Sequence[_Piece], dtype: Any) -> Iterator[Drawn]:
+    def _read(self, pieces: Sequence[_Piece], dtype: Any) -> Iterator[Batch]:
         """The rows of pieces, one piece after another, in the units of these rows."""
         for piece, (_, x, y) in zip(pieces, self._blocks([piece.block for piece in pieces]), strict=True):
             rows = slice(piece.begin, piece.end)
@@ -304,6 +319,6 @@ class Rows:
         return next(self._blocks([0]))[1].shape[1]
 
     @staticmethod
-    def _joined(drawn: Iterator[Drawn] | list[Drawn]) -> Drawn:
+    def _joined(drawn: Iterator[Batch] | list[Batch]) -> Batch:
         x, y, numbers = zip(*drawn, strict=True)
         return np.concatenate(x), np.concatenate(y), np.concatenate(numbers)

@@ -48,7 +48,9 @@ def load_columns(
         values = values[kept]
         labels = None if labels is None else labels[kept]
     if len(values) < MIN_ROWS:
-        raise DataError(f"{name} has {len(values)} rows with entries, expected at least {MIN_ROWS}: give more")
+        raise DataError(
+            f"{name} has {len(values)} rows with entries, expected at least {MIN_ROWS}: give more"
+        )
     varies = np.array([len(np.unique(column[~np.isnan(column)])) > 1 for column in values.T])
     if not varies.any():
         raise DataError(f"every column of {name} is constant: give at least one that varies")
@@ -77,7 +79,9 @@ def load_entries(source: str, names: Sequence[str], seed: int = 0) -> Float[np.n
         )
     values = pd.DataFrame(numbers(frame[held], name), columns=held).reindex(columns=list(names)).to_numpy()
     if np.isinf(values).any() or len(values) == 0:
-        raise DataError(f"{name} has infinite values or no rows: fill them in, or leave missing entries empty")
+        raise DataError(
+            f"{name} has infinite values or no rows: fill them in, or leave missing entries empty"
+        )
     return values
 
 

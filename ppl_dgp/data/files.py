@@ -108,7 +108,9 @@ def read_table_npz(path: Path, label: str | None) -> tuple[pd.DataFrame, np.ndar
     arrays, held = reading(path, lambda file: _read_arrays(file, wanted))
     name = next((each for each in ("Y", "X") if each in arrays), None)
     if name is None:
-        raise DataError(f"{path.name} has no array 'Y' or 'X'; it holds {listing(held)}: store the table as 'Y' [N P]")
+        raise DataError(
+            f"{path.name} has no array 'Y' or 'X'; it holds {listing(held)}: store the table as 'Y' [N P]"
+        )
     frame = _columns(path, name, arrays[name])
     frame.columns = pd.Index(_names(arrays.get("feature_names"), "y", frame.shape[1]))
     if label is None:
@@ -138,7 +140,9 @@ def read_series_npz(path: Path, target: str | None, controls: str | None, need_t
     frames = {name: _columns(path, name, arrays[name]) for name in (observed, driven) if name in arrays}
     lengths = {name: len(frame) for name, frame in frames.items()}
     if len(set(lengths.values())) > 1:
-        raise DataError(f"{driven!r} and {observed!r} of {path.name} have {lengths} rows: both need one for each step")
+        raise DataError(
+            f"{driven!r} and {observed!r} of {path.name} have {lengths} rows: both need one for each step"
+        )
     for name, frame in frames.items():
         given = arrays.get("feature_names" if name == driven else "target_name")
         names = _names(given, name, frame.shape[1])

@@ -67,7 +67,9 @@ def load_series(
     u, y = _controls(features, name), _observed(targets, name)
     _enough(len(y), f"{name} has", notes)
     varies = (u != u[:1]).any(axis=0)
-    notes += [f"dropped constant control {c!r}" for c, v in zip(features.columns, varies, strict=True) if not v]
+    notes += [
+        f"dropped constant control {c!r}" for c, v in zip(features.columns, varies, strict=True) if not v
+    ]
     if gaps := int(np.isnan(y).sum()):
         notes.append(f"{gaps} of {y.size} entries are missing ({100 * gaps / y.size:.1f} %)")
     halves = _splits(raw.train, raw.test, len(y), name)
@@ -153,7 +155,9 @@ def split_series(
     if number:
         raise DataError(f"split is {number}, but a series is split at one place alone: leave --split out")
     if not 0.0 <= test_fraction < 1.0:
-        raise DataError(f"test fraction is {test_fraction}, expected a number in [0, 1): 0 trains on every step")
+        raise DataError(
+            f"test fraction is {test_fraction}, expected a number in [0, 1): 0 trains on every step"
+        )
     lengths = np.bincount(series.sequence)
     held_out = np.maximum(1, np.round(test_fraction * lengths)).astype(int) * (test_fraction > 0)
     for label, length, kept in zip(series.labels, lengths, lengths - held_out, strict=True):
@@ -206,14 +210,20 @@ def _chosen(
     known = list(dict.fromkeys(part.strip() for part in given))
     for column in known:
         if column not in columns:
-            raise DataError(f"{name} has no column {column!r} to be a control: choose from {listing(columns)}")
+            raise DataError(
+                f"{name} has no column {column!r} to be a control: choose from {listing(columns)}"
+            )
     taken = {*known, sequence_column}
     rest = [column for column in columns if column not in taken]
     if target is None and not rest:
-        raise DataError(f"{name} has no column left besides controls and sequences: give a table with one more")
+        raise DataError(
+            f"{name} has no column left besides controls and sequences: give a table with one more"
+        )
     targets = select_targets(rest if target is None else columns, target, name)
     if doubled := [column for column in targets if column in taken]:
-        raise DataError(f"column {doubled[0]!r} of {name} is asked to be target and control or sequence: choose one")
+        raise DataError(
+            f"column {doubled[0]!r} of {name} is asked to be target and control or sequence: choose one"
+        )
     return frame[known], frame[targets], [column for column in rest if column not in targets]
 
 
@@ -224,7 +234,9 @@ def _numbered(frame: pd.DataFrame, column: str, name: str) -> tuple[Int[np.ndarr
         raise DataError(f"{name} has no column {column!r} to name the sequences: choose from {columns}")
     if frame[column].isna().any():
         row = int(frame[column].isna().to_numpy().argmax())
-        raise DataError(f"row {row} (counted from 0) of {name} names no sequence in column {column!r}: fill it in")
+        raise DataError(
+            f"row {row} (counted from 0) of {name} names no sequence in column {column!r}: fill it in"
+        )
     values = frame[column].to_numpy()
     begins = np.append(True, values[1:] != values[:-1])[: len(values)]
     labels = tuple(map(str, values[begins]))

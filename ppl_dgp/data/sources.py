@@ -22,7 +22,7 @@ from ppl_dgp.data.table import DataError
 Block = tuple[int, np.ndarray, np.ndarray]
 
 
-class Source:
+class BlockSource:
     """Blocks of rows with D inputs and P targets.
 
     Attributes:
@@ -43,7 +43,7 @@ class Source:
         raise NotImplementedError
 
 
-class ParquetSource(Source):
+class ParquetSource(BlockSource):
     """A `.parquet` file, or all of a directory in the order of their names; a row group is a block."""
 
     def __init__(self, path: Path, target: str | None) -> None:
@@ -69,7 +69,7 @@ class ParquetSource(Source):
         self.sizes = tuple(sizes)
 
     def read(self, numbers: Sequence[int] | None = None) -> Iterator[Block]:
-        """See `Source`."""
+        """See `BlockSource`."""
         for number in range(len(self._groups)) if numbers is None else numbers:
             path, group = self._groups[number]
             names = [*self.feature_names, *self.target_names]
@@ -83,7 +83,7 @@ class ParquetSource(Source):
             yield number, x, y
 
 
-class ArraySource(Source):
+class ArraySource(BlockSource):
     """Inputs and targets in two arrays, or in one whose `target` columns are known by number or field name."""
 
     def __init__(self, x: np.ndarray, y: np.ndarray | None, target: Any, block_rows: int, name: str) -> None:
@@ -94,21 +94,27 @@ class ArraySource(Source):
         elif target is not None:
             raise DataError(f"target is {target!r} beside an array of targets: leave it out")
         elif len(x) != len(y):
-            raise DataError(f"x of {name} has {len(x)} rows and y has {len(y)}: pass the targets of the same rows")
+            raise DataError(
+                f"x of {name} has {len(x)} rows and y has {len(y)}: pass the targets of the same rows"
+            )
         self.sizes = tuple(min(block_rows, len(x) - begin) for begin in range(0, len(x), block_rows))
 
     def _split(self, array: np.ndarray, target: Any) -> None:
         fields = array.dtype.names
         if fields is None and array.ndim != 2:
-            raise DataError(f"{self.name} has shape {array.shape}, expected rows and columns: give x and y, or reshape")
+            raise DataError(
+                f"{self.name} has shape {array.shape}, expected rows and columns: give x and y, or reshape"
+            )
         columns = list(fields or map(str, range(array.shape[1])))
-        asked = target if isinstance(target, str) or target is None else ",".join(map(str, np.atleast_1d(target)))
+        asked = (
+            target if isinstance(target, str) or target is None else ",".join(map(str, np.atleast_1d(target)))
+        )
         targets = select_targets(columns, asked, self.name)
         self.target_names = tuple(targets)
         self.feature_names = tuple(each for each in columns if each not in targets)
 
     def read(self, numbers: Sequence[int] | None = None) -> Iterator[Block]:
-        """See `Source`."""
+        """See `BlockSource`."""
         assert self.sizes is not None
         for number in range(len(self.sizes)) if numbers is None else numbers:
             rows = slice(number * self._block_rows, (number + 1) * self._block_rows)
@@ -120,10 +126,14 @@ class ArraySource(Source):
                 one, other = (np.stack([x[name] for name in names], axis=1) for names in fields)
                 yield number, one, other
             else:
-                yield number, x[:, list(map(int, self.feature_names))], x[:, list(map(int, self.target_names))]
+                yield (
+                    number,
+                    x[:, list(map(int, self.feature_names))],
+                    x[:, list(map(int, self.target_names))],
+                )
 
 
-class BatchSource(Source):
+class BatchSource(BlockSource):
     """Batches (x, y) in the order in which they come, the same at every pass; each is a block."""
 
     in_order = True
@@ -132,7 +142,7 @@ class BatchSource(Source):
         self.name, self._batches = "the batches", batches
 
     def read(self, numbers: Sequence[int] | None = None) -> Iterator[Block]:
-        """See `Source`."""
+        """See `BlockSource`."""
         wanted = None if numbers is None else iter(numbers)
         number = None if wanted is None else next(wanted, None)
         if wanted is not None and number is None:
@@ -141,23 +151,29 @@ class BatchSource(Source):
             if wanted is not None and place != number:
                 continue
             if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-                raise DataError(f"batch {place} is a {type(batch).__name__}, expected a pair (x, y): yield pairs")
+                raise DataError(
+                    f"batch {place} is a {type(batch).__name__}, expected a pair (x, y): yield pairs"
+                )
             yield place, np.asarray(batch[0]), np.asarray(batch[1])
             if wanted is not None:
                 number = next(wanted, None)
                 if number is None:
                     return
         if wanted is not None:
-            raise DataError(f"the batches ended before number {number}: a second pass must give what the first gave")
+            raise DataError(
+                f"the batches ended before number {number}: a second pass must give what the first gave"
+            )
 
 
-def open_source(data: Any, target: str | int | Sequence[int] | None, block_rows: int) -> Source:
+def open_source(data: Any, target: str | int | Sequence[int] | None, block_rows: int) -> BlockSource:
     """The source that `data` is, as `ppl_dgp.data.open_rows` says."""
     if isinstance(data, (str, os.PathLike)):
         path = Path(data)
         if path.is_dir() or path.suffix.lower() == ".parquet":
             if target is not None and not isinstance(target, str):
-                raise DataError(f"target is {target!r}, but columns of a .parquet have names: give one of them")
+                raise DataError(
+                    f"target is {target!r}, but columns of a .parquet have names: give one of them"
+                )
             return ParquetSource(path, target)
         if path.suffix.lower() == ".npy":
             return ArraySource(_mapped(path), None, target, block_rows, path.name)
@@ -206,7 +222,9 @@ def _check_columns(file: Path, schema: pa.Schema, columns: list[str]) -> None:
             )
         kind = schema.field(name).type
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-            raise DataError(f"column {name!r} of {file.name} holds {kind}, expected numbers: encode or drop it")
+            raise DataError(
+                f"column {name!r} of {file.name} holds {kind}, expected numbers: encode or drop it"
+            )
     if extra := [name for name in schema.names if name not in columns]:
         raise DataError(
             f"{file.name} has the column {extra[0]!r}, which the first file has not: give every file the same columns"

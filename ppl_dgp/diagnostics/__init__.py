@@ -1,8 +1,8 @@
 """What a fit is worth: ArviZ export, Pareto k-hat, comparison tables, latents in one frame, plots."""
 
 from ppl_dgp.diagnostics.alignment import aligned
-from ppl_dgp.diagnostics.arviz_api import load as load_arviz
-from ppl_dgp.diagnostics.arviz_api import save as save_arviz
+from ppl_dgp.diagnostics.arviz_api import read_netcdf as load_arviz
+from ppl_dgp.diagnostics.arviz_api import write_netcdf as save_arviz
 from ppl_dgp.diagnostics.arviz_export import to_arviz
 from ppl_dgp.diagnostics.compare import Comparison, compare, tabulate
 from ppl_dgp.diagnostics.khat import ParetoK, elbo, importance_weighted_bound, pareto_k

@@ -23,7 +23,7 @@ def container(groups: dict[str, xr.Dataset], attrs: dict[str, Any]) -> Any:
     return az.InferenceData(**arguments)
 
 
-def save(data: Any, path: str | Path) -> None:
+def write_netcdf(data: Any, path: str | Path) -> None:
     """Write a container as netCDF, through h5netcdf."""
     if ONE:
         data.to_netcdf(path, engine="h5netcdf")
@@ -31,8 +31,8 @@ def save(data: Any, path: str | Path) -> None:
         data.to_netcdf(str(path), engine="h5netcdf")
 
 
-def load(path: str | Path) -> Any:
-    """Read a container that :func:`save` wrote, whole, so that the file is free again."""
+def read_netcdf(path: str | Path) -> Any:
+    """Read a container that :func:`write_netcdf` wrote, whole, so that the file is free again."""
     if ONE:
         with xr.open_datatree(path, engine="h5netcdf") as tree:
             return tree.load()

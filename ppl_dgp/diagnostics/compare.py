@@ -22,11 +22,11 @@ from ppl_dgp.diagnostics.khat import elbo, expected_log_density, importance_weig
 from ppl_dgp.diagnostics.plots import COLOURS, INK
 from ppl_dgp.diagnostics.scores import held_out_scores, positive_scale
 from ppl_dgp.fit import Fit, fit_svi
+from ppl_dgp.gp.contract import Model
 from ppl_dgp.guides import Guide
 from ppl_dgp.guides.nesting import nested_start
 from ppl_dgp.objectives import AlphaDivergence, PowerEP
 
-Model = Callable[..., Any]
 MakeModel = Callable[[], Model]
 MakeGuide = Callable[[Model], Any]
 

@@ -18,11 +18,10 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Shaped
 from numpyro.handlers import replay, seed, substitute, trace
 
+from ppl_dgp.gp.contract import Trace
 from ppl_dgp.gp.sparse_gp import emission_of
-from ppl_dgp.objectives.structure import Structure, find_structure
+from ppl_dgp.objectives.site_roles import SiteRoles, classify_sites
 from ppl_dgp.objectives.weights import log_weights
-
-Trace = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,15 +99,15 @@ def _run(fn: Callable[..., Any], key: Array, values: dict[str, Array], x: Array,
     return trace(substitute(seed(fn, key), data=values)).get_trace(x, y)
 
 
-def _check(structure: Structure) -> None:
-    groups = set(structure.groups[name] for name in structure.factors)
+def _check(roles: SiteRoles) -> None:
+    groups = set(roles.groups[name] for name in roles.factors)
     if len(groups) != 1 or "" in groups:
         raise TypeError(
             f"model: found data in the plates {sorted(groups)}, expected one data plate; weights per row need it "
             "(an exact GP has none: use sparse_gp_regression)"
         )
     (group,) = groups
-    if structure.scales[group] != 1.0:
+    if roles.scales[group] != 1.0:
         raise ValueError(
             f"model: found the plate {group!r} subsampled, expected all rows; make the model without subsample_size"
         )
@@ -124,15 +123,15 @@ def _program(
         key_theta, key_model, key_y, key_locals = jax.random.split(key, 4)
         guided = _run(guide, key_theta, params, x, y)
         # α = 1: weights in terms of t_1; u is the joint draw, as no message asks for anything else
-        structure = find_structure(_run(replay(model, guided), key_theta, params, x, y), guided, True)
-        _check(structure)
-        theta = {name: guided[name]["value"] for name in structure.global_sites}
-        fixed = {**params, **structure.plates, **theta}
+        roles = classify_sites(_run(replay(model, guided), key_theta, params, x, y), guided, True)
+        _check(roles)
+        theta = {name: guided[name]["value"] for name in roles.global_sites}
+        fixed = {**params, **roles.plates, **theta}
 
         def particle(key_h: Array) -> Array:
             q = _run(guide, key_h, fixed, x, y)
             p = _run(replay(model, q), key_h, fixed, x, y)
-            (rows,) = log_weights(structure, p, q, 1.0, False).values()
+            (rows,) = log_weights(roles, p, q, 1.0, False).values()
             return rows
 
         # one row per target and hidden layer, from the model's own conditionals
@@ -149,8 +148,8 @@ def _program(
                 function = part.marginal.function
                 # m(Z) + k(Z,Z) L⁻ᵀ v = m(Z) + L v
                 functions[f"{function.name}/u"] = function(function.inducing).mean.T
-        hidden = {name: guided[name]["value"] for name in structure.local_sites}
-        latents = [name for name in structure.propagation if emission_of(replicated[name]["fn"]) is None]
+        hidden = {name: guided[name]["value"] for name in roles.local_sites}
+        latents = [name for name in roles.propagation if emission_of(replicated[name]["fn"]) is None]
         return {
             "log_p": log_p,
             "log_q": log_q,

@@ -24,7 +24,7 @@ from ppl_dgp.fit import Fit
 from ppl_dgp.objectives import PowerEP
 
 #: fewer draws than this say nothing of a tail
-FEWEST_DRAWS = 25
+FEWEST_TAIL_DRAWS = 25
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,8 +91,8 @@ def pareto_k(
     :raises ValueError: for fewer than 25 draws of either.
     """
     for name, value in (("num_draws", num_draws), ("local_draws", local_draws)):
-        if value < FEWEST_DRAWS:
-            raise ValueError(f"{name}: found {value}, expected at least {FEWEST_DRAWS} to see a tail")
+        if value < FEWEST_TAIL_DRAWS:
+            raise ValueError(f"{name}: found {value}, expected at least {FEWEST_TAIL_DRAWS} to see a tail")
     key_theta, key_locals = jax.random.split(key)
     program = (fit.model, fit.guide, fit.params, x, y)
     draws = joint_draws(key_theta, *program, num_draws=num_draws, num_locals=num_locals)

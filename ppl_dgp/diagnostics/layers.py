@@ -72,7 +72,7 @@ def layer_marginals(
 ) -> dict[str, Marginal]:
     """Each layer's marginals of f under q(u) at the rows of x, hidden sites held at their means; by layer name."""
     key = jax.random.key(0)  # no draw enters what is returned, unless q(u) has no moments of each layer alone
-    globals_, carried = global_sites(key, guide, params, x, draw="joint_draw")
+    globals_, carried = global_sites(key, guide, params, x, draw="shared_sample")
 
     def at_the_mean(msg: dict[str, Any]) -> Array | None:
         hidden = msg["type"] == "sample" and msg["infer"].get("role") == "hidden"

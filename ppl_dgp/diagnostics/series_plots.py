@@ -25,7 +25,9 @@ from ppl_dgp.prediction.forecast import Forecast, Smoothed
 MARGIN = 0.1
 
 
-def plot_states(smoothed: Smoothed, truth: ArrayLike | None = None, *, names: Sequence[str] | None = None) -> Figure:
+def plot_states(
+    smoothed: Smoothed, truth: ArrayLike | None = None, *, names: Sequence[str] | None = None
+) -> Figure:
     """Each state dimension in time, mean and ± 2 standard deviations; a panel for each, faint lines between sequences.
 
     :param truth: the states that the series was made with, (T + S, Q), or (T, Q) without the x_0. A latent state is
@@ -44,10 +46,14 @@ def plot_states(smoothed: Smoothed, truth: ArrayLike | None = None, *, names: Se
         for number, piece in enumerate(pieces):
             mean, band = smoothed.mean[piece, q], 2.0 * smoothed.deviation[piece, q]
             around, middle, true = ("± 2 deviations", "mean", "truth") if number == 0 else (None, None, None)
-            panel.fill_between(piece, mean - band, mean + band, color=COLOURS[0], alpha=0.2, linewidth=0, label=around)
+            panel.fill_between(
+                piece, mean - band, mean + band, color=COLOURS[0], alpha=0.2, linewidth=0, label=around
+            )
             panel.plot(piece, mean, color=COLOURS[0], linewidth=1.6, label=middle)
             if known is not None:
-                panel.plot(piece, known[piece, q], color=COLOURS[1], linewidth=1.0, linestyle="--", label=true)
+                panel.plot(
+                    piece, known[piece, q], color=COLOURS[1], linewidth=1.0, linestyle="--", label=true
+                )
             if number > 0:
                 panel.axvline(piece[0] - 0.5, color=FAINT, linewidth=0.8)
         panel.set(ylabel=titles[q], xlim=(0, slots - 1))
@@ -98,9 +104,18 @@ def plot_series(
     if y_future is not None:
         came = _columns("y_future", y_future, outputs)
         if came.shape[0] != steps:
-            raise ValueError(f"y_future: found {came.shape[0]} rows, expected {steps}, one for each step ahead")
+            raise ValueError(
+                f"y_future: found {came.shape[0]} rows, expected {steps}, one for each step ahead"
+            )
         panel.plot(
-            ahead, came[:, column], ".-", color=COLOURS[1], markersize=4, linewidth=0.8, label="what came", zorder=3
+            ahead,
+            came[:, column],
+            ".-",
+            color=COLOURS[1],
+            markersize=4,
+            linewidth=0.8,
+            label="what came",
+            zorder=3,
         )
     panel.axvline(start + 0.5, color=FAINT, linewidth=0.8)
     panel.set(xlabel="step", ylabel=label, xlim=(first + 1, ahead[-1]))
@@ -140,7 +155,9 @@ def plot_transition(
         panel.plot(before[:, 0], after[:, 0], ".", color=INK, markersize=4, alpha=0.5, label="smoothed steps")
     panel.plot(line, mean[:, 0], color=COLOURS[0], linewidth=2.0, label="mean of f")
     if truth is not None:
-        panel.plot(line, np.asarray(truth(line)), color=COLOURS[1], linewidth=1.4, linestyle="--", label="truth")
+        panel.plot(
+            line, np.asarray(truth(line)), color=COLOURS[1], linewidth=1.4, linestyle="--", label="truth"
+        )
     panel.plot(
         inducing[:, 0], _evaluated(f, inducing, controls)[0][:, 0], "o", markerfacecolor="white",
         markeredgecolor=COLOURS[0], markersize=5, markeredgewidth=1.1, label="inducing inputs", zorder=3,
@@ -186,7 +203,15 @@ def plot_vector_field(
     lengths = np.linalg.norm(moves / cells, axis=1)
     moves = moves / np.sqrt(np.maximum(lengths * lengths.max(), 1e-24))[:, None]
     arrows = panel.quiver(
-        *grid.T, *moves.T, uncertain, cmap="Blues_r", angles="xy", scale_units="xy", scale=1.0, width=0.004, zorder=2
+        *grid.T,
+        *moves.T,
+        uncertain,
+        cmap="Blues_r",
+        angles="xy",
+        scale_units="xy",
+        scale=1.0,
+        width=0.004,
+        zorder=2,
     )
     # white arrows would not be seen
     arrows.set_clim(uncertain.min(), uncertain.min() + 1.35 * max(np.ptp(uncertain), 1e-12))
@@ -226,7 +251,9 @@ def _columns(name: str, values: ArrayLike, outputs: int) -> np.ndarray:
     found = np.asarray(values, float)
     found = found[:, None] if found.ndim == 1 else found
     if found.ndim != 2 or found.shape[1] != outputs:
-        raise ValueError(f"{name}: found shape {np.shape(values)}, expected {outputs} columns as the forecast has")
+        raise ValueError(
+            f"{name}: found shape {np.shape(values)}, expected {outputs} columns as the forecast has"
+        )
     return found
 
 
@@ -259,9 +286,13 @@ def _state_inputs(f: SparseGP, width: int, controls: Sequence[float]) -> np.ndar
     """The states of the inducing inputs."""
     found, inputs = (f.u.mean if isinstance(f.u, Gaussian) else f.u).shape[-2], f.inducing.shape[1]
     if found != width:
-        raise ValueError(f"f: found {found} state dimensions, expected {width}; other transitions have other pictures")
+        raise ValueError(
+            f"f: found {found} state dimensions, expected {width}; other transitions have other pictures"
+        )
     if inputs != width + len(controls):
-        raise ValueError(f"controls: found {len(controls)}, expected {inputs - width}, a value to hold each of them at")
+        raise ValueError(
+            f"controls: found {len(controls)}, expected {inputs - width}, a value to hold each of them at"
+        )
     return np.asarray(f.inducing)[:, :width]
 
 

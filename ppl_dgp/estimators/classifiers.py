@@ -14,7 +14,7 @@ from sklearn.utils.validation import validate_data
 
 from ppl_dgp.estimators.estimator import GPEstimator, Target
 
-_Own = TypeVar("_Own", bound="_Classifier")
+_C = TypeVar("_C", bound="_Classifier")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -23,7 +23,7 @@ class _Classifier(ClassifierMixin, GPEstimator):
 
     likelihood: str | None = None
 
-    def fit(self: _Own, X: Any, y: Any) -> _Own:
+    def fit(self: _C, X: Any, y: Any) -> _C:
         """Train on N rows.
 
         Args:

@@ -29,7 +29,7 @@ from ppl_dgp.objectives import OBJECTIVES
 from ppl_dgp.prediction.predict import Prediction, predict
 
 #: draws of a prediction that cannot do without
-FEWEST_DRAWS = 100
+FEWEST_PREDICTION_DRAWS = 100
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class GPEstimator(BaseEstimator):
         key = jax.random.key(self._seed + 1)
         # quantiles, and a q(u) that links outputs, need draws
         drawn = len(levels) > 0 or self.inducing_rule not in ("full-rank", "diagonal", "low-rank")
-        number = max(self.num_samples, FEWEST_DRAWS) if drawn else self.num_samples
+        number = max(self.num_samples, FEWEST_PREDICTION_DRAWS) if drawn else self.num_samples
         # a row's prediction must not depend on the rows beside it: that is scikit-learn's contract
         settings: dict[str, Any] = dict(num_samples=number, levels=tuple(levels), row_by_row=True)
         return predict(key, model, guide, params, x, **settings)

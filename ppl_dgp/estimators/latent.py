@@ -24,7 +24,7 @@ from ppl_dgp.objectives import Collapsed, PowerEP
 from ppl_dgp.prediction.latents import Latents, infer_latents, relevance, row_log_density
 from ppl_dgp.prediction.predict import Prediction, predict
 
-_Own = TypeVar("_Own", bound="GPLVM")
+_Latent = TypeVar("_Latent", bound="GPLVM")
 #: rules of the latents by name; the encoder sees which entries are there
 LATENT_RULES: dict[str, HiddenRule] = {
     "mean-field": MeanField(),
@@ -76,7 +76,7 @@ class GPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     num_samples: int = 100
     random_state: Any = None
 
-    def fit(self: _Own, X: Any, y: Any = None) -> _Own:
+    def fit(self: _Latent, X: Any, y: Any = None) -> _Latent:
         """Train on N rows.
 
         Args:
@@ -300,4 +300,6 @@ def embedding(fitted: Fit, y: np.ndarray) -> Latents:
         return infer_latents(jax.random.key(0), fitted, y)
     loc = params["x_loc"]
     scale = params.get("x_scale", jnp.zeros_like(loc))
-    return Latents({"x": Gaussian(loc, scale)}, {name: params[name] for name in params if name.startswith("x_")})
+    return Latents(
+        {"x": Gaussian(loc, scale)}, {name: params[name] for name in params if name.startswith("x_")}
+    )

@@ -13,14 +13,14 @@ from sklearn.utils.validation import validate_data
 from ppl_dgp.data import Standardiser
 from ppl_dgp.estimators.estimator import GPEstimator, Target
 
-_Own = TypeVar("_Own", bound="_Regressor")
+_R = TypeVar("_R", bound="_Regressor")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class _Regressor(RegressorMixin, GPEstimator):
     """Targets to standardised columns and back."""
 
-    def fit(self: _Own, X: Any, y: Any) -> _Own:
+    def fit(self: _R, X: Any, y: Any) -> _R:
         """Train on N rows.
 
         Args:

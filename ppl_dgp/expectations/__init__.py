@@ -22,7 +22,7 @@ from jaxtyping import Array, Float
 
 from ppl_dgp.expectations.blocks import map_rows, sum_rows
 from ppl_dgp.expectations.closed import Closed
-from ppl_dgp.expectations.nodes import Nodes, cubature, diagonal, quadrature
+from ppl_dgp.expectations.nodes import CubatureExpectations, cubature, diagonal, quadrature
 from ppl_dgp.expectations.terms import terms_of, without_white
 from ppl_dgp.kernels import Kernel
 from ppl_dgp.numerics.gaussian import Gaussian
@@ -112,7 +112,7 @@ def psi2_quadratic(
         # what is above the diagonal counts with what is below
         both = matrices + jnp.where(jnp.eye(size, dtype=bool), 0.0, jnp.swapaxes(matrices, 1, 2))
         of_pairs = both[:, first, second].T
-        product = lambda part: jnp.matmul(method.pairs(part, z), of_pairs, precision="highest")  # noqa: E731
+        product = lambda part: jnp.matmul(method.pairs(part, z), of_pairs, precision="highest")
         return map_rows(product, inputs, method.row_size(size) // 2, block)
     # all outputs in one product with the pairs (m, m')
     flat = matrices.reshape(-1, size**2).T
@@ -163,7 +163,7 @@ def psi4(
 
 def is_rough(kernel: Kernel, dims: int) -> bool:
     """Whether the statistics of k(h, z) over D inputs are the cubature rule's: no closed form, and D > 2."""
-    return dims > 2 and isinstance(_chosen(kernel, dims, jnp.result_type(float)), Nodes)
+    return dims > 2 and isinstance(_chosen(kernel, dims, jnp.result_type(float)), CubatureExpectations)
 
 
 def _places(size: int) -> np.ndarray:
@@ -173,7 +173,7 @@ def _places(size: int) -> np.ndarray:
     return high * (high + 1) // 2 + low
 
 
-def _method(kernel: Kernel, inputs: Gaussian, z: Array) -> Closed | Nodes:
+def _method(kernel: Kernel, inputs: Gaussian, z: Array) -> Closed | CubatureExpectations:
     """What computes the statistics of k(h, z): closed form where the kernel has one."""
     dims = _checked(inputs).mean.shape[1]
     if z.ndim != 2 or z.shape[1] != dims:
@@ -181,12 +181,12 @@ def _method(kernel: Kernel, inputs: Gaussian, z: Array) -> Closed | Nodes:
     return _chosen(kernel, dims, inputs.mean.dtype)
 
 
-def _chosen(kernel: Kernel, dims: int, dtype: Any) -> Closed | Nodes:
+def _chosen(kernel: Kernel, dims: int, dtype: Any) -> Closed | CubatureExpectations:
     terms = terms_of(kernel, dims, dtype)
     if terms is not None:
         return Closed(terms)
     rest = without_white(kernel)
-    return Closed(()) if rest is None else Nodes(rest, dims)
+    return Closed(()) if rest is None else CubatureExpectations(rest, dims)
 
 
 def _checked(inputs: Gaussian) -> Gaussian:

@@ -40,7 +40,7 @@ class _Tilt(NamedTuple):
     log_volume: Float[Array, " B"]
 
 
-class _Moments(NamedTuple):
+class _TiltedMoments(NamedTuple):
     """Mass (B, M), mean (B, M, D) and covariance (B, D, D) or (B, D) of the tilted Gaussians, and Λz_m or None."""
 
     mass: Float[Array, "B M"]
@@ -200,13 +200,13 @@ def _tilt(scale: Array, precision: Float[Array, " D"]) -> _Tilt:
     )
 
 
-def _tilted(term: Term, inputs: Gaussian, z: Float[Array, "M D"]) -> _Moments:
+def _tilted(term: Term, inputs: Gaussian, z: Float[Array, "M D"]) -> _TiltedMoments:
     tilt = _tilt(inputs.scale, term.precision)
     offset = z - inputs.mean[:, None]
     distance = jnp.sum(_apply(tilt.root, offset) ** 2, axis=-1)
     mass = term.variance * jnp.exp(tilt.log_volume[:, None] - 0.5 * distance)
     mean = inputs.mean[:, None] + _apply(tilt.gain, offset)
-    return _Moments(mass, mean, tilt.covariance, None if term.slope is None else term.slope * z)
+    return _TiltedMoments(mass, mean, tilt.covariance, None if term.slope is None else term.slope * z)
 
 
 def _pair(one: Term, other: Term, inputs: Gaussian, z: Float[Array, "M D"]) -> _PairMoments:

@@ -57,7 +57,7 @@ def diagonal(kernel: Kernel, inputs: Gaussian, rule: tuple[np.ndarray, np.ndarra
 
 
 @dataclass(frozen=True)
-class Nodes:
+class CubatureExpectations:
     """The statistics of any kernel without `White` parts, each the same sum over nodes."""
 
     kernel: Kernel

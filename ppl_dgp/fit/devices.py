@@ -36,7 +36,9 @@ class Placement:
             return cls()
         count = len(devices)
         if count == 0 or len(set(devices)) < count:
-            raise ValueError(f"devices: found {count}, {len(set(devices))} of them different; pass jax.devices()")
+            raise ValueError(
+                f"devices: found {count}, {len(set(devices))} of them different; pass jax.devices()"
+            )
         if shared % count:
             raise ValueError(
                 f"{name} is {shared} over {count} devices, expected as many rows on each; make it a multiple of "
@@ -49,11 +51,11 @@ class Placement:
         """How many processes the devices are of."""
         return 1 if self.mesh is None else len({device.process_index for device in self.mesh.devices.flat})
 
-    def kept_program(self, svi: SVI, rows: int, *settings: Any) -> program.Kept:
-        """`program.kept_program` of chunks of steps with `settings`, on a model of that many rows in all."""
+    def kept_program(self, svi: SVI, rows: int, *settings: Any) -> program.CachedProgram:
+        """`program.cached_program` of chunks of steps with `settings`, on a model of that many rows in all."""
         if self.mesh is None:
-            return program.kept_program(svi, program.build_chunk, *settings)
-        return program.kept_program(svi, _build, self, rows, *settings)
+            return program.cached_program(svi, program.build_chunk, *settings)
+        return program.cached_program(svi, _build, self, rows, *settings)
 
     def shared(self, array: ArrayLike, axis: int = 0) -> Array:
         """This process's rows, along an axis, as its share of the array over all devices."""
@@ -95,7 +97,9 @@ class Placement:
         return jax.tree.map(where, state)
 
 
-def _build(svi: SVI, placement: Placement, rows: int, minibatches: bool, chunk: int, restarts: int, *rest: Any) -> Any:
+def _build(
+    svi: SVI, placement: Placement, rows: int, minibatches: bool, chunk: int, restarts: int, *rest: Any
+) -> Any:
     """`program.build_chunk` over the devices of a mesh: the state stays where it was, and nothing compiles twice."""
     run = program.build_chunk(svi, minibatches, chunk, restarts, *rest)
 

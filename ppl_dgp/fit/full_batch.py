@@ -26,10 +26,9 @@ from ppl_dgp.fit.initial import initialise
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.result import Fit, FitError, Interrupted, assemble, checked_data, fingerprint, finished
 from ppl_dgp.fit.saving import Saving
-from ppl_dgp.fit.session import deferred_interrupt, one_blas_thread, progress_bar
+from ppl_dgp.fit.session import PIECE_SECONDS, deferred_interrupt, one_blas_thread, progress_bar
 
-PIECE = 50  # iterations between two looks at Ctrl-C, at most
-PIECE_SECONDS = 0.5  # that a piece takes about
+ITERATIONS_PER_PIECE = 50  # iterations between two looks at Ctrl-C, at most
 THREADED_ROWS = 1000  # so many rows in one dense matrix are worth several BLAS threads
 _lbfgs = optax.lbfgs()
 _unused = program.as_numpyro(optax.identity())  # SVI wants an optimiser to initialise the parameters
@@ -109,9 +108,9 @@ def fit_lbfgs(
         raise ValueError(
             "model and guide have no parameters, expected some to optimise; declare them by numpyro.param"
         )
-    kept = program.kept_program(svi, _build)
+    kept = program.cached_program(svi, _build)
     limit = float(np.sqrt(jnp.finfo(x.dtype).eps)) if tolerance is None else tolerance
-    state = jax.tree.map(program.own, _first_state(first))
+    state = jax.tree.map(program.fresh_copy, _first_state(first))
     losses, lasted, pace = np.empty(0), 0.0, 1
     if checkpoint is not None and earlier is not None:
         lasted = earlier["seconds"]
@@ -140,7 +139,7 @@ def fit_lbfgs(
             losses = np.concatenate([losses, np.asarray(piece)[: int(turns)]])
             elapsed = time.perf_counter() - before
             compile_seconds = compile_seconds or elapsed
-            pace = max(1, min(PIECE, 4 * pace, int(count * PIECE_SECONDS / elapsed)))
+            pace = max(1, min(ITERATIONS_PER_PIECE, 4 * pace, int(count * PIECE_SECONDS / elapsed)))
             if not np.isfinite(losses[-1]):
                 raise FitError(
                     f"the loss is {losses[-1]} after {len(losses)} iterations, expected a finite one; "
@@ -215,7 +214,7 @@ def _build(svi: SVI) -> Callable[..., Any]:
         value, slope = jax.lax.cond(
             state["begun"], lambda point: (state["value"], state["slope"]), jax.value_and_grad(loss), flat
         )
-        turns, losses = jnp.zeros((), int), jnp.zeros(PIECE, value.dtype)
+        turns, losses = jnp.zeros((), int), jnp.zeros(ITERATIONS_PER_PIECE, value.dtype)
         begin = (flat, value, slope, state["memory"], state["done"], turns, losses)
         point, value, slope, memory, done, turns, losses = jax.lax.while_loop(going, iterate, begin)
         after = {"params": unravel(point), "value": value, "slope": slope, "memory": memory}

@@ -31,7 +31,9 @@ def initialise(svi: SVI, key: Any, x: Array, y: Array, start: Mapping[str, Array
         return svi.init(key, x, y, init_params=warm)
     try:
         # the data stay known while it is traced, so that what is wrong with them is still said
-        traced, shapes = jax.make_jaxpr(lambda key: svi.init(key, x, y, init_params=warm), return_shape=True)(key)
+        traced, shapes = jax.make_jaxpr(lambda key: svi.init(key, x, y, init_params=warm), return_shape=True)(
+            key
+        )
     except jax.errors.JAXTypeError:
         return svi.init(key, x, y, init_params=warm)
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(svi.constrain_fn.args[0])):

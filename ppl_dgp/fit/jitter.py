@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Num
 from numpyro.handlers import replay, seed, substitute, trace
 from numpyro.infer import SVI
 
-from ppl_dgp.fit.program import kept_program
+from ppl_dgp.fit.program import cached_program
 from ppl_dgp.numerics.linalg import first_jitter
 
 
@@ -22,7 +22,7 @@ def used_jitter(
     svi: SVI, params: Mapping[str, Array], x: Float[Array, "N D"], y: Num[Array, "N P"]
 ) -> dict[str, float]:
     """The relative jitter at each deterministic site `…/jitter` of the model, given constrained parameters."""
-    return {name: float(value) for name, value in kept_program(svi, _build).run(dict(params), x, y).items()}
+    return {name: float(value) for name, value in cached_program(svi, _build).run(dict(params), x, y).items()}
 
 
 def warn_of_jitter(jitter: Mapping[str, float], dtype: Any) -> None:

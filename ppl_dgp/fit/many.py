@@ -100,7 +100,9 @@ def fit_many(
             f"batch_size is {batch_size}, expected None for a model whose minibatches are windows; leave it out"
         )
     if learning_rates is not None and optimizer is not None:
-        raise ValueError("learning_rates: found them beside an optimizer, expected one of the two; leave one out")
+        raise ValueError(
+            "learning_rates: found them beside an optimizer, expected one of the two; leave one out"
+        )
     if learning_rates is not None:
         learning_rate = 1.0
     optim = program.as_numpyro(program.adam(learning_rate) if optimizer is None else optimizer)
@@ -116,7 +118,7 @@ def fit_many(
         if name == "bound" and isinstance(objective, AlphaDivergence):
             # a number: α is then no argument of the program
             group, its_own = [replace(member, alpha=None) for member in group], objective.at_alpha(0.0)
-        together = Together(model, guide, its_own, optim, group, batch_size, chunk)
+        together = BatchedTraining(model, guide, its_own, optim, group, batch_size, chunk)
         try:
             # where none has begun there is nothing to resume, which is an error of the first
             trained = together.train(
@@ -133,7 +135,7 @@ def fit_many(
     return found
 
 
-class Together:
+class BatchedTraining:
     """The fits of one program."""
 
     def __init__(
@@ -165,7 +167,9 @@ class Together:
         self.data: dict[str, Any] = {}
         for name in ("x", "y"):
             tables = [getattr(member, name) for member in members[: 1 if shared else None]]
-            self.data[name] = tables[0] if shared else jnp.stack([padding.longer(each, longest) for each in tables])
+            self.data[name] = (
+                tables[0] if shared else jnp.stack([padding.longer(each, longest) for each in tables])
+            )
         for name, values in {
             "alpha": [member.alpha for member in members],
             "rate": [member.rate for member in members],
@@ -174,17 +178,20 @@ class Together:
             if values[0] is not None:
                 self.data[name] = jnp.asarray(values, None if name == "count" else jnp.result_type(float))
         self.axes = {name: None if shared and name in "xy" else 0 for name in self.data}
-        self.state = jax.tree.map(program.own, padding.stacked(starts, counts))
+        self.state = jax.tree.map(program.fresh_copy, padding.stacked(starts, counts))
         if self.padded is not None:
             self._check_padding(svis[0], starts)
         about = (batch_size is not None, chunk, self.padded, tuple(self.axes.items()), len(members))
-        self.kept = program.kept_program(svis[0], program.build_together, *about)
+        self.kept = program.cached_program(svis[0], program.build_together, *about)
 
     def train(self, steps: int, place: Path | None, resume: bool, **watched: Any) -> list[Fit]:
         """The fits after so many steps, saved at `place`; `watched` as of `Training.run`."""
         size, chunk = len(self.members), self.chunk
         identity: dict[str, Any] = {"batch_size": self.batch_size, "chunk": chunk}
-        identity |= {"alphas": [each.alpha for each in self.members], "rates": [each.rate for each in self.members]}
+        identity |= {
+            "alphas": [each.alpha for each in self.members],
+            "rates": [each.rate for each in self.members],
+        }
         identity |= {"objective": type(self.kept.svi.loss).__name__}
         if place is not None:
             identity["data"] = [fingerprint(each.x, each.y) for each in self.members]
@@ -221,7 +228,10 @@ class Together:
         x, y = (self.data[name] if self.axes[name] is None else self.data[name][number] for name in "xy")
         # at the padded rows, so that tables of any length share a program: no covariance matrix is of rows
         jitter = used_jitter(svi, whole, x, y)
-        own = {name: padding.shorter(value, self.shapes[number][name].shape)[None] for name, value in whole.items()}
+        own = {
+            name: padding.shorter(value, self.shapes[number][name].shape)[None]
+            for name, value in whole.items()
+        }
         own = finished(own, svi, member.x, member.y)
         objective = svi.loss if member.alpha is None else svi.loss.at_alpha(member.alpha)
         return assemble(
@@ -236,12 +246,14 @@ class Together:
         member = self.members[number]
         key = jax.random.key(0, impl="threefry2x32")
         index = np.arange(self.batch_size or 0)
-        longer = {name: value if self.axes[name] is None else value[number] for name, value in self.data.items()}
+        longer = {
+            name: value if self.axes[name] is None else value[number] for name, value in self.data.items()
+        }
         state = jax.tree.map(lambda leaf: leaf[number], self.state)
 
         def loss(state: SVIState, data: dict[str, Any], padded: int | None) -> Array:
             # kept, so that a second call of equal shapes compiles neither
-            kept = program.kept_program(svi, program.build_loss, self.batch_size is not None, padded)
+            kept = program.cached_program(svi, program.build_loss, self.batch_size is not None, padded)
             value: Array = kept.run(key, svi.get_params(state), data, index)
             return value
 
@@ -269,7 +281,9 @@ def _members(
     each = key.ndim - (0 if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else 1)
     several = {"xs": isinstance(xs, list | tuple), "ys": isinstance(ys, list | tuple), "keys": each > 0}
     given = {"xs": xs, "ys": ys, "keys": key, "alphas": alphas, "learning_rates": rates}
-    found = {name: len(value) for name, value in given.items() if value is not None and several.get(name, True)}
+    found = {
+        name: len(value) for name, value in given.items() if value is not None and several.get(name, True)
+    }
     if len(set(found.values())) > 1 or 0 in found.values():
         listed = ", ".join(f"{count} {name}" for name, count in found.items())
         raise ValueError(f"found {listed}, expected as many of each; give what all share once, not in a list")

@@ -25,10 +25,10 @@ import optax
 from jaxtyping import Array, Float, Int
 from numpyro.distributions import biject_to, constraints
 
+from ppl_dgp.gp.contract import Parameters
 from ppl_dgp.numerics.linalg import lower_inverse_root
 
-HALVINGS = 30  # of a step that would leave S⁻¹ indefinite; after these, no step
-Params = Mapping[str, Array]
+STEP_HALVINGS = 30  # of a step that would leave S⁻¹ indefinite; after these, no step
 _bijection = biject_to(
     constraints.lower_cholesky
 )  # strict lower triangle as it is, then the logarithm of the diagonal
@@ -67,7 +67,7 @@ def natural_adam(
             raise ValueError(f"{name} is {rate!r}, expected a number of at least 0 or an optax schedule")
     adam = optax.adam(learning_rate)
 
-    def init(params: Params) -> NaturalAdamState:
+    def init(params: Parameters) -> NaturalAdamState:
         natural = _full_rank(params)
         if not natural:
             raise ValueError(
@@ -78,7 +78,7 @@ def natural_adam(
         return NaturalAdamState(zero, zero, adam.init(_others(params, natural)))
 
     def update(
-        gradients: Params, state: NaturalAdamState, params: Params | None = None
+        gradients: Parameters, state: NaturalAdamState, params: Parameters | None = None
     ) -> tuple[dict[str, Array], NaturalAdamState]:
         if params is None:
             raise ValueError(
@@ -122,11 +122,11 @@ def natural_step(
         return rate, lower_inverse_root(jnp.eye(loc.size, dtype=loc.dtype) + rate * curvature)
 
     def failed(trial: tuple[Array, Array, Array]) -> Array:
-        return ~jnp.all(jnp.isfinite(trial[2])) & (trial[0] < HALVINGS)
+        return ~jnp.all(jnp.isfinite(trial[2])) & (trial[0] < STEP_HALVINGS)
 
     def halve(trial: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         count = trial[0] + 1
-        return count, *attempt(jnp.where(count < HALVINGS, 0.5 * trial[1], 0.0))
+        return count, *attempt(jnp.where(count < STEP_HALVINGS, 0.5 * trial[1], 0.0))
 
     count, rate, root = jax.lax.while_loop(failed, halve, (jnp.zeros((), jnp.int32), *attempt(rate)))
     lower = jnp.matmul(lower, root, precision="highest")
@@ -135,7 +135,7 @@ def natural_step(
     return loc - rate * step, _bijection.inv(lower), count > 0
 
 
-def _full_rank(params: Params) -> dict[str, str]:
+def _full_rank(params: Parameters) -> dict[str, str]:
     """Names of the means and of the factors of each q(u): ``…/u_loc`` (P, M), ``…/u_scale`` unconstrained."""
     found = {}
     for name, loc in params.items():
@@ -147,6 +147,6 @@ def _full_rank(params: Params) -> dict[str, str]:
     return found
 
 
-def _others(tree: Params, natural: Mapping[str, str]) -> dict[str, Array]:
+def _others(tree: Parameters, natural: Mapping[str, str]) -> dict[str, Array]:
     taken = {*natural, *natural.values()}
     return {name: leaf for name, leaf in tree.items() if name not in taken}

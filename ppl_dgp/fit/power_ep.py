@@ -23,14 +23,13 @@ from ppl_dgp.fit import program
 from ppl_dgp.fit.initial import initialise
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.result import Fit, FitError, Interrupted, assemble, checked_data, fingerprint
-from ppl_dgp.fit.session import deferred_interrupt, one_blas_thread, progress_bar
-from ppl_dgp.fit.site_program import Schedule, build_end, build_run, of_each_row
+from ppl_dgp.fit.session import PIECE_SECONDS, deferred_interrupt, one_blas_thread, progress_bar
+from ppl_dgp.fit.site_program import SweepSchedule, build_end, build_run, of_each_row
 from ppl_dgp.objectives.alpha import checked_alpha
 from ppl_dgp.objectives.site_energy import SiteEnergy, read_layer, site_names
-from ppl_dgp.objectives.sites import Sites
+from ppl_dgp.objectives.sites import SiteParameters
 
-PIECE = 50  # turns between two looks at Ctrl-C, at most; with minibatches an epoch
-PIECE_SECONDS = 0.5  # that a piece takes about
+SWEEPS_PER_PIECE = 50  # turns between two looks at Ctrl-C, at most; with minibatches an epoch
 #: the same object for the same α, so that compiled fits are found again
 _objective = lru_cache(maxsize=64)(SiteEnergy)
 
@@ -95,7 +94,7 @@ def fit_power_ep(
     _check_settings(rows, locals())
     started = time.perf_counter()
     sequential = schedule == "sequential"
-    settings = Schedule(
+    settings = SweepSchedule(
         objective.alpha,
         sequential,
         sweeps or (100 if batch_size is None else 5),
@@ -107,16 +106,16 @@ def fit_power_ep(
     svi = SVI(model, guide, program.as_numpyro(adam), objective)
     first = svi.optim.get_params(initialise(svi, init_key, x, y, start).optim_state)
     site = _checked_site(model, svi.constrain_fn(first), settings, x, y)
-    kept = program.kept_program(svi, build_run, settings, adam, batch_size is not None)
-    ending = program.kept_program(svi, build_end, settings.alpha)
+    kept = program.cached_program(svi, build_run, settings, adam, batch_size is not None)
+    ending = program.cached_program(svi, build_end, settings.alpha)
     names = site_names(site)
     zeros = jnp.zeros(y.shape, x.dtype)
-    sites = Sites(*(jnp.asarray((start or {}).get(name, zeros), x.dtype) for name in names))
+    sites = SiteParameters(*(jnp.asarray((start or {}).get(name, zeros), x.dtype) for name in names))
     if any(each.shape != y.shape for each in sites):
         raise ValueError(f"start: found sites of shape {sites[0].shape}, expected {y.shape}, as y has")
     state = {"params": first, "adam": adam.init(first), "sites": sites}
     state |= {"change": jnp.full((), jnp.inf, x.dtype), "skipped": jnp.zeros((), jnp.int32)}
-    state = jax.tree.map(program.own, state)
+    state = jax.tree.map(program.fresh_copy, state)
 
     # on all rows the last turn sweeps the sites of the last step, and takes none
     turns = hyper_steps + (batch_size is None)
@@ -148,7 +147,7 @@ def fit_power_ep(
             losses = np.concatenate([losses, np.asarray(piece)[:count]])
             elapsed = time.perf_counter() - before
             compile_seconds = compile_seconds or elapsed
-            pace = max(1, min(PIECE, 4 * pace, int(count * PIECE_SECONDS / elapsed)))
+            pace = max(1, min(SWEEPS_PER_PIECE, 4 * pace, int(count * PIECE_SECONDS / elapsed)))
             advance(len(losses), losses[-1:])
             if presses():
                 raise Interrupted(result())
@@ -167,7 +166,7 @@ def fit_power_ep(
 def _epoch(random: np.random.Generator, rows: int, batch_size: int | None) -> Int[np.ndarray, "T B"]:
     """The rows of each minibatch of an epoch, none twice: a site is to be updated once; no rows for whole turns."""
     if batch_size is None:
-        return np.zeros((PIECE, 0), np.int32)
+        return np.zeros((SWEEPS_PER_PIECE, 0), np.int32)
     whole = rows // batch_size * batch_size
     return random.permutation(rows)[:whole].reshape(-1, batch_size).astype(np.int32)
 
@@ -175,7 +174,7 @@ def _epoch(random: np.random.Generator, rows: int, batch_size: int | None) -> In
 def _checked_site(
     model: Callable[..., Any],
     params: Mapping[str, Array],
-    settings: Schedule,
+    settings: SweepSchedule,
     x: Float[Array, "N D"],
     y: Num[Array, "N P"],
 ) -> str:
@@ -246,7 +245,7 @@ def _check_settings(rows: int, settings: Mapping[str, Any]) -> None:
         raise ValueError("hyper_steps is 0 with a batch_size, expected at least 1; leave out batch_size")
 
 
-def _warn_of_sites(state: Mapping[str, Any], settings: Schedule, rows: int, whole: bool) -> None:
+def _warn_of_sites(state: Mapping[str, Any], settings: SweepSchedule, rows: int, whole: bool) -> None:
     """Say what the last sweep left undone; minibatches are not meant to come to rest."""
     change, skipped = float(state["change"]), int(state["skipped"])
     found = []

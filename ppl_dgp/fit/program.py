@@ -25,9 +25,8 @@ from numpyro.optim import optax_to_numpyro
 
 from ppl_dgp.objectives.padding import RealRows
 
-PROGRAMS_KEPT = (
-    48  # up to three of each fit; beyond these the least recently used is dropped, and with it its model and guide
-)
+# up to three of each fit; beyond these the least recently used is dropped, and with it its model and guide
+PROGRAMS_KEPT = 48
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Identity:
 
 
 @dataclass
-class Kept:
+class CachedProgram:
     """A compiled function `run` of an SVI whose parameters are constrained as `transforms` says."""
 
     svi: SVI
@@ -52,10 +51,10 @@ class Kept:
     transforms: Any
 
 
-_kept: OrderedDict[Hashable, Kept] = OrderedDict()
+_kept: OrderedDict[Hashable, CachedProgram] = OrderedDict()
 
 
-def kept_program(svi: SVI, build: Callable[..., Callable[..., Any]], *settings: Hashable) -> Kept:
+def cached_program(svi: SVI, build: Callable[..., Callable[..., Any]], *settings: Hashable) -> CachedProgram:
     """The program `build(svi, *settings)`, or an earlier one of an SVI that means the same.
 
     `svi` must be initialised. An SVI means the same if its model, guide, objective and optimiser are the same
@@ -65,7 +64,7 @@ def kept_program(svi: SVI, build: Callable[..., Callable[..., Any]], *settings: 
     transforms = svi.constrain_fn.args[0]
     kept = _kept.get(name)
     if kept is None or not _same(kept.transforms, transforms):
-        kept = _kept[name] = Kept(svi, build(svi, *settings), transforms)
+        kept = _kept[name] = CachedProgram(svi, build(svi, *settings), transforms)
     _kept.move_to_end(name)
     while len(_kept) > PROGRAMS_KEPT:
         _kept.popitem(last=False)
@@ -78,7 +77,12 @@ def build_finish(svi: SVI) -> Callable[..., dict[str, Array]]:
 
 
 def build_chunk(
-    svi: SVI, minibatches: bool, chunk: int, restarts: int, windows: int | None = None, drawn_from: int | None = None
+    svi: SVI,
+    minibatches: bool,
+    chunk: int,
+    restarts: int,
+    windows: int | None = None,
+    drawn_from: int | None = None,
 ) -> Callable[..., Any]:
     """`run(state, x, y, indices, begin, end) -> (state, losses)`: turns `begin` to `end` of a chunk of steps.
 
@@ -121,7 +125,12 @@ def build_chunk(
 
 
 def build_together(
-    svi: SVI, minibatches: bool, chunk: int, padded: int | None, axes: tuple[tuple[str, int | None], ...], size: int
+    svi: SVI,
+    minibatches: bool,
+    chunk: int,
+    padded: int | None,
+    axes: tuple[tuple[str, int | None], ...],
+    size: int,
 ) -> Callable[..., Any]:
     """`run(state, data, indices, begin, end) -> (state, losses)`: turns `begin` to `end` of a chunk of steps.
 
@@ -142,7 +151,11 @@ def build_together(
     steps = jax.vmap(step, in_axes=(0, dict(axes), 0))
 
     def run(
-        state: Any, data: dict[str, Any], indices: Int[Array, "chunk K B"], begin: Int[Array, ""], end: Int[Array, ""]
+        state: Any,
+        data: dict[str, Any],
+        indices: Int[Array, "chunk K B"],
+        begin: Int[Array, ""],
+        end: Int[Array, ""],
     ) -> tuple[Any, Float[Array, "chunk K"]]:
         def turn(i: Int[Array, ""], carry: Any) -> Any:
             state, losses = carry
@@ -157,7 +170,9 @@ def build_together(
 def build_loss(svi: SVI, minibatches: bool, padded: int | None) -> Callable[..., Float[Array, ""]]:
     """`run(key, params, data, index)`: the loss of one member, at constrained parameters."""
 
-    def run(key: Any, params: dict[str, Any], data: dict[str, Any], index: Int[Array, " B"]) -> Float[Array, ""]:
+    def run(
+        key: Any, params: dict[str, Any], data: dict[str, Any], index: Int[Array, " B"]
+    ) -> Float[Array, ""]:
         objective = svi.loss if "alpha" not in data else svi.loss.at_alpha(data["alpha"])
         args, kwargs = _called(data, index if minibatches else None, padded)
         with _rows(data, padded):
@@ -167,7 +182,9 @@ def build_loss(svi: SVI, minibatches: bool, padded: int | None) -> Callable[...,
     return jax.jit(run)
 
 
-def _called(data: dict[str, Any], index: Array | None, padded: int | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _called(
+    data: dict[str, Any], index: Array | None, padded: int | None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """What model and guide are called with."""
     x, y = data["x"], data["y"]
     if index is None:
@@ -191,7 +208,9 @@ def _update(svi: SVI, state: SVIState, *args: Any, **kwargs: Any) -> tuple[SVISt
     key, key_step = jax.random.split(state.rng_key)
 
     def loss(params: Any) -> Float[Array, ""]:
-        value: Array = svi.loss.loss(key_step, svi.constrain_fn(params), svi.model, svi.guide, *args, **kwargs)
+        value: Array = svi.loss.loss(
+            key_step, svi.constrain_fn(params), svi.model, svi.guide, *args, **kwargs
+        )
         return value
 
     value, slope = jax.value_and_grad(loss)(svi.optim.get_params(state.optim_state))
@@ -234,7 +253,7 @@ def key_words(key: Shaped[Array | np.ndarray, "..."]) -> Shaped[np.ndarray, "...
     return np.asarray(jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key)
 
 
-def own(leaf: Any) -> Array:
+def fresh_copy(leaf: Any) -> Array:
     """A fresh, strongly typed copy: its memory is taken over, and its type is the one it has after a step."""
     array = jnp.asarray(leaf)
     copied: Array = jnp.array(array, dtype=array.dtype, copy=True)

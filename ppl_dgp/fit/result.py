@@ -13,8 +13,8 @@ from jaxtyping import Array, Float, Num, Shaped
 from numpyro.handlers import seed, trace
 from numpyro.infer import ELBO, SVI
 
-from ppl_dgp.fit.program import build_finish, kept_program
-from ppl_dgp.gp.sparse_gp import bare, emission_of
+from ppl_dgp.fit.program import build_finish, cached_program
+from ppl_dgp.gp.sparse_gp import emission_of, unwrap
 from ppl_dgp.objectives import Collapsed
 
 
@@ -82,7 +82,7 @@ def finished(restart_params: Mapping[str, Array], svi: SVI, x: Array, y: Array) 
         return dict(restart_params)
     restarts = len(next(iter(restart_params.values())))
     each = [{name: value[r] for name, value in restart_params.items()} for r in range(restarts)]
-    finish = kept_program(svi, build_finish).run
+    finish = cached_program(svi, build_finish).run
     ends = [finish(one, x, y) for one in each]
     return {name: jnp.stack([end[name] for end in ends]) for name in ends[0]}
 
@@ -163,7 +163,7 @@ def _takes_missing(model: Callable[..., Any], arrays: Mapping[str, np.ndarray]) 
     def look(y: Array) -> None:
         sites = trace(seed(model, jax.random.PRNGKey(0))).get_trace(x, y).values()
         observed = [site["fn"] for site in sites if site["type"] == "sample" and site["is_observed"]]
-        found.extend(getattr(emission_of(each) or bare(each), "partly", False) for each in observed)
+        found.extend(getattr(emission_of(each) or unwrap(each), "partly", False) for each in observed)
 
     jax.eval_shape(look, y)
     return bool(found) and all(found)

@@ -55,7 +55,11 @@ def fit_series(
         return fit_svi(key, model, guide, objective, x, y, steps=steps, **settings)
     latent = MeanField() if isinstance(guide.latent_rule, Amortised) else guide.latent_rule
     chain = Guide(model, hidden=Markov(), inducing=guide.inducing, latent=latent)
-    once = {name: value for name, value in settings.items() if name not in ("checkpoint", "checkpoint_every", "resume")}
+    once = {
+        name: value
+        for name, value in settings.items()
+        if name not in ("checkpoint", "checkpoint_every", "resume")
+    }
     first = fit_svi(key, model, chain, warm_objective, x, y, steps=begin, **once)
     start = following_start(chain, guide, first.params, *checked_data(x, y, model))
     second = fit_svi(key, model, guide, objective, x, y, steps=steps - begin, start=start, **settings)

@@ -20,6 +20,8 @@ from rich.progress import (
 )
 from threadpoolctl import threadpool_limits
 
+PIECE_SECONDS = 0.5  # that the steps between two looks at Ctrl-C take about
+
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:

@@ -16,14 +16,14 @@ from ppl_dgp.numerics.linalg import cholesky
 from ppl_dgp.objectives.site_energy import Layer, read_layer
 from ppl_dgp.objectives.sites import (
     Natural,
-    Sites,
+    SiteParameters,
     Tempered,
     energy,
     energy_parts,
     of_prior,
     parallel_sweep,
     plus,
-    posterior,
+    posterior_of_sites,
     restored,
     sequential_sweep,
     summed,
@@ -35,7 +35,7 @@ State = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Schedule:
+class SweepSchedule:
     """How sites are swept: one after another or all at once, how often at most, how far each goes, when to stop."""
 
     alpha: float
@@ -44,7 +44,9 @@ class Schedule:
     damping: float
     tolerance: float
 
-    def converge(self, layer: Layer, sites: Sites, rest: Natural) -> tuple[Sites, Array, Array]:
+    def converge(
+        self, layer: Layer, sites: SiteParameters, rest: Natural
+    ) -> tuple[SiteParameters, Array, Array]:
         """Sweeps until no natural parameter moves by more than the tolerance, relative to 1 + its size.
 
         :param rest: q without these rows' sites.
@@ -65,7 +67,7 @@ class Schedule:
         start = (zero, sites, jnp.full((), jnp.inf, layer.rows.phi.dtype), zero)
         return jax.lax.while_loop(unfinished, sweep, start)[1:]
 
-    def _sweep(self, layer: Layer, sites: Sites, rest: Natural) -> tuple[Sites, Array]:
+    def _sweep(self, layer: Layer, sites: SiteParameters, rest: Natural) -> tuple[SiteParameters, Array]:
         if not self.sequential:
             tempered = layer.tempered(self.alpha)
             return parallel_sweep(tempered, layer.rows, sites, rest, self.alpha, self.damping)
@@ -89,7 +91,7 @@ def of_each_row(layer: Layer, alpha: float) -> tuple[Callable[[Any], Tempered], 
 
 
 def build_run(
-    svi: SVI, schedule: Schedule, optimizer: optax.GradientTransformation, minibatches: bool
+    svi: SVI, schedule: SweepSchedule, optimizer: optax.GradientTransformation, minibatches: bool
 ) -> Callable[..., Any]:
     """`run(state, x, y, indices, moves, count) -> (state, losses)`: `count` turns; the state is donated.
 
@@ -133,11 +135,11 @@ def build_run(
     ) -> tuple[State, Natural, Array]:
         layer, scale = layer_at(state["params"], x, y, index), x.shape[0] / index.shape[0]
         rows, everyone = layer.rows, state["sites"]
-        old = Sites(*(each[index] for each in everyone))
+        old = SiteParameters(*(each[index] for each in everyone))
         rest = plus(natural, summed(rows.phi, old), -1.0)
         sites, change, skipped = schedule.converge(layer, old, rest)
         natural = plus(rest, summed(rows.phi, sites))
-        changed = Sites(*(a.at[index].set(b) for a, b in zip(everyone, sites, strict=True)))
+        changed = SiteParameters(*(a.at[index].set(b) for a, b in zip(everyone, sites, strict=True)))
         state = {**state, "sites": changed, "change": change, "skipped": skipped}
         of_q, of_rows = energy_parts(layer.tempered(alpha), rows, sites, natural, alpha)
 
@@ -178,15 +180,15 @@ def build_run(
     return jax.jit(run, donate_argnums=0)
 
 
-def build_end(svi: SVI, alpha: float) -> Callable[..., tuple[Sites, Array, Array, Array]]:
+def build_end(svi: SVI, alpha: float) -> Callable[..., tuple[SiteParameters, Array, Array, Array]]:
     """`end(params, sites, x, y)`: the sites, q(v)'s means (P, M) and Cholesky factors (P, M, M), minus the energy."""
 
     def end(
-        params: dict[str, Array], sites: Sites, x: Float[Array, "N D"], y: Num[Array, "N P"]
-    ) -> tuple[Sites, Array, Array, Array]:
+        params: dict[str, Array], sites: SiteParameters, x: Float[Array, "N D"], y: Num[Array, "N P"]
+    ) -> tuple[SiteParameters, Array, Array, Array]:
         layer = read_layer(svi.model, svi.constrain_fn(params), x, y)
         sites = restored(layer.rows.phi, sites, alpha)
-        q = posterior(with_prior(summed(layer.rows.phi, sites)))
+        q = posterior_of_sites(with_prior(summed(layer.rows.phi, sites)))
         scale, _ = cholesky(jnp.swapaxes(q.root, 1, 2) @ q.root, 0.0)
         loss = -energy(layer.tempered(alpha), layer.rows, sites, alpha)
         return sites, q.mean, scale, loss

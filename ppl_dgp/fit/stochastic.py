@@ -109,7 +109,9 @@ def fit_svi(
     rows = x.shape[0]
     check_settings(rows, locals())
     units, per_batch, windows = _units(model, x, batch_size)
-    placement = Placement.over(devices, per_batch, "the number of rows" if batch_size is None else "batch_size")
+    placement = Placement.over(
+        devices, per_batch, "the number of rows" if batch_size is None else "batch_size"
+    )
     if placement.processes > 1:
         raise ValueError("devices: found those of several processes, expected this one's; use fit_stream")
     identity = {"data": fingerprint(x, y), "batch_size": batch_size, "chunk": chunk, "restarts": restarts}

@@ -18,7 +18,7 @@ import optax
 from jaxtyping import Array, Float, Shaped
 from numpyro.infer import ELBO, SVI
 
-from ppl_dgp.data import Rows, open_rows
+from ppl_dgp.data import RowSource, open_rows
 from ppl_dgp.data.batches import WINDOW
 from ppl_dgp.fit import program
 from ppl_dgp.fit.devices import Placement
@@ -87,7 +87,7 @@ def fit_stream(
             an objective that needs all rows at once. Otherwise as `fit_svi`.
     """
     since = time.perf_counter()
-    rows = rows if isinstance(rows, Rows) else open_rows(rows)
+    rows = rows if isinstance(rows, RowSource) else open_rows(rows)
     count = rows.count
     check_inducing(guide, objective)
     check_settings(count, locals())
@@ -97,7 +97,9 @@ def fit_stream(
     parts = placement.processes if parts is None else parts
     _check_streamed(model, objective, batch_size, window, parts, placement.processes)
     if count > MOST_ROWS:
-        raise ValueError(f"rows: found {count} of them, expected at most {MOST_ROWS}; stream a part of the files")
+        raise ValueError(
+            f"rows: found {count} of them, expected at most {MOST_ROWS}; stream a part of the files"
+        )
     x, y, _ = rows.sample(dtype=jnp.result_type(float))
     x, y = checked_data(x, y)
     _check_constant_size(key, model, guide, objective, x, y)
@@ -138,7 +140,7 @@ def fit_stream(
 
 
 def _chunks(
-    rows: Rows,
+    rows: RowSource,
     words: np.ndarray,
     numbers: range,
     chunk: int,
@@ -155,7 +157,9 @@ def _chunks(
     seed, each = [*map(int, words)], chunk * (batch_size // parts)
     settings: dict[str, Any] = {"dtype": dtype, "begin": numbers.start * each, "window": window}
     ours = parts // placement.processes
-    mine = range(parts) if ours == parts else range(jax.process_index() * ours, (jax.process_index() + 1) * ours)
+    mine = (
+        range(parts) if ours == parts else range(jax.process_index() * ours, (jax.process_index() + 1) * ours)
+    )
     shares = [rows.batches(seed, each, **settings, part=part, parts=parts) for part in mine]
     with jax.enable_x64(dtype == np.float64):  # a thread has a precision of its own
         for _ in numbers:
@@ -172,7 +176,9 @@ def _check_streamed(
 ) -> None:
     """Raise ValueError for what needs all rows at once, and for counts that do not go together."""
     if hasattr(model, WINDOWS):
-        raise ValueError("model: found a series in windows, whose rows belong together; train it with fit_svi")
+        raise ValueError(
+            "model: found a series in windows, whose rows belong together; train it with fit_svi"
+        )
     if isinstance(objective, Collapsed):
         raise ValueError(
             "objective: found Collapsed, which needs all rows at once; take PowerEP(0.0), or fit_svi on a part of them"

@@ -20,13 +20,11 @@ from ppl_dgp.fit.devices import Placement
 from ppl_dgp.fit.initial import initialise
 from ppl_dgp.fit.result import Fit, FitError, Interrupted, mean_loss
 from ppl_dgp.fit.saving import Saving
-from ppl_dgp.fit.session import deferred_interrupt, one_blas_thread, progress_bar
+from ppl_dgp.fit.session import PIECE_SECONDS, deferred_interrupt, one_blas_thread, progress_bar
 from ppl_dgp.guides import Guide, Optimal
 from ppl_dgp.objectives import Collapsed
 
 Fits = TypeVar("Fits", Fit, list[Fit])
-
-PIECE_SECONDS = 0.5  # a piece of a chunk takes about this long
 
 
 def started(
@@ -49,12 +47,10 @@ def started(
     guides = [guide, *(copy.deepcopy(guide) for _ in range(restarts - 1))]
     svis = [SVI(model, each, optim, objective) for each in guides]
     index_key, *init_keys = jax.random.split(key, restarts + 1)
-    states = [
-        initialise(svi, init_key, x, y, start) for svi, init_key in zip(svis, init_keys, strict=True)
-    ]
+    states = [initialise(svi, init_key, x, y, start) for svi, init_key in zip(svis, init_keys, strict=True)]
     state = states[0] if restarts == 1 else jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
-    place = lambda state: placement.state(state, rows, restarts)  # noqa: E731
-    begin = jax.tree.map(program.own, state), program.key_words(index_key)
+    place = lambda state: placement.state(state, rows, restarts)
+    begin = jax.tree.map(program.fresh_copy, state), program.key_words(index_key)
     return svis[0], Training(*begin, restarts=restarts, place=place, **about)
 
 
@@ -87,7 +83,11 @@ class Training:
             self.step, self.lasted = earlier["step"], earlier["seconds"]
             like = {"state": state, "words": words, "losses": np.empty((restarts, self.step))}
             found, _ = saved.load(saving.directory, like)
-            self.state, self.words, losses = found["state"], np.asarray(found["words"]), np.asarray(found["losses"])
+            self.state, self.words, losses = (
+                found["state"],
+                np.asarray(found["words"]),
+                np.asarray(found["losses"]),
+            )
         self.state = place(self.state)
         left = np.full((restarts, max(steps - self.step, 0)), np.nan)
         self._losses = np.concatenate([losses, left], axis=1)
@@ -177,7 +177,11 @@ class Training:
 
 def check_inducing(guide: Callable[..., Any], objective: ELBO) -> None:
     """Raise ValueError for a q(u) that the objective leaves untrained."""
-    if isinstance(guide, Guide) and isinstance(guide.inducing, Optimal) and not isinstance(objective, Collapsed):
+    if (
+        isinstance(guide, Guide)
+        and isinstance(guide.inducing, Optimal)
+        and not isinstance(objective, Collapsed)
+    ):
         raise ValueError(
             "guide: found inducing=Optimal(), whose q(u) no gradient trains; use objective=Collapsed(), best with "
             "fit_lbfgs, or inducing=FullRank()"

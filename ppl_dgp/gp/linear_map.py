@@ -23,7 +23,9 @@ class Affine(SparseGP):
         width, outputs = weights.shape
         nothing = jnp.zeros((0, width), weights.dtype), jnp.zeros((0, 0), weights.dtype)
         kernel = Constant(jnp.zeros((), weights.dtype))
-        super().__init__(name, kernel, *nothing, Linear(weights, bias), jnp.zeros((outputs, 0), weights.dtype))
+        super().__init__(
+            name, kernel, *nothing, Linear(weights, bias), jnp.zeros((outputs, 0), weights.dtype)
+        )
         object.__setattr__(self, "weights", weights)
 
     weights: Float[Array, "Q P"]

@@ -54,7 +54,7 @@ def pieces(f: Function) -> Pieces:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Moments:
+class MatchedMoments:
     """⟨φ⟩ (B, M), the mean of f (B, P), ⟨D(h)⟩ (B, 1), and the variance beyond it (B, P); P × P covariances if asked.
 
     The variance beyond ⟨D(h)⟩ comes from u and from the input. For Gaussian noise t_0 is quadratic in f, so that mean
@@ -67,7 +67,7 @@ class Moments:
     beyond: Float[Array, "B P"]
 
 
-def matched(f: Function, inputs: Gaussian, slope: Float[Array, "B P D"] | None = None) -> Moments:
+def matched(f: Function, inputs: Gaussian, slope: Float[Array, "B P D"] | None = None) -> MatchedMoments:
     """The exact first two moments of f(h) − slope·h, each output on its own.
 
     :param slope: a linear function of the input, one per datum, that is subtracted: what a Markov guide says of h.
@@ -75,7 +75,7 @@ def matched(f: Function, inputs: Gaussian, slope: Float[Array, "B P D"] | None =
     """
     given = pieces(f), inputs, slope
     # two parts, for a gradient goes through all of a part: who asks for averages alone does not pay for the rest
-    return Moments(*in_double(_averages, *given), *in_double(_spreads, *given))
+    return MatchedMoments(*in_double(_averages, *given), *in_double(_spreads, *given))
 
 
 def _averages(f: Function, inputs: Gaussian, slope: Float[Array, "B P D"] | None) -> tuple[Array, Array]:
@@ -133,7 +133,7 @@ def _matched_covariance(f: Function, inputs: Gaussian) -> Float[Array, "B P P"]:
     return full + (residual + beyond)[..., None] * jnp.eye(outputs, dtype=full.dtype)
 
 
-def linearised(f: Function, inputs: Gaussian) -> tuple[Moments, Float[Array, "B P D"]]:
+def linearised(f: Function, inputs: Gaussian) -> tuple[MatchedMoments, Float[Array, "B P D"]]:
     """f linearised at the input's mean, and its Jacobian there: often over-confident (Bui 2017, section 3.4).
 
     The GP's own variance is frozen at the mean, so it does not tend to the ELBO.
@@ -151,7 +151,7 @@ def linearised(f: Function, inputs: Gaussian) -> tuple[Moments, Float[Array, "B 
     beyond = _quadratic(jacobian, inputs)
     if isinstance(f.u, Gaussian):
         beyond = beyond + f.u.projected_variance(weights)
-    return Moments(weights, f.mean(at) + weights @ mean_u.T, residual, beyond), jacobian
+    return MatchedMoments(weights, f.mean(at) + weights @ mean_u.T, residual, beyond), jacobian
 
 
 def _moments_of_u(f: Function) -> tuple[Float[Array, "P M"], Float[Array, "P M M"]]:

@@ -32,7 +32,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
-from ppl_dgp.gp.sparse_gp import SparseGP, bare
+from ppl_dgp.gp.sparse_gp import SparseGP, unwrap
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.linalg import cholesky, inverse_lower
 from ppl_dgp.numerics.power_mean import Alpha, is_number, log_det_ratio
@@ -40,7 +40,7 @@ from ppl_dgp.numerics.power_mean import Alpha, is_number, log_det_ratio
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Memory:
+class OldPosterior:
     """The old posterior of one GP: A old inducing inputs, M new ones, P outputs.
 
     :param inducing: Z_a, (A, D).
@@ -61,7 +61,7 @@ class Memory:
     shared: Float[Array, "A M"]
 
     @classmethod
-    def of(cls, function: SparseGP, moments: Gaussian) -> Memory:
+    def of(cls, function: SparseGP, moments: Gaussian) -> OldPosterior:
         """What is to be remembered under q(u) = N(moments).
 
         Directions in which q(u) is wider than its prior (noise of an optimiser; a likelihood that is not log-concave)
@@ -75,7 +75,7 @@ class Memory:
         return cls(*_prior(function), moments.mean, root, jnp.eye(root.shape[-1], dtype=root.dtype))
 
     @classmethod
-    def blank(cls, function: SparseGP) -> Memory:
+    def blank(cls, function: SparseGP) -> OldPosterior:
         """Of no data: its factor is 1."""
         prior = _prior(function)
         size, outputs = prior[2].shape
@@ -112,7 +112,7 @@ class Site:
         return 0.5 * jnp.einsum("pam,pmk,pak->", self.features, covariance, self.features)
 
 
-class Recollection(dist.Distribution):
+class OldPosteriorFactor(dist.Distribution):
     """The memory as an observed factor of a model, under its new function; its value is a 0 that means nothing.
 
     ``log_prob`` is t_1; objectives ask :meth:`tempered` for t_α.
@@ -120,7 +120,7 @@ class Recollection(dist.Distribution):
 
     support = constraints.real
 
-    def __init__(self, function: SparseGP, memory: Memory) -> None:
+    def __init__(self, function: SparseGP, memory: OldPosterior) -> None:
         self.function, self.memory = function, memory
         super().__init__((), (), validate_args=False)
 
@@ -156,12 +156,14 @@ class Recollection(dist.Distribution):
         inner = left @ residual @ root
         cross = jnp.einsum("pka,pab,pb->pk", left, residual, mean)
         lower, _ = cholesky(identity + alpha * inner, 0.0)
-        solve = lambda matrix: solve_triangular(lower, matrix, lower=True)  # noqa: E731
+        solve = lambda matrix: solve_triangular(lower, matrix, lower=True)
         centre = jnp.einsum("pka,pa->pk", left, shift) + alpha * cross
         information = _log_det(cholesky(identity + left @ root, 0.0)[0])
         averaged = jnp.einsum("pa,pab,pb->", mean, residual, mean)
         constant = 0.5 * information.sum() + 0.5 * jnp.square(mean).sum() + (mean * shift).sum()
-        constant = constant + 0.5 * alpha * averaged - 0.5 * log_det_ratio(alpha, inner, _log_det(lower)).sum()
+        constant = (
+            constant + 0.5 * alpha * averaged - 0.5 * log_det_ratio(alpha, inner, _log_det(lower)).sum()
+        )
         return Site(
             solve(left @ weights), -solve(centre[..., None])[..., 0], mean @ weights, jnp.asarray(constant)
         )
@@ -179,10 +181,10 @@ def _log_det(lower: Float[Array, "P A A"]) -> Float[Array, " P"]:
     return 2.0 * jnp.log(jnp.diagonal(lower, axis1=-2, axis2=-1)).sum(-1)
 
 
-def recollection_of(distribution: dist.Distribution) -> Recollection | None:
+def old_posterior_of(distribution: dist.Distribution) -> OldPosteriorFactor | None:
     """The memory inside a site's distribution, None where there is none."""
-    inner = bare(distribution)
-    return inner if isinstance(inner, Recollection) else None
+    inner = unwrap(distribution)
+    return inner if isinstance(inner, OldPosteriorFactor) else None
 
 
 def recalled(function: SparseGP) -> Array:
@@ -191,14 +193,16 @@ def recalled(function: SparseGP) -> Array:
     They are parameters so that one compiled program serves every batch and a fit saves them with all else; their
     gradient is zero, and an optimiser without weight decay leaves them as they are. They start as those of no data.
     """
-    name, blank = function.name, Memory.blank(function)
+    name, blank = function.name, OldPosterior.blank(function)
     fields = {
         key: jax.lax.stop_gradient(numpyro.param(site, vars(blank)[key])) for key, site in sites(name).items()
     }
-    value = numpyro.sample(f"{name}/memory", Recollection(function, Memory(**fields)), obs=jnp.zeros(()))
+    value = numpyro.sample(
+        f"{name}/memory", OldPosteriorFactor(function, OldPosterior(**fields)), obs=jnp.zeros(())
+    )
     return jnp.asarray(value)
 
 
 def sites(name: str) -> dict[str, str]:
-    """The parameters that hold the memory of the GP ``name``, by the fields of :class:`Memory`."""
-    return {key: f"{name}/memory/{key}" for key in Memory.__dataclass_fields__}
+    """The parameters that hold the memory of the GP ``name``, by the fields of :class:`OldPosterior`."""
+    return {key: f"{name}/memory/{key}" for key in OldPosterior.__dataclass_fields__}

@@ -30,7 +30,7 @@ from ppl_dgp.numerics.linalg import whitening
 from ppl_dgp.numerics.power_mean import Alpha
 
 #: how u is carried: integrated out, one draw per datum, or one draw for all
-Carrying = Literal["moments", "local_draw", "joint_draw"]
+Representation = Literal["marginal", "per_datum_sample", "shared_sample"]
 #: how a hidden layer is carried: as draws, or as moments by one of the deterministic propagations
 Propagation = Literal["draws", "moments", "full-moments", "linearised"]
 
@@ -41,16 +41,16 @@ def check_propagation(value: str) -> None:
         raise ValueError(f"propagation: found {value!r}, expected one of {', '.join(get_args(Propagation))}")
 
 
-def carry(name: str, value: Array) -> Array | Gaussian:
+def offer(name: str, value: Array) -> Array | Gaussian:
     """Offer the draw of site ``name`` to guide and objective, who may answer with moments or per-datum draws.
 
     The message has a type of our own and no name, so that trace, replay and block pass it by; without an answer the
     draw itself comes back (design, section 1.2).
     """
-    return _offered(value, type="carry", carries=name)
+    return _answered(value, type="offer", offered=name)
 
 
-def _offered(value: Any, **about: Any) -> Any:
+def _answered(value: Any, **about: Any) -> Any:
     """A value, or what a handler that knows messages of this type puts in its place."""
     if not _PYRO_STACK:
         return value
@@ -102,7 +102,7 @@ def sparse_gp(
     if begin_at is not None:
         infer["start"] = lambda: _regressed(kernel, inducing, whiten, mean, *begin_at())
     draw = numpyro.sample(f"{name}/u", prior, infer=infer)
-    return SparseGP(name, kernel, inducing, whiten, mean, carry(f"{name}/u", draw), nugget)
+    return SparseGP(name, kernel, inducing, whiten, mean, offer(f"{name}/u", draw), nugget)
 
 
 def _regressed(
@@ -192,7 +192,7 @@ class Marginal:
 
     def output(self, which: Int[Array, " B"]) -> Marginal:
         """The marginal of one output per row, (B, 1), as where a row belongs to one of several functions."""
-        take = lambda values: jnp.take_along_axis(values, which[:, None], 1)  # noqa: E731
+        take = lambda values: jnp.take_along_axis(values, which[:, None], 1)
         return replace(self, mean=take(self.mean), from_u=take(self.from_u))
 
     def noisy(self, variance: Any) -> Emission:
@@ -209,8 +209,8 @@ class Marginal:
 
 
 def _evaluated(marginal: Marginal) -> Marginal:
-    """Offer a function's marginals to an objective that would rather have a draw of it (as ``carry`` does of u)."""
-    return _offered(marginal, type="evaluate", marginal=marginal)  # type: ignore[no-any-return]
+    """Offer a function's marginals to an objective that would rather have a draw of it (as ``offer`` does of u)."""
+    return _answered(marginal, type="evaluate", marginal=marginal)  # type: ignore[no-any-return]
 
 
 class Emission(dist.Distribution):
@@ -282,7 +282,7 @@ class Emission(dist.Distribution):
         return self.likelihood.moments(self.marginal.mean, self.marginal.variance)[1]
 
 
-class Together(Emission):
+class JointEmission(Emission):
     """Emissions of several functions side by side, such as the views of one latent: their targets are columns of y.
 
     Its event is (P,), P the sum of theirs; given the row they are independent.
@@ -312,7 +312,7 @@ class Together(Emission):
         return constraints.real_vector
 
     def partly_observed(self) -> Emission:
-        return Together(*(part.partly_observed() for part in self._parts))
+        return JointEmission(*(part.partly_observed() for part in self._parts))
 
     def split(self, value: Num[Array, "*S B P"]) -> list[Num[Array, "*S B _"]]:
         """The columns of each part."""
@@ -337,7 +337,7 @@ class Together(Emission):
         return jnp.concatenate([part.variance for part in self._parts], -1)
 
 
-def bare(distribution: dist.Distribution) -> dist.Distribution:
+def unwrap(distribution: dist.Distribution) -> dist.Distribution:
     """A site's distribution, freed of the wrappers that plates, masks and ``to_event`` put on."""
     while isinstance(distribution, dist.ExpandedDistribution | dist.Independent | MaskedDistribution):
         distribution = distribution.base_dist
@@ -346,7 +346,7 @@ def bare(distribution: dist.Distribution) -> dist.Distribution:
 
 def emission_of(distribution: dist.Distribution) -> Emission | None:
     """The emission inside a site's distribution, None where there is no GP."""
-    inner = bare(distribution)
+    inner = unwrap(distribution)
     return inner if isinstance(inner, Emission) else None
 
 

@@ -28,9 +28,10 @@ from numpyro.contrib.module import eqx_module, flax_module, nnx_module
 from numpyro.distributions import biject_to, constraints
 from numpyro.primitives import Messenger
 
-from ppl_dgp.gp.sparse_gp import Carrying, Emission, Propagation
+from ppl_dgp.gp.contract import Parameters
+from ppl_dgp.gp.sparse_gp import Emission, Propagation, Representation
 from ppl_dgp.guides.conditional import CoupledConditional
-from ppl_dgp.guides.hidden import HiddenRule, Latent, Params
+from ppl_dgp.guides.hidden import HiddenRule, Latent
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.power_mean import Alpha
 
@@ -62,7 +63,7 @@ class Amortised(HiddenRule):
     base: HiddenRule = CoupledConditional()
     missing: str | None = None
     around: int = 0
-    inducing: Carrying = field(init=False, repr=False, compare=False)
+    inducing: Representation = field(init=False, repr=False, compare=False)
     propagation: Propagation = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -87,26 +88,26 @@ class Amortised(HiddenRule):
         object.__setattr__(self, "conditions_on_u", self.base.conditions_on_u)
         object.__setattr__(self, "knows_states", self.base.knows_states)
 
-    def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
+    def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Parameters:
         rows = step.marginal.mean.shape[0]
         return self._answered(name, rows, datum, lambda data: self.base.declare(name, rows, step, data))
 
-    def declare_along(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
+    def declare_along(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Parameters:
         rows = step.marginal.mean.shape[0]
         return self._answered(name, rows, datum, lambda data: self.base.declare_along(name, rows, step, data))
 
-    def declare_initial(self, name: str, size: int, latent: Latent, datum: Array | None = None) -> Params:
+    def declare_initial(self, name: str, size: int, latent: Latent, datum: Array | None = None) -> Parameters:
         rows = latent.prior.shape()[0]
         return self._answered(
             name, rows, datum, lambda data: self.base.declare_initial(name, rows, latent, data)
         )
 
-    def initial(self, params: Params, latent: Latent) -> dist.Distribution:
+    def initial(self, params: Parameters, latent: Latent) -> dist.Distribution:
         return self.base.initial(params, latent)
 
     def _answered(
-        self, name: str, rows: int, datum: Array | None, declare: Callable[[Array], Params]
-    ) -> Params:
+        self, name: str, rows: int, datum: Array | None, declare: Callable[[Array], Parameters]
+    ) -> Parameters:
         """The parameters of as many rows as are at hand, so that each starts where the rule starts it."""
         if datum is None:
             raise ValueError(
@@ -121,7 +122,7 @@ class Amortised(HiddenRule):
                 "Amortised: found missing entries, NaN, in the data that the network sees; take missing='mask'"
             )
         features = _features(f"{name}_net", self.net, _filled(datum) if self.missing else datum)
-        answer = _Answer(f"{name}_net", name, features)
+        answer = _NetworkHeads(f"{name}_net", name, features)
         with answer:
             params = declare(datum)
         if not answer.answered:
@@ -131,19 +132,19 @@ class Amortised(HiddenRule):
             )
         return params
 
-    def conditional(self, params: Params, step: Emission) -> dist.Distribution:
+    def conditional(self, params: Parameters, step: Emission) -> dist.Distribution:
         return self.base.conditional(params, step)
 
-    def log_weight(self, params: Params, step: Emission, value: Array, alpha: Alpha) -> Float[Array, "B"]:
+    def log_weight(self, params: Parameters, step: Emission, value: Array, alpha: Alpha) -> Float[Array, "B"]:
         return self.base.log_weight(params, step, value, alpha)
 
-    def linear(self, params: Params, step: Emission) -> tuple[Array | None, Gaussian]:
+    def linear(self, params: Parameters, step: Emission) -> tuple[Array | None, Gaussian]:
         return self.base.linear(params, step)
 
-    def moments(self, params: Params, step: Emission, propagation: Propagation) -> Gaussian:
+    def moments(self, params: Parameters, step: Emission, propagation: Propagation) -> Gaussian:
         return self.base.moments(params, step, propagation)
 
-    def expected_weight(self, params: Params, step: Emission) -> Float[Array, "B"]:
+    def expected_weight(self, params: Parameters, step: Emission) -> Float[Array, "B"]:
         return self.base.expected_weight(params, step)
 
 
@@ -153,7 +154,7 @@ def _filled(datum: Float[Array, "B K"]) -> Float[Array, "B K2"]:
     return jnp.concatenate([jnp.where(there, datum, 0.0), there.astype(datum.dtype)], axis=1)
 
 
-class _Answer(Messenger):
+class _NetworkHeads(Messenger):
     """Answers a rule's per-datum parameters with heads on the features; its calls reach nobody further out."""
 
     def __init__(self, net: str, site: str, features: Float[Array, "B F"]) -> None:

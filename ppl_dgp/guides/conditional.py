@@ -14,17 +14,9 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
-from ppl_dgp.gp.sparse_gp import Carrying, Emission, Marginal, Propagation
-from ppl_dgp.guides.hidden import (
-    HiddenRule,
-    Params,
-    entropy,
-    gaussian,
-    noise,
-    noise_of,
-    per_datum,
-    per_datum_scale,
-)
+from ppl_dgp.gp.contract import Parameters
+from ppl_dgp.gp.sparse_gp import Emission, Marginal, Propagation, Representation
+from ppl_dgp.guides.hidden import HiddenRule, entropy, gaussian, noise, noise_of, per_datum, per_datum_scale
 from ppl_dgp.numerics.gaussian import Gaussian, project
 from ppl_dgp.numerics.linalg import cholesky
 from ppl_dgp.numerics.power_mean import Alpha, log1p_ratio
@@ -37,16 +29,16 @@ def _normal(mean: Array, variance: Array) -> dist.Distribution:
     return dist.Normal(mean, jnp.sqrt(variance)).to_event(1)
 
 
-def _gain(params: Params, step: Emission) -> Float[Array, "B Q"]:
+def _gain(params: Parameters, step: Emission) -> Float[Array, "B Q"]:
     """c_n: how much of f the mean of q(h_n | f) keeps."""
     return 1.0 - params["pull"] * jnp.sqrt(noise_of(step))
 
 
-def _coupled(name: str, size: int, step: Emission, gain: float) -> Params:
+def _coupled(name: str, size: int, step: Emission, gain: float) -> Parameters:
     """Where f counts as much as ``gain``, and what holds against it the rest: c = S/s², as the product of Gaussians."""
-    ones = lambda: jnp.ones_like(step.marginal.mean)  # noqa: E731
-    pull = lambda: (1.0 - gain) * ones() / jnp.sqrt(noise_of(step))  # noqa: E731
-    scale = lambda: gain**0.5 * ones()  # noqa: E731
+    ones = lambda: jnp.ones_like(step.marginal.mean)
+    pull = lambda: (1.0 - gain) * ones() / jnp.sqrt(noise_of(step))
+    scale = lambda: gain**0.5 * ones()
     return {
         "pull": per_datum(f"{name}_pull", pull, size, 1),
         "loc": per_datum(f"{name}_loc", lambda: step.marginal.mean, size, 1),
@@ -69,19 +61,19 @@ class CoupledConditional(HiddenRule):
 
     conditions_on_u = True
 
-    def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
+    def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Parameters:
         return _coupled(name, size, step, 1.0)
 
-    def declare_along(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
+    def declare_along(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Parameters:
         return _coupled(name, size, step, ALONG)
 
-    def conditional(self, params: Params, step: Emission) -> dist.Distribution:
+    def conditional(self, params: Parameters, step: Emission) -> dist.Distribution:
         # f integrated out: N(c m + b, V), V = S + c² v
         gain, spread = _gain(params, step), noise(params, step).variance
         mean = gain * step.marginal.mean + (1.0 - gain) * params["loc"]
         return _normal(mean, spread + jnp.square(gain) * step.marginal.variance)
 
-    def log_weight(self, params: Params, step: Emission, value: Array, alpha: Alpha) -> Float[Array, "B"]:
+    def log_weight(self, params: Parameters, step: Emission, value: Array, alpha: Alpha) -> Float[Array, "B"]:
         """(1/α) log E_{q(f|h)}[(p(h|f)/q(h|f))^α] in closed form (design, section 4)."""
         c, s2, spread = _gain(params, step), noise_of(step), noise(params, step).variance
         b = (1.0 - c) * params["loc"]
@@ -102,22 +94,22 @@ class CoupledConditional(HiddenRule):
 class TiedConditional(HiddenRule):
     """q(h_n | u) = N(c_n f_mean(h_n⁻; u) + (1 − c_n) M_n, d_n D(h_n⁻) + S_n): T_n = c_n a(h_n⁻)ᵀ, O(NQ) parameters."""
 
-    inducing: Carrying = "local_draw"
+    inducing: Representation = "per_datum_sample"
     conditions_on_u = True
 
-    def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
+    def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Parameters:
         return self._declared(name, size, step, 1.0)
 
-    def declare_along(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
+    def declare_along(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Parameters:
         return self._declared(name, size, step, ALONG)
 
-    def _declared(self, name: str, size: int, step: Emission, gain: float) -> Params:
-        ones = lambda: jnp.ones_like(step.marginal.mean)  # noqa: E731
+    def _declared(self, name: str, size: int, step: Emission, gain: float) -> Parameters:
+        ones = lambda: jnp.ones_like(step.marginal.mean)
         coupled = _coupled(name, size, step, gain)
         residual = per_datum(f"{name}_residual", ones, size, 1, constraint=constraints.positive)
         return {**coupled, "residual": residual}
 
-    def conditional(self, params: Params, step: Emission) -> dist.Distribution:
+    def conditional(self, params: Parameters, step: Emission) -> dist.Distribution:
         gain = _gain(params, step)
         mean = gain * step.marginal.mean + (1.0 - gain) * params["loc"]
         return _normal(mean, noise(params, step).variance + params["residual"] * step.marginal.residual)
@@ -134,10 +126,10 @@ class FreeConditional(HiddenRule):
     """
 
     across_outputs: bool = False
-    inducing: Carrying = "local_draw"
+    inducing: Representation = "per_datum_sample"
     conditions_on_u = True
 
-    def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
+    def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Parameters:
         marginal, width = step.marginal, step.marginal.mean.shape[1]
 
         def weights() -> Array:
@@ -146,14 +138,14 @@ class FreeConditional(HiddenRule):
                 return own
             return own[:, :, None, :] * jnp.eye(width, dtype=own.dtype)[None, :, :, None]
 
-        offset = lambda: _mean_function(marginal)  # noqa: E731
+        offset = lambda: _mean_function(marginal)
         return {
             "weights": per_datum(f"{name}_weights", weights, size, 3 if self.across_outputs else 2),
             "loc": per_datum(f"{name}_loc", offset, size, 1),
             "scale": per_datum_scale(name, size, step, self.across_outputs),
         }
 
-    def conditional(self, params: Params, step: Emission) -> dist.Distribution:
+    def conditional(self, params: Parameters, step: Emission) -> dist.Distribution:
         u = step.marginal.function.u
         if isinstance(u, Gaussian):
             u = u.mean
@@ -164,7 +156,7 @@ class FreeConditional(HiddenRule):
         mean = jnp.einsum(axes, params["weights"], u) + around.mean
         return gaussian(Gaussian(mean, around.scale))
 
-    def moments(self, params: Params, step: Emission, propagation: Propagation) -> Gaussian:
+    def moments(self, params: Parameters, step: Emission, propagation: Propagation) -> Gaussian:
         weights, around = self._listening(params), noise(params, step)
         mean, covariance = _projected(weights, _moments_of_u(step))
         if self.across_outputs:
@@ -172,7 +164,7 @@ class FreeConditional(HiddenRule):
         variance = jnp.diagonal(covariance, axis1=-2, axis2=-1)
         return Gaussian(around.mean + mean, jnp.sqrt(variance + around.variance))
 
-    def expected_weight(self, params: Params, step: Emission) -> Float[Array, "B"]:
+    def expected_weight(self, params: Parameters, step: Emission) -> Float[Array, "B"]:
         """E[t_0(h)] + H[q(h | u)]: h − f is linear in u given h⁻, which does not depend on this layer's u."""
         weights, around = self._listening(params), noise(params, step)
         u, s2 = _moments_of_u(step), noise_of(step)
@@ -184,7 +176,7 @@ class FreeConditional(HiddenRule):
         squared = jnp.square(around.mean + mean - step.marginal.mean) + variance + around.variance
         return (-0.5 * jnp.log(2.0 * pi * s2) - 0.5 * squared / s2).sum(-1) + entropy(around)
 
-    def _listening(self, params: Params) -> Float[Array, "B Q Q M"]:
+    def _listening(self, params: Parameters) -> Float[Array, "B Q Q M"]:
         weights = params["weights"]
         if self.across_outputs:
             return weights
@@ -201,7 +193,7 @@ class NestedCompression(FreeConditional):
     across_outputs: bool = field(default=False, init=False)
     propagation: Propagation = "moments"
 
-    def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
+    def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Parameters:
         marginal, width = step.marginal, step.marginal.mean.shape[1]
         return {
             "weights": jnp.repeat(marginal.weights[:, None, :], width, 1),

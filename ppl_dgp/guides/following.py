@@ -18,9 +18,10 @@ import jax
 import jax.numpy as jnp
 from numpyro.handlers import seed, substitute, trace
 
+from ppl_dgp.gp.contract import Parameters
 from ppl_dgp.guides.conditional import CoupledConditional, TiedConditional
 from ppl_dgp.guides.guide import Guide
-from ppl_dgp.guides.hidden import HiddenRule, Markov, MeanField, Params
+from ppl_dgp.guides.hidden import HiddenRule, Markov, MeanField
 from ppl_dgp.guides.trajectory import TrajectoryConditional
 
 #: c_t at most: M_t has no meaning where f says all
@@ -32,7 +33,9 @@ def follows(rule: HiddenRule) -> bool:
     return isinstance(rule, CoupledConditional | TiedConditional) or rule.from_model
 
 
-def following_start(chain: Guide, following: Guide, params: Params, *args: Any, **kwargs: Any) -> Params:
+def following_start(
+    chain: Guide, following: Guide, params: Parameters, *args: Any, **kwargs: Any
+) -> Parameters:
     """Parameters of ``following``, a guide with ``Conditional()``, its tied form or ``DoublyStochastic()``.
 
     They are for ``fit_svi(start=…)``. Where a model trains on windows, their first states begin as the chain has them.
@@ -58,7 +61,9 @@ def following_start(chain: Guide, following: Guide, params: Params, *args: Any, 
         if site["type"] == "sample" and isinstance(site["fn"], TrajectoryConditional)
     }
     if not trajectories:
-        raise ValueError("chain: found no trajectory in its model, expected a state space model such as gpssm")
+        raise ValueError(
+            "chain: found no trajectory in its model, expected a state space model such as gpssm"
+        )
     for name, q in trajectories.items():
         trajectory = q.trajectory
         moments = q.moments("moments")

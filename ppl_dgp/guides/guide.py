@@ -14,22 +14,21 @@ from numpyro.handlers import block
 from numpyro.infer.autoguide import AutoGuide
 from numpyro.primitives import Messenger
 
-from ppl_dgp.gp.sparse_gp import Emission, Propagation, bare, emission_of, mask_of
+from ppl_dgp.gp.contract import Model, Parameters
+from ppl_dgp.gp.sparse_gp import Emission, Propagation, emission_of, mask_of, unwrap
 from ppl_dgp.guides.conditional import CoupledConditional
-from ppl_dgp.guides.hidden import DoublyStochastic, HiddenRule, Latent, MeanField, Params
+from ppl_dgp.guides.hidden import DoublyStochastic, HiddenRule, Latent, MeanField
 from ppl_dgp.guides.inducing import Earlier, FullRank, InducingRule, Optimal
 from ppl_dgp.guides.trajectory import TrajectoryConditional, along_function
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.power_mean import Alpha
 from ppl_dgp.state_space.trajectory import Trajectory, trajectory_of, without_mean
 
-Model = Callable[..., Any]
-
 
 class HiddenConditional(dist.Distribution):
     """A rule applied to one site: q's distribution for it, with the rule's own log weight."""
 
-    def __init__(self, rule: HiddenRule, params: Params, step: Emission) -> None:
+    def __init__(self, rule: HiddenRule, params: Parameters, step: Emission) -> None:
         self.rule, self.params, self.step = rule, params, step
         self.conditional = rule.conditional(params, step)
         super().__init__(step.batch_shape, step.event_shape, validate_args=False)
@@ -59,7 +58,7 @@ class HiddenConditional(dist.Distribution):
         return self.rule.moments(self.params, self.step, propagation)
 
 
-class _Answer(Messenger):
+class _GuideHandler(Messenger):
     """Gives each of the model's latents its distribution in q, and hides its data."""
 
     def __init__(self, fn: Model, guide: Guide, others: dict[str, Array], datum: Array | None) -> None:
@@ -82,11 +81,11 @@ class _Answer(Messenger):
             msg["stop"] = True
             if msg["value"] is None:
                 msg["value"] = msg["fn"].mean
-        elif bare(msg["fn"]).has_enumerate_support:
+        elif unwrap(msg["fn"]).has_enumerate_support:
             # the objective sums it out
             self.guide.summed.add(msg["name"])
             msg["value"] = jnp.broadcast_to(
-                bare(msg["fn"]).enumerate_support(False).ravel()[0], msg["fn"].shape()
+                unwrap(msg["fn"]).enumerate_support(False).ravel()[0], msg["fn"].shape()
             )
             msg["stop"] = True
         elif role == "inducing":
@@ -116,8 +115,8 @@ class _Answer(Messenger):
         # steps that share a function need one draw of it where q of a step depends on it, and only there: where p and q
         # have nothing to cancel, E log p(x | u) is the same term by term
         drawn = infer.get("reused") and along_function(self.guide.hidden)
-        carrying = "joint_draw" if drawn else self.guide.hidden.inducing
-        msg["infer"] = {**infer, "carry": carrying}
+        representations = "shared_sample" if drawn else self.guide.hidden.inducing
+        msg["infer"] = {**infer, "representation": representations}
 
     def _hidden(self, msg: dict[str, Any]) -> None:
         trajectory = trajectory_of(msg["fn"])
@@ -178,7 +177,7 @@ class _Answer(Messenger):
         msg["infer"] = {**msg["infer"], "propagation": rule.propagation}
 
     def _in_windows(
-        self, name: str, trajectory: Trajectory, begin: Gaussian, initial: Params, smoothed: bool
+        self, name: str, trajectory: Trajectory, begin: Gaussian, initial: Parameters, smoothed: bool
     ) -> TrajectoryConditional:
         """The rule at the rows of some windows, whose first states it knows or has parameters of."""
         rule, initial_rule = self.guide.hidden, self.guide.latent_rule
@@ -314,7 +313,7 @@ class Guide:
         self._sizes: dict[str, int] = {}
         self._others: AutoGuide | None = None
         if self.others is not None:
-            hide = lambda msg: msg["type"] == "sample" and bool(msg["infer"].get("role"))  # noqa: E731
+            hide = lambda msg: msg["type"] == "sample" and bool(msg["infer"].get("role"))
             self._others = self.others(block(self.model, hide_fn=hide))
 
     def _meaning(self) -> tuple[Any, ...]:
@@ -330,7 +329,7 @@ class Guide:
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Array]:
         """Sample the latents of q; returns them by name."""
         others = {} if self._others is None else self._others(*args, **kwargs)
-        answer = _Answer(_Sizes(self.model, self._sizes), self, others, _datum(args))
+        answer = _GuideHandler(_Sizes(self.model, self._sizes), self, others, _datum(args))
         answer(*args, **kwargs)
         return {**others, **answer.values}
 

@@ -20,16 +20,15 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
+from ppl_dgp.gp.contract import Parameters
 from ppl_dgp.gp.means import affine
 from ppl_dgp.gp.moment_matching import matched, matched_covariance
-from ppl_dgp.gp.sparse_gp import Carrying, Emission, Propagation, check_propagation
+from ppl_dgp.gp.sparse_gp import Emission, Propagation, Representation, check_propagation
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.linalg import cholesky
 from ppl_dgp.numerics.power_mean import Alpha
 from ppl_dgp.state_space.linear_gaussian_chain import propagate
-
-Params = dict[str, Array]
 
 
 def per_datum(name: str, initial: Callable[[], Array], size: int, event_dim: int, **kwargs: Any) -> Array:
@@ -76,7 +75,7 @@ class HiddenRule:
     """One step of q(h). A rule has no state: all of it is in the parameters that :meth:`declare` makes."""
 
     #: how it wants u carried at α = 0: moments where they are exact, else one draw per datum
-    inducing: Carrying = "moments"
+    inducing: Representation = "marginal"
     #: how it wants h carried: as draws, or as one of the deterministic propagations
     propagation: Propagation = "draws"
     #: whether q(h | what came before) is the model's own conditional, so that the weight is 1
@@ -92,7 +91,7 @@ class HiddenRule:
     #: how many rows before and after its own a network sees
     around: int = 0
 
-    def declare_initial(self, name: str, size: int, latent: Latent, datum: Array | None = None) -> Params:
+    def declare_initial(self, name: str, size: int, latent: Latent, datum: Array | None = None) -> Parameters:
         """As :meth:`declare`, for a latent without a GP in front, ``size`` rows of it."""
         begin = latent.begin
         return {
@@ -100,33 +99,33 @@ class HiddenRule:
             "scale": _own_scale(name, size, lambda: begin().scale, self.full),
         }
 
-    def initial(self, params: Params, latent: Latent) -> dist.Distribution:
+    def initial(self, params: Parameters, latent: Latent) -> dist.Distribution:
         """q(x_n) of a latent without a GP in front, batch (B,), event (Q,): N(M_n, S_n)."""
         return gaussian(Gaussian(params["loc"], params["scale"]))
 
-    def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
+    def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Parameters:
         """The rule's ``numpyro.param`` calls, for a layer of ``size`` rows; returns the rows at hand.
 
         :param datum: what is observed of the rows at hand, (B, D + P): x beside y; only amortised rules look at it.
         """
         raise NotImplementedError
 
-    def declare_along(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
+    def declare_along(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Parameters:
         """As :meth:`declare`, for the steps of a trajectory: begins around the step's mean whatever came before.
 
         The model's own conditional would begin as a walk over all steps that the data do not hold.
         """
         return self.declare(name, size, step, datum)
 
-    def conditional(self, params: Params, step: Emission) -> dist.Distribution:
+    def conditional(self, params: Parameters, step: Emission) -> dist.Distribution:
         """q(h_n | what came before), batch (B,), event (Q,)."""
         raise NotImplementedError
 
-    def log_weight(self, params: Params, step: Emission, value: Array, alpha: Alpha) -> Float[Array, "B"]:
+    def log_weight(self, params: Parameters, step: Emission, value: Array, alpha: Alpha) -> Float[Array, "B"]:
         """Log of p/q at the drawn value, tempered: t_α(value) − log q(value) (design, section 1.4)."""
         return step.tempered(value, alpha) - self.conditional(params, step).log_prob(value)
 
-    def linear(self, params: Params, step: Emission) -> tuple[Array | None, Gaussian]:
+    def linear(self, params: Parameters, step: Emission) -> tuple[Array | None, Gaussian]:
         """q as h = slope h⁻ + ε: the slope (B, Q, P), None for 0, and the moments of ε.
 
         :raises TypeError: if q is not of this form.
@@ -135,7 +134,7 @@ class HiddenRule:
             f"{type(self).__name__}: found no closed form of its moments; leave propagation out, so that h is drawn"
         )
 
-    def moments(self, params: Params, step: Emission, propagation: Propagation) -> Gaussian:
+    def moments(self, params: Parameters, step: Emission, propagation: Propagation) -> Gaussian:
         """Mean and scale of h under q, its inputs and u integrated out."""
         slope, around = self.linear(params, step)
         if slope is None:
@@ -148,7 +147,7 @@ class HiddenRule:
         )
         return Gaussian(mean, cholesky(covariance, 0.0)[0])
 
-    def expected_weight(self, params: Params, step: Emission) -> Float[Array, "B"]:
+    def expected_weight(self, params: Parameters, step: Emission) -> Float[Array, "B"]:
         """The weight at α = 0 averaged over h, its inputs and u in closed form: E[t_0(h)] + H[q(h | h⁻)]."""
         slope, around = self.linear(params, step)
         marginal, s2 = step.marginal, noise_of(step)
@@ -182,11 +181,11 @@ def per_datum_scale(name: str, size: int, step: Emission, full: bool) -> Array:
 def _own_scale(name: str, size: int, start: Callable[[], Array], full: bool) -> Array:
     if not full:
         return per_datum(f"{name}_scale", start, size, 1, constraint=constraints.positive)
-    diagonal = lambda: jax.vmap(jnp.diag)(start())  # noqa: E731
+    diagonal = lambda: jax.vmap(jnp.diag)(start())
     return per_datum(f"{name}_scale", diagonal, size, 2, constraint=constraints.lower_cholesky)
 
 
-def noise(params: Params, step: Emission) -> Gaussian:
+def noise(params: Parameters, step: Emission) -> Gaussian:
     """N(M_n, S_n) from the parameters ``loc`` and ``scale``.
 
     S_n is kept in units of the model's noise s², so that a row that no step has drawn yet follows s² as it is learnt.
@@ -205,16 +204,16 @@ class MeanField(HiddenRule):
     full: bool = False
     knows_states = True
 
-    def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
+    def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Parameters:
         return {
             "loc": per_datum(f"{name}_loc", lambda: step.marginal.mean, size, 1),
             "scale": per_datum_scale(name, size, step, self.full),
         }
 
-    def linear(self, params: Params, step: Emission) -> tuple[Array | None, Gaussian]:
+    def linear(self, params: Parameters, step: Emission) -> tuple[Array | None, Gaussian]:
         return None, noise(params, step)
 
-    def conditional(self, params: Params, step: Emission) -> dist.Distribution:
+    def conditional(self, params: Parameters, step: Emission) -> dist.Distribution:
         return gaussian(self.linear(params, step)[1])
 
 
@@ -229,13 +228,13 @@ class PointEstimate(MeanField):
     full: bool = field(default=False, init=False, repr=False)
     knows_states = False
 
-    def declare_initial(self, name: str, size: int, latent: Latent, datum: Array | None = None) -> Params:
+    def declare_initial(self, name: str, size: int, latent: Latent, datum: Array | None = None) -> Parameters:
         return {"loc": per_datum(f"{name}_loc", lambda: latent.begin().mean, size, 1)}
 
-    def initial(self, params: Params, latent: Latent) -> dist.Distribution:
+    def initial(self, params: Parameters, latent: Latent) -> dist.Distribution:
         return dist.Delta(params["loc"], event_dim=1)
 
-    def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
+    def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Parameters:
         raise ValueError(
             f"hidden: found PointEstimate() at {name!r}, a layer behind a GP, which has no density at a point; take "
             "hidden=DoublyStochastic() or another rule, and latent=PointEstimate()"
@@ -254,11 +253,11 @@ class Markov(HiddenRule):
     full: bool = False
     knows_states = True
 
-    def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
+    def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Parameters:
         inputs = step.marginal.inputs
         return self._declared(name, size, step, inputs.mean if isinstance(inputs, Gaussian) else inputs)
 
-    def declare_along(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
+    def declare_along(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Parameters:
         rows, width = step.marginal.mean.shape
         states, controls = jnp.split(step.marginal.rows, [width], axis=1)
         found = self._declared(name, size, step, states)
@@ -266,7 +265,7 @@ class Markov(HiddenRule):
         beyond = jnp.zeros((rows, width, controls.shape[1]), states.dtype)
         return found | {"slope": jnp.concatenate([found["slope"], beyond], 2)}
 
-    def _declared(self, name: str, size: int, step: Emission, at: Float[Array, "B P"]) -> Params:
+    def _declared(self, name: str, size: int, step: Emission, at: Float[Array, "B P"]) -> Parameters:
         def slope() -> Array:
             rows, width = step.marginal.mean.shape
             weights, _ = affine(step.marginal.function.mean, at.shape[1])
@@ -282,10 +281,10 @@ class Markov(HiddenRule):
             "scale": per_datum_scale(name, size, step, self.full),
         }
 
-    def linear(self, params: Params, step: Emission) -> tuple[Array | None, Gaussian]:
+    def linear(self, params: Parameters, step: Emission) -> tuple[Array | None, Gaussian]:
         return params["slope"], noise(params, step)
 
-    def conditional(self, params: Params, step: Emission) -> dist.Distribution:
+    def conditional(self, params: Parameters, step: Emission) -> dist.Distribution:
         inputs = step.marginal.inputs
         at = inputs.mean if isinstance(inputs, Gaussian) else inputs
         around = noise(params, step)
@@ -299,22 +298,22 @@ class DoublyStochastic(HiddenRule):
 
     from_model = True
 
-    def declare_initial(self, name: str, size: int, latent: Latent, datum: Array | None = None) -> Params:
+    def declare_initial(self, name: str, size: int, latent: Latent, datum: Array | None = None) -> Parameters:
         return {}
 
-    def initial(self, params: Params, latent: Latent) -> dist.Distribution:
+    def initial(self, params: Parameters, latent: Latent) -> dist.Distribution:
         return latent.prior
 
-    def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Params:
+    def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Parameters:
         return {}
 
-    def conditional(self, params: Params, step: Emission) -> dist.Distribution:
+    def conditional(self, params: Parameters, step: Emission) -> dist.Distribution:
         return step
 
-    def log_weight(self, params: Params, step: Emission, value: Array, alpha: Alpha) -> Float[Array, "B"]:
+    def log_weight(self, params: Parameters, step: Emission, value: Array, alpha: Alpha) -> Float[Array, "B"]:
         return jnp.zeros(value.shape[0], value.dtype)
 
-    def moments(self, params: Params, step: Emission, propagation: Propagation) -> Gaussian:
+    def moments(self, params: Parameters, step: Emission, propagation: Propagation) -> Gaussian:
         marginal, s2 = step.marginal, noise_of(step)
         if propagation != "full-moments" or not isinstance(marginal.inputs, Gaussian):
             return Gaussian(marginal.mean, jnp.sqrt(marginal.variance + s2))
@@ -322,7 +321,7 @@ class DoublyStochastic(HiddenRule):
         covariance = covariance + s2[..., None] * jnp.eye(s2.shape[-1], dtype=s2.dtype)
         return Gaussian(marginal.mean, cholesky(covariance, 0.0)[0])
 
-    def expected_weight(self, params: Params, step: Emission) -> Float[Array, "B"]:
+    def expected_weight(self, params: Parameters, step: Emission) -> Float[Array, "B"]:
         return jnp.zeros(step.marginal.mean.shape[0], step.marginal.mean.dtype)
 
 

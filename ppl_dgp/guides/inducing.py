@@ -17,7 +17,7 @@ import numpyro
 from jaxtyping import Array
 from numpyro.distributions import constraints
 
-from ppl_dgp.guides.structured import InducingConditional, InducingJoint, Link, LowRankLink
+from ppl_dgp.guides.structured import InducingConditional, InducingJoint, LayerLink, LowRankLink
 from ppl_dgp.numerics.gaussian import InducingGaussian
 
 
@@ -147,7 +147,7 @@ class LayerChain(InducingRule):
         last = list(earlier)[-1]
         before = earlier[last].q.event_shape
         if self.rank is None:
-            link: Any = Link(numpyro.param(f"{name}_link", jnp.zeros((*shape, *before))))
+            link: Any = LayerLink(numpyro.param(f"{name}_link", jnp.zeros((*shape, *before))))
         else:
             link = LowRankLink(
                 numpyro.param(f"{name}_basis", _random((shape[1], self.rank), shape[1] ** -0.5)),
@@ -187,7 +187,7 @@ class Coupled(InducingRule):
             before = site.q.event_shape
             stripe = self.structure == "stripes" and before[0] == shape[0]
             start = jnp.zeros((*shape, before[1]) if stripe else (*shape, *before))
-            links[k] = Link(numpyro.param(link_name(name, k), start))
+            links[k] = LayerLink(numpyro.param(link_name(name, k), start))
         return _conditional(loc, scale, links, earlier)
 
 

@@ -17,10 +17,11 @@ from jax.scipy.linalg import block_diag
 from jaxtyping import Array
 from numpyro.handlers import seed, substitute, trace
 
+from ppl_dgp.gp.contract import Parameters
 from ppl_dgp.gp.sparse_gp import Emission, emission_of
 from ppl_dgp.guides.conditional import CoupledConditional, FreeConditional, TiedConditional
 from ppl_dgp.guides.guide import Guide
-from ppl_dgp.guides.hidden import DoublyStochastic, Markov, MeanField, Params, noise_of
+from ppl_dgp.guides.hidden import DoublyStochastic, Markov, MeanField, noise_of
 from ppl_dgp.guides.inducing import (
     AcrossOutputs,
     Coupled,
@@ -71,7 +72,7 @@ _SLIGHT = 1e-3
 _RESHAPED = ("_scale", "_weights", "_factor", "_basis", "_core")
 
 
-def nested_start(poorer: Guide, richer: Guide, params: Params, *args: Any, **kwargs: Any) -> Params:
+def nested_start(poorer: Guide, richer: Guide, params: Parameters, *args: Any, **kwargs: Any) -> Parameters:
     """Parameters of ``richer`` at which it is ``poorer`` at ``params``, for ``fit_svi(start=…)``.
 
     >>> import jax, jax.numpy as jnp
@@ -138,13 +139,17 @@ def contains(richer: Guide, poorer: Guide) -> bool:
     return hidden and inducing and (poorer.hidden, poorer.inducing) != (richer.hidden, richer.inducing)
 
 
-def _translated(low: InducingRule, high: InducingRule, sites: Sequence[str], params: Params) -> Params:
+def _translated(
+    low: InducingRule, high: InducingRule, sites: Sequence[str], params: Parameters
+) -> Parameters:
     """The parameters of q(u) under the rule ``low`` in the terms in which ``high`` has them."""
     found = dict(params)
     for before, site in zip([None, *sites], sites, strict=False):
         if isinstance(low, LowRank) and not isinstance(high, LowRank):
             scale, factor = found[f"{site}_scale"], found.pop(f"{site}_factor")
-            found[f"{site}_scale"] = jnp.linalg.cholesky(Gaussian(params[f"{site}_loc"], scale, factor).covariance())
+            found[f"{site}_scale"] = jnp.linalg.cholesky(
+                Gaussian(params[f"{site}_loc"], scale, factor).covariance()
+            )
         if before is None or not isinstance(low, LayerChain) or high == low:
             continue
         if low.rank is not None and getattr(high, "rank", None) is None:
@@ -158,7 +163,7 @@ def _translated(low: InducingRule, high: InducingRule, sites: Sequence[str], par
 def _widened(name: str, value: Any, own: Any) -> Any:
     """A parameter of the poorer guide in the shape that the richer one's ``own`` has."""
     wanted, wide = jnp.shape(own), value
-    identity = lambda size: jnp.eye(size, dtype=value.dtype)  # noqa: E731
+    identity = lambda size: jnp.eye(size, dtype=value.dtype)
     if jnp.shape(value) == wanted:
         return value
     if name.endswith("_weights") and jnp.ndim(value) == 3:
@@ -198,7 +203,7 @@ def _as_full(low: Any, high: Any) -> bool:
         return isinstance(high, Coupled) and high.structure == "full"
     if type(low) is type(high) and isinstance(low, LowRank | LayerChain):
         return high.rank is None or (low.rank is not None and low.rank <= high.rank)
-    wide = lambda rule: getattr(rule, "full", False) or getattr(rule, "across_outputs", False)  # noqa: E731
+    wide = lambda rule: getattr(rule, "full", False) or getattr(rule, "across_outputs", False)
     return wide(high) or not wide(low)
 
 

@@ -53,7 +53,7 @@ class InducingJoint(InducingGaussian):
 
 
 @dataclass(frozen=True)
-class Link:
+class LayerLink:
     """The linear map U_lk from the outputs of an earlier layer, (…, P', M'), to those of this one, (…, P, M)."""
 
     #: (P, M, P', M'), or (P, M, M') where output p listens to output p alone
@@ -97,7 +97,7 @@ class InducingConditional(InducingGaussian):
         self,
         loc: Array,
         scale: Array,
-        links: Mapping[str, Link | LowRankLink],
+        links: Mapping[str, LayerLink | LowRankLink],
         earlier: Mapping[str, InducingGaussian],
         values: Mapping[str, Array],
     ) -> None:

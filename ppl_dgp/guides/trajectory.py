@@ -18,8 +18,9 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
-from ppl_dgp.gp.sparse_gp import Propagation, bare
-from ppl_dgp.guides.hidden import HiddenRule, Latent, Params, entropy, gaussian
+from ppl_dgp.gp.contract import Parameters
+from ppl_dgp.gp.sparse_gp import Propagation, unwrap
+from ppl_dgp.guides.hidden import HiddenRule, Latent, entropy, gaussian
 from ppl_dgp.numerics.gaussian import Gaussian, moments_of
 from ppl_dgp.numerics.linalg import cholesky
 from ppl_dgp.numerics.power_mean import Alpha
@@ -44,9 +45,9 @@ class TrajectoryConditional(dist.Distribution):
         self,
         trajectory: Trajectory,
         rule: HiddenRule,
-        params: Params,
+        params: Parameters,
         initial_rule: HiddenRule,
-        initial: Params,
+        initial: Parameters,
         begun: Gaussian | None = None,
     ) -> None:
         self.trajectory, self.rule, self.params = trajectory, rule, params
@@ -64,7 +65,7 @@ class TrajectoryConditional(dist.Distribution):
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Float[Array, "*S slots Q"]:
         """Paths."""
         if self.rule.conditions_on_u or self.rule.from_model:
-            one = lambda step, params: self.rule.conditional(params, step)  # noqa: E731
+            one = lambda step, params: self.rule.conditional(params, step)
             return along(self.trajectory, self.begun, one, self.params, key, sample_shape)
         slopes, around = self._linear()
         where = self.trajectory.layout
@@ -105,10 +106,14 @@ class TrajectoryConditional(dist.Distribution):
             # p and q of the steps are the same, whatever the states before
             weights = jnp.zeros(self.trajectory.controls.shape[0], self.trajectory.noise.dtype)
         else:
-            before = jax.tree.map(lambda leaf: leaf[self.trajectory.layout.after - 1], self.moments("moments"))
+            before = jax.tree.map(
+                lambda leaf: leaf[self.trajectory.layout.after - 1], self.moments("moments")
+            )
             weights = self.rule.expected_weight(self.params, self.trajectory.at(before))
         begun, prior = self._initial(), self.trajectory.initial
-        likely = self.trajectory.prior.log_prob(begun.mean) - 0.5 * (begun.variance / jnp.square(prior.scale)).sum(-1)
+        likely = self.trajectory.prior.log_prob(begun.mean) - 0.5 * (
+            begun.variance / jnp.square(prior.scale)
+        ).sum(-1)
         return self._total(likely + entropy(begun), weights)
 
     def _total(self, initial: Float[Array, " S"], weights: Float[Array, " T"]) -> Float[Array, ""]:
@@ -138,7 +143,7 @@ class TrajectoryConditional(dist.Distribution):
 
         def step(state: Gaussian, turn: Any) -> tuple[Gaussian, Gaussian]:
             controls, first, started = turn
-            choose = lambda new, old: jnp.where(jnp.expand_dims(first, range(1, new.ndim)), new, old)  # noqa: E731
+            choose = lambda new, old: jnp.where(jnp.expand_dims(first, range(1, new.ndim)), new, old)
             before = replace(jax.tree.map(choose, started, state), linearise=linearise)
             found = self.rule.moments(self.params, self.trajectory.at(before, controls), propagation)
             state = Gaussian(found.mean, found.scale)
@@ -174,7 +179,8 @@ class TrajectoryConditional(dist.Distribution):
         found = moments_of(self.begun)
         if found is None:
             raise TypeError(
-                f"latent: found {type(bare(self.begun)).__name__} for x_0, expected a Gaussian; take latent=MeanField()"
+                f"latent: found {type(unwrap(self.begun)).__name__} for x_0, expected a Gaussian; take "
+                "latent=MeanField()"
             )
         return found
 

@@ -12,7 +12,7 @@ from ppl_dgp.likelihoods.gaussian import Gaussian
 from ppl_dgp.likelihoods.heteroscedastic import Heteroscedastic
 from ppl_dgp.likelihoods.likelihood import Likelihood
 from ppl_dgp.likelihoods.linked import Beta, Gamma, NegativeBinomial, Poisson
-from ppl_dgp.likelihoods.mixed import Mixed
+from ppl_dgp.likelihoods.mixed import MixedLikelihood
 from ppl_dgp.likelihoods.real import Laplace, StudentT
 from ppl_dgp.likelihoods.scalar import Scalar
 from ppl_dgp.likelihoods.several import RobustMax, Softmax
@@ -43,7 +43,7 @@ __all__ = [
     "Heteroscedastic",
     "Laplace",
     "Likelihood",
-    "Mixed",
+    "MixedLikelihood",
     "NegativeBinomial",
     "Ordinal",
     "Poisson",

@@ -13,12 +13,12 @@ from jax.scipy.special import log_ndtr, ndtr
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
-from ppl_dgp.likelihoods.likelihood import Rows, Targets
-from ppl_dgp.likelihoods.quadrature import Nodes, tilted_nodes
+from ppl_dgp.likelihoods.likelihood import FunctionRows, Targets
+from ppl_dgp.likelihoods.quadrature import QuadratureNodes, tilted_nodes
 from ppl_dgp.likelihoods.scalar import Elementwise
 from ppl_dgp.numerics.power_mean import Alpha, is_number
 
-Link = Literal["probit", "logit"]
+LinkName = Literal["probit", "logit"]
 
 
 @jax.tree_util.register_dataclass
@@ -29,14 +29,14 @@ class Bernoulli(Elementwise):
     :raises ValueError: for another link.
     """
 
-    link: Link = field(default="probit", metadata=dict(static=True))
+    link: LinkName = field(default="probit", metadata=dict(static=True))
     num_nodes: int = field(default=64, metadata=dict(static=True))
 
     expects = "labels 0 and 1"
 
     def __post_init__(self) -> None:
-        if self.link not in get_args(Link):
-            raise ValueError(f"link: found {self.link!r}, expected one of {', '.join(get_args(Link))}")
+        if self.link not in get_args(LinkName):
+            raise ValueError(f"link: found {self.link!r}, expected one of {', '.join(get_args(LinkName))}")
 
     @property
     def support(self) -> constraints.Constraint:
@@ -49,22 +49,24 @@ class Bernoulli(Elementwise):
         signed = (2.0 * y - 1.0) * f
         return log_ndtr(signed) if self.link == "probit" else log_sigmoid(signed)
 
-    def nodes(self, y: Array, mean: Rows, variance: Rows, alpha: Alpha, number: int) -> Nodes:
+    def nodes(
+        self, y: Array, mean: FunctionRows, variance: FunctionRows, alpha: Alpha, number: int
+    ) -> QuadratureNodes:
         # the step is at f = 0, however far from the mode
-        log_p = lambda f: self.log_prob(y, f)  # noqa: E731
+        log_p = lambda f: self.log_prob(y, f)
         return tilted_nodes(log_p, mean, variance, alpha, number, jnp.zeros_like(mean))
 
-    def tempered(self, y: Array, mean: Rows, variance: Rows, alpha: Alpha) -> Rows:
+    def tempered(self, y: Array, mean: FunctionRows, variance: FunctionRows, alpha: Alpha) -> FunctionRows:
         """Probit: t_1 = log Φ(±m/√(1 + v)); quadrature else."""
         if self.link == "probit" and is_number(alpha, 1.0):
             return log_ndtr((2.0 * y - 1.0) * mean / jnp.sqrt(1.0 + variance))
         return super().tempered(y, mean, variance, alpha)
 
-    def probabilities(self, mean: Rows, variance: Rows) -> Rows:
+    def probabilities(self, mean: FunctionRows, variance: FunctionRows) -> FunctionRows:
         """P(y = 1), of the shape of ``mean``."""
         return jnp.exp(self.log_density(jnp.ones_like(mean), mean, variance))
 
-    def moments(self, mean: Rows, variance: Rows) -> tuple[Rows, Rows]:
+    def moments(self, mean: FunctionRows, variance: FunctionRows) -> tuple[FunctionRows, FunctionRows]:
         """p = P(y = 1) and p(1 − p)."""
         p = self.probabilities(mean, variance)
         return p, p * (1.0 - p)
@@ -127,23 +129,23 @@ class Ordinal(Elementwise):
         labels = jnp.arange(self.num_classes)
         return dist.Categorical(logits=self.log_prob(labels, f[..., None]))
 
-    def tempered(self, y: Array, mean: Rows, variance: Rows, alpha: Alpha) -> Rows:
+    def tempered(self, y: Array, mean: FunctionRows, variance: FunctionRows, alpha: Alpha) -> FunctionRows:
         """t_1 is log p with the scale √(scale² + v); quadrature else."""
         if is_number(alpha, 1.0):
             return self._log_prob(y, mean, jnp.sqrt(jnp.square(self.scale) + variance))
         return super().tempered(y, mean, variance, alpha)
 
-    def sample(self, key: Array, mean: Rows, variance: Rows) -> Targets:
+    def sample(self, key: Array, mean: FunctionRows, variance: FunctionRows) -> Targets:
         deviate = jnp.sqrt(jnp.square(self.scale) + variance)
         noisy = mean + deviate * jax.random.normal(key, jnp.shape(mean), jnp.result_type(mean))
         return (noisy[..., None] > self.cuts).sum(-1)
 
-    def probabilities(self, mean: Rows, variance: Rows) -> Float[Array, "*#rows"]:
+    def probabilities(self, mean: FunctionRows, variance: FunctionRows) -> Float[Array, "*#rows"]:
         """P(y = k) for all classes, (…, C)."""
         deviate = jnp.sqrt(jnp.square(self.scale) + variance)
         return jnp.exp(self._log_prob(jnp.arange(self.num_classes), mean, deviate))
 
-    def moments(self, mean: Rows, variance: Rows) -> tuple[Rows, Rows]:
+    def moments(self, mean: FunctionRows, variance: FunctionRows) -> tuple[FunctionRows, FunctionRows]:
         """p and p(1 − p) of each class, (…, C)."""
         p = self.probabilities(mean, variance)
         return p, p * (1.0 - p)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 from numpyro.distributions import constraints
 
-from ppl_dgp.likelihoods.likelihood import Likelihood, Rows
+from ppl_dgp.likelihoods.likelihood import FunctionRows, Likelihood
 from ppl_dgp.numerics.power_mean import Alpha, log1p_ratio
 
 
@@ -25,20 +25,22 @@ class Gaussian(Likelihood):
     def support(self) -> constraints.Constraint:
         return constraints.real
 
-    def tempered(self, y: Array, mean: Rows, variance: Rows, alpha: Alpha) -> Rows:
+    def tempered(self, y: Array, mean: FunctionRows, variance: FunctionRows, alpha: Alpha) -> FunctionRows:
         """t_α = −½ log 2πs² − (1/2α) log(1 + αv/s²) − ½ (y−m)²/(s² + αv); t_0 = log N(y; m, s²) − v/(2s²)."""
         s2 = self.variance
         penalty = 0.5 * log1p_ratio(alpha, variance / s2)
         return -0.5 * jnp.log(2.0 * pi * s2) - penalty - 0.5 * jnp.square(y - mean) / (s2 + alpha * variance)
 
-    def tempered_outside(self, y: Array, mean: Rows, inside: Rows, outside: Rows, alpha: Alpha) -> Rows:
+    def tempered_outside(
+        self, y: Array, mean: FunctionRows, inside: FunctionRows, outside: FunctionRows, alpha: Alpha
+    ) -> FunctionRows:
         """E_{m'~N(m, outside)}[t_α(y; m', inside)]: t_α(y; m, D) − outside / (2(s² + αD))."""
         tempered = self.tempered(y, mean, inside, alpha)
         return tempered - 0.5 * outside / (self.variance + alpha * inside)
 
-    def sample(self, key: Array, mean: Rows, variance: Rows) -> Rows:
+    def sample(self, key: Array, mean: FunctionRows, variance: FunctionRows) -> FunctionRows:
         noise = jax.random.normal(key, jnp.shape(mean), jnp.result_type(mean))
         return mean + jnp.sqrt(variance + self.variance) * noise
 
-    def moments(self, mean: Rows, variance: Rows) -> tuple[Rows, Rows]:
+    def moments(self, mean: FunctionRows, variance: FunctionRows) -> tuple[FunctionRows, FunctionRows]:
         return mean, variance + self.variance

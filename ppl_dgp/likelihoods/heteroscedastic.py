@@ -12,12 +12,12 @@ from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
 from ppl_dgp.likelihoods.gaussian import Gaussian
-from ppl_dgp.likelihoods.likelihood import Likelihood, Rows, Targets
+from ppl_dgp.likelihoods.likelihood import FunctionRows, Likelihood, Targets
 from ppl_dgp.likelihoods.quadrature import deviation, tilted_nodes
 from ppl_dgp.numerics.power_mean import Alpha, is_number, log_power_mean
 
 #: Gauss–Hermite nodes per function of the means that stay outside the logarithm
-OUTSIDE = 8
+OUTSIDE_NODES = 8
 
 
 @jax.tree_util.register_dataclass
@@ -31,7 +31,7 @@ class Heteroscedastic(Likelihood):
     noise: float | Array = 1.0
     num_nodes: int = field(default=64, metadata=dict(static=True))
 
-    def _parts(self, mean: Rows, variance: Rows) -> tuple[Array, Array, Array, Array]:
+    def _parts(self, mean: FunctionRows, variance: FunctionRows) -> tuple[Array, Array, Array, Array]:
         """Mean of f and of the log variance of the noise, variances of both."""
         (m_f, m_g), (v_f, v_g) = jnp.split(mean, 2, -1), jnp.split(variance, 2, -1)
         return m_f, m_g + jnp.log(self.noise), v_f, v_g
@@ -51,7 +51,9 @@ class Heteroscedastic(Likelihood):
             )
         return num_functions // 2
 
-    def tempered(self, y: Targets, mean: Rows, variance: Rows, alpha: Alpha) -> Float[Array, "*#targets"]:
+    def tempered(
+        self, y: Targets, mean: FunctionRows, variance: FunctionRows, alpha: Alpha
+    ) -> Float[Array, "*#targets"]:
         """With m_g that of g + log noise, t_0 = −½ log 2π − m_g/2 − ½ ((y − m_f)² + v_f) exp(v_g/2 − m_g)."""
         m_f, m_g, v_f, v_g = self._parts(mean, variance)
         if is_number(alpha, 0.0):
@@ -65,18 +67,18 @@ class Heteroscedastic(Likelihood):
         return log_power_mean(given(m_g + deviation(v_g) * z), alpha, log_weights)
 
     def tempered_outside(
-        self, y: Targets, mean: Rows, inside: Rows, outside: Rows, alpha: Alpha
+        self, y: Targets, mean: FunctionRows, inside: FunctionRows, outside: FunctionRows, alpha: Alpha
     ) -> Float[Array, "*#targets"]:
         """The outer mean by Gauss–Hermite in f and g, 8 × 8 nodes; exact in it at α = 0."""
         if is_number(alpha, 0.0):
             return self.tempered(y, mean, inside + outside, alpha)
-        nodes, weights = np.polynomial.hermite_e.hermegauss(OUTSIDE)
+        nodes, weights = np.polynomial.hermite_e.hermegauss(OUTSIDE_NODES)
         number = mean.shape[-1] // 2
         both = np.stack(np.meshgrid(nodes, nodes, indexing="ij"), -1).reshape(-1, 2).repeat(number, 1)
-        z = jnp.asarray(both, jnp.result_type(mean)).reshape(OUTSIDE**2, *(1,) * (mean.ndim - 1), -1)
+        z = jnp.asarray(both, jnp.result_type(mean)).reshape(OUTSIDE_NODES**2, *(1,) * (mean.ndim - 1), -1)
         centres = mean + deviation(outside) * z
         found = self.tempered(
-            jnp.broadcast_to(y, (OUTSIDE**2, *y.shape)),
+            jnp.broadcast_to(y, (OUTSIDE_NODES**2, *y.shape)),
             centres,
             jnp.broadcast_to(inside, centres.shape),
             alpha,
@@ -84,13 +86,13 @@ class Heteroscedastic(Likelihood):
         column = np.outer(weights, weights).reshape(-1, *(1,) * (found.ndim - 1)) / weights.sum() ** 2
         return (jnp.asarray(column, found.dtype) * found).sum(0)
 
-    def sample(self, key: Array, mean: Rows, variance: Rows) -> Targets:
+    def sample(self, key: Array, mean: FunctionRows, variance: FunctionRows) -> Targets:
         key_f, key_y = jax.random.split(key)
         noise = jax.random.normal(key_f, jnp.shape(mean), jnp.result_type(mean))
         f, g = jnp.split(mean + deviation(variance) * noise, 2, -1)
         return f + jnp.sqrt(self.noise) * jnp.exp(0.5 * g) * jax.random.normal(key_y, jnp.shape(f), f.dtype)
 
-    def moments(self, mean: Rows, variance: Rows) -> tuple[Rows, Rows]:
+    def moments(self, mean: FunctionRows, variance: FunctionRows) -> tuple[FunctionRows, FunctionRows]:
         """m_f, and v_f + exp(m_g + v_g/2), (B, P)."""
         m_f, m_g, v_f, v_g = self._parts(mean, variance)
         return m_f, v_f + jnp.exp(m_g + 0.5 * v_g)

@@ -15,7 +15,7 @@ from numpyro.distributions import constraints
 
 from ppl_dgp.numerics.power_mean import Alpha
 
-Rows = Float[Array, "*#rows"]  # (B, F), with axes in front inside a quadrature
+FunctionRows = Float[Array, "*#rows"]  # (B, F), with axes in front inside a quadrature
 Targets = Num[Array, "*#targets"]  # (B, P)
 
 
@@ -48,29 +48,35 @@ class Likelihood:
         """
         return num_functions
 
-    def tempered(self, y: Targets, mean: Rows, variance: Rows, alpha: Alpha) -> Float[Array, "*#targets"]:
+    def tempered(
+        self, y: Targets, mean: FunctionRows, variance: FunctionRows, alpha: Alpha
+    ) -> Float[Array, "*#targets"]:
         """t_α(y); ``alpha`` a number in [0, 1], or an array that broadcasts."""
         raise NotImplementedError
 
     def tempered_outside(
-        self, y: Targets, mean: Rows, inside: Rows, outside: Rows, alpha: Alpha
+        self, y: Targets, mean: FunctionRows, inside: FunctionRows, outside: FunctionRows, alpha: Alpha
     ) -> Float[Array, "*#targets"]:
         """E_{m'~N(m, outside)}[t_α(y; m', inside)]: a part of the variance stays outside the logarithm."""
         raise NotImplementedError
 
-    def expected_log_density(self, y: Targets, mean: Rows, variance: Rows) -> Float[Array, "*#targets"]:
+    def expected_log_density(
+        self, y: Targets, mean: FunctionRows, variance: FunctionRows
+    ) -> Float[Array, "*#targets"]:
         """t_0 = E[log p(y|f)], of the variational bound."""
         return self.tempered(y, mean, variance, 0.0)
 
-    def log_density(self, y: Targets, mean: Rows, variance: Rows) -> Float[Array, "*#targets"]:
+    def log_density(
+        self, y: Targets, mean: FunctionRows, variance: FunctionRows
+    ) -> Float[Array, "*#targets"]:
         """t_1 = log E[p(y|f)], the predictive log density."""
         return self.tempered(y, mean, variance, 1.0)
 
-    def sample(self, key: Array, mean: Rows, variance: Rows) -> Targets:
+    def sample(self, key: Array, mean: FunctionRows, variance: FunctionRows) -> Targets:
         """A draw of f, then one of y."""
         raise NotImplementedError
 
-    def moments(self, mean: Rows, variance: Rows) -> tuple[Rows, Rows]:
+    def moments(self, mean: FunctionRows, variance: FunctionRows) -> tuple[FunctionRows, FunctionRows]:
         """Mean and variance of y; of classes, those of their indicators (…, C): p and p(1 − p)."""
         raise NotImplementedError
 

@@ -13,7 +13,7 @@ from jax.scipy.special import gammaln
 from jaxtyping import Array
 from numpyro.distributions import constraints
 
-from ppl_dgp.likelihoods.likelihood import Rows
+from ppl_dgp.likelihoods.likelihood import FunctionRows
 from ppl_dgp.likelihoods.scalar import Elementwise
 from ppl_dgp.numerics.power_mean import Alpha, is_number
 
@@ -29,7 +29,7 @@ class _LogLink(Elementwise):
         """E[Var[y|f]], from E[exp(2f)] and E[exp(f)]."""
         raise NotImplementedError
 
-    def moments(self, mean: Rows, variance: Rows) -> tuple[Rows, Rows]:
+    def moments(self, mean: FunctionRows, variance: FunctionRows) -> tuple[FunctionRows, FunctionRows]:
         """Closed, from E[exp(f)] = exp(m + v/2) and E[exp(2f)] = exp(2m + 2v)."""
         centre = jnp.exp(mean + 0.5 * variance)
         square = jnp.exp(2.0 * (mean + variance))
@@ -55,7 +55,7 @@ class Poisson(_LogLink):
     def log_prob(self, y: Array, f: Array) -> Array:
         return y * f - jnp.exp(f) - gammaln(y + 1.0)
 
-    def tempered(self, y: Array, mean: Rows, variance: Rows, alpha: Alpha) -> Rows:
+    def tempered(self, y: Array, mean: FunctionRows, variance: FunctionRows, alpha: Alpha) -> FunctionRows:
         """t_0 = y m − exp(m + v/2) − log y!; quadrature else."""
         if is_number(alpha, 0.0):
             return y * mean - jnp.exp(mean + 0.5 * variance) - gammaln(y + 1.0)
@@ -119,7 +119,7 @@ class Gamma(_LogLink):
         k = jnp.asarray(self.concentration)
         return k * jnp.log(k) + (k - 1.0) * jnp.log(y) - gammaln(k)
 
-    def tempered(self, y: Array, mean: Rows, variance: Rows, alpha: Alpha) -> Rows:
+    def tempered(self, y: Array, mean: FunctionRows, variance: FunctionRows, alpha: Alpha) -> FunctionRows:
         """t_0 = k log k + (k−1) log y − log Γ(k) − k m − k y exp(v/2 − m); quadrature else."""
         if is_number(alpha, 0.0):
             return self._constant(y) - self.concentration * (mean + y * jnp.exp(0.5 * variance - mean))

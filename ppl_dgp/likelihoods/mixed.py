@@ -16,13 +16,13 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
-from ppl_dgp.likelihoods.likelihood import Likelihood, Rows, Targets
+from ppl_dgp.likelihoods.likelihood import FunctionRows, Likelihood, Targets
 from ppl_dgp.numerics.power_mean import Alpha
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Mixed(Likelihood):
+class MixedLikelihood(Likelihood):
     """p(y | f) = Π_p p_p(y_p | the functions of column p).
 
     Columns whose likelihoods differ in nothing but their values are evaluated together.
@@ -72,20 +72,26 @@ class Mixed(Likelihood):
             )
         return len(self.parts)
 
-    def tempered(self, y: Targets, mean: Rows, variance: Rows, alpha: Alpha) -> Float[Array, "*#targets"]:
+    def tempered(
+        self, y: Targets, mean: FunctionRows, variance: FunctionRows, alpha: Alpha
+    ) -> Float[Array, "*#targets"]:
         return self._tempered(lambda part, *given: part.tempered(*given), y, (mean, variance), alpha)
 
     def tempered_outside(
-        self, y: Targets, mean: Rows, inside: Rows, outside: Rows, alpha: Alpha
+        self, y: Targets, mean: FunctionRows, inside: FunctionRows, outside: FunctionRows, alpha: Alpha
     ) -> Float[Array, "*#targets"]:
-        return self._tempered(lambda part, *given: part.tempered_outside(*given), y, (mean, inside, outside), alpha)
+        return self._tempered(
+            lambda part, *given: part.tempered_outside(*given), y, (mean, inside, outside), alpha
+        )
 
     def _tempered(
         self, of: Callable[..., Array], y: Array, rows: tuple[Array, ...], alpha: Alpha
     ) -> Float[Array, "*#targets"]:
         rows = tuple(jnp.broadcast_arrays(*rows))
         # a number stays one, for the closed forms that it may have
-        alphas = jnp.broadcast_to(alpha, (*jnp.shape(alpha)[:-1], len(self.parts))) if jnp.ndim(alpha) else None
+        alphas = (
+            jnp.broadcast_to(alpha, (*jnp.shape(alpha)[:-1], len(self.parts))) if jnp.ndim(alpha) else None
+        )
 
         def of_column(part: Likelihood, own: Array | None, *given: Array) -> Array:
             return of(part, *given, alpha if own is None else own)
@@ -97,15 +103,19 @@ class Mixed(Likelihood):
             found.append(block.each(of_column, own, _split(y, block.columns), *given))
         return self._joined(found)
 
-    def sample(self, key: Array, mean: Rows, variance: Rows) -> Targets:
+    def sample(self, key: Array, mean: FunctionRows, variance: FunctionRows) -> Targets:
         mean, variance = jnp.broadcast_arrays(mean, variance)
         keys, found = jax.random.split(key, len(self.parts)), []
         for block in self._blocks():
             given = (_split(each, block.functions) for each in (mean, variance))
-            found.append(block.each(lambda part, *given: part.sample(*given), keys[block.columns[:, 0]], *given))
+            found.append(
+                block.each(lambda part, *given: part.sample(*given), keys[block.columns[:, 0]], *given)
+            )
         return self._joined(found)
 
-    def moments(self, mean: Rows, variance: Rows) -> tuple[Float[Array, "*#targets"], Float[Array, "*#targets"]]:
+    def moments(
+        self, mean: FunctionRows, variance: FunctionRows
+    ) -> tuple[Float[Array, "*#targets"], Float[Array, "*#targets"]]:
         """Mean and variance of y, (B, P), of classes in an order those of the label.
 
         Of a column of classes without order, which has neither: the most probable label, and the chance of another.
@@ -178,7 +188,11 @@ class _Block:
         leaves = list(zip(*(jax.tree.leaves(part) for part in self.parts), strict=True))
         # what columns share needs no copies
         shared = [all(other is leaf[0] for other in leaf) for leaf in leaves]
-        own = [jnp.stack([jnp.asarray(v) for v in leaf]) for leaf, same in zip(leaves, shared, strict=True) if not same]
+        own = [
+            jnp.stack([jnp.asarray(v) for v in leaf])
+            for leaf, same in zip(leaves, shared, strict=True)
+            if not same
+        ]
 
         def one(own: list[Array], values: tuple[Any, ...]) -> Any:
             rest = iter(own)
@@ -193,7 +207,7 @@ def _split(values: Array, index: np.ndarray) -> Array:
     return jnp.moveaxis(values[..., index], -2, 0)
 
 
-def _moments_of_column(part: Likelihood, mean: Rows, variance: Rows) -> tuple[Array, Array]:
+def _moments_of_column(part: Likelihood, mean: FunctionRows, variance: FunctionRows) -> tuple[Array, Array]:
     """Mean and variance of one column, (…, 1)."""
     centre, spread = part.moments(mean, variance)
     if centre.shape[-1] == 1:

@@ -23,8 +23,8 @@ from scipy.stats import qmc
 
 from ppl_dgp.numerics.power_mean import Alpha
 
-Rows = Float[Array, "*#rows"]
-Nodes = tuple[Float[Array, "K *rows"], Float[Array, "K *#rows"]]
+NodeRows = Float[Array, "*#rows"]
+QuadratureNodes = tuple[Float[Array, "K *rows"], Float[Array, "K *#rows"]]
 
 #: deviations from the centre that nodes reach; N(0, 1) has 10⁻¹⁹ beyond
 REACH = 9.0
@@ -36,7 +36,7 @@ NEWTON_STEPS = 6
 STEP = 6.0
 
 
-def deviation(variance: Rows) -> Rows:
+def deviation(variance: NodeRows) -> NodeRows:
     """The square root, with gradient 0 rather than infinity at 0, where f is known exactly."""
     positive = variance > 0.0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, variance, 1.0)), 0.0)
@@ -47,7 +47,7 @@ def log_normal(z: Array) -> Array:
     return -0.5 * jnp.square(z) - 0.5 * log(2.0 * pi)
 
 
-def plain_nodes(number: int, like: Array) -> Nodes:
+def plain_nodes(number: int, like: Array) -> QuadratureNodes:
     """Nodes for integrands as smooth as the normal density itself, (K, 1, …) for rows like those of ``like``."""
     t = _midpoints(number).reshape((number,) + (1,) * jnp.ndim(like)).astype(jnp.result_type(like))
     zero = jnp.zeros((1,) * jnp.ndim(like), t.dtype)
@@ -56,12 +56,12 @@ def plain_nodes(number: int, like: Array) -> Nodes:
 
 def tilted_nodes(
     log_p: Callable[[Array], Array],
-    mean: Rows,
-    variance: Rows,
+    mean: NodeRows,
+    variance: NodeRows,
     alpha: Alpha,
     number: int,
     peak: Array | None = None,
-) -> Nodes:
+) -> QuadratureNodes:
     """Nodes for E[p(m + √v z)^α], or for E[log p] at α = 0, of a log p that is concave or nearly so.
 
     :param log_p: f → log p(y|f), elementwise, for f of the shape to which mean and variance broadcast.
@@ -76,7 +76,7 @@ def tilted_nodes(
 
     def slopes(z: Array, power: Array = power) -> tuple[Array, Array]:
         """g'(z) and max(−g''(z), 1) of g(z) = −z²/2 + α log p(m + s z)."""
-        first = lambda f: jax.jvp(log_p, (f,), (jnp.ones_like(f),))[1]  # noqa: E731
+        first = lambda f: jax.jvp(log_p, (f,), (jnp.ones_like(f),))[1]
         slope, bend = jax.jvp(first, (m + s * z,), (jnp.ones_like(m),))
         # where log p is not concave the normal density's own curvature stands in; NaN compares as false
         curvature = 1.0 - power * jnp.square(s) * bend
@@ -128,14 +128,14 @@ def _mode(slopes: Callable[[Array], tuple[Array, Array]], first_step: Array) -> 
     return jax.lax.fori_loop(0, MODE_STEPS, turn, state)[0]
 
 
-def peaked_nodes(peak: Rows, width: Rows, number: int) -> Nodes:
+def peaked_nodes(peak: NodeRows, width: NodeRows, number: int) -> QuadratureNodes:
     """Nodes for an integrand with a peak at z = ``peak`` of any width and with heavy tails, the bulk at 0 resolved too.
 
     :param number: K around the peak; half as many are on the bulk where the peak is not in it.
     """
     sign, c = jnp.where(peak < 0.0, -1.0, 1.0).astype(peak.dtype), jnp.abs(peak)
     width = jnp.clip(width, 1e-7, 1.0)
-    column = lambda a: jnp.asarray(a, c.dtype).reshape((-1,) + (1,) * c.ndim)  # noqa: E731
+    column = lambda a: jnp.asarray(a, c.dtype).reshape((-1,) + (1,) * c.ndim)
     split = jnp.where(c > FAR, jnp.minimum(c - 3.0, REACH), -REACH)
     nodes, weights = np.polynomial.legendre.leggauss(number // 2)
     half = 0.5 * (split + REACH)
@@ -155,7 +155,7 @@ def peaked_nodes(peak: Rows, width: Rows, number: int) -> Nodes:
 GRADE = 2.0 * STEP
 
 
-def graded_nodes(begin: Rows, width: Rows, number: int) -> Nodes:
+def graded_nodes(begin: NodeRows, width: NodeRows, number: int) -> QuadratureNodes:
     """Nodes for an integrand that is nothing below z = ``begin`` and has the coarser structure the further from it.
 
     At a distance d from begin nothing is narrower than about max(width, d/12), and nothing narrower than 1 matters
@@ -198,7 +198,7 @@ def _midpoints(number: int) -> Array:
     return jnp.asarray((np.arange(number) + 0.5) / number)
 
 
-def _stretched(t: Array, centre: Array, width: Array, low: Array, high: Array) -> Nodes:
+def _stretched(t: Array, centre: Array, width: Array, low: Array, high: Array) -> QuadratureNodes:
     """The trapezoidal rule in t for z = centre + width · sinh t between low and high; t are midpoints of [0, 1]."""
     begin, end = jnp.arcsinh((low - centre) / width), jnp.arcsinh((high - centre) / width)
     at = begin + (end - begin) * t

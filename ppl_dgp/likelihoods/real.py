@@ -12,8 +12,8 @@ from jax.scipy.special import erf, erfcx, log_ndtr
 from jaxtyping import Array
 from numpyro.distributions import constraints
 
-from ppl_dgp.likelihoods.likelihood import Rows
-from ppl_dgp.likelihoods.quadrature import Nodes, deviation, peaked_nodes
+from ppl_dgp.likelihoods.likelihood import FunctionRows
+from ppl_dgp.likelihoods.quadrature import QuadratureNodes, deviation, peaked_nodes
 from ppl_dgp.likelihoods.scalar import OUTSIDE, Elementwise
 from ppl_dgp.numerics.power_mean import Alpha, is_number
 
@@ -40,14 +40,18 @@ class StudentT(Elementwise):
     def of(self, f: Array) -> dist.Distribution:
         return dist.StudentT(self.df, f, self.scale)
 
-    def nodes(self, y: Array, mean: Rows, variance: Rows, alpha: Alpha, number: int) -> Nodes:
+    def nodes(
+        self, y: Array, mean: FunctionRows, variance: FunctionRows, alpha: Alpha, number: int
+    ) -> QuadratureNodes:
         return _around(y - mean, self.scale, deviation(variance), number)
 
-    def outer_nodes(self, y: Array, mean: Rows, inside: Rows, outside: Rows) -> Nodes:
+    def outer_nodes(
+        self, y: Array, mean: FunctionRows, inside: FunctionRows, outside: FunctionRows
+    ) -> QuadratureNodes:
         # t_α bends where m' is y, within the deviation that is left of f
         return _around(y - mean, self.scale + deviation(inside), deviation(outside), OUTSIDE)
 
-    def moments(self, mean: Rows, variance: Rows) -> tuple[Rows, Rows]:
+    def moments(self, mean: FunctionRows, variance: FunctionRows) -> tuple[FunctionRows, FunctionRows]:
         y = self.of(mean)
         return mean, variance + y.variance
 
@@ -68,7 +72,7 @@ class Laplace(Elementwise):
     def of(self, f: Array) -> dist.Distribution:
         return dist.Laplace(f, self.scale)
 
-    def tempered(self, y: Array, mean: Rows, variance: Rows, alpha: Alpha) -> Rows:
+    def tempered(self, y: Array, mean: FunctionRows, variance: FunctionRows, alpha: Alpha) -> FunctionRows:
         r"""With d = |y − m|, c = α/b, s = √v and a± = cs ± d/s,
 
         .. math::
@@ -99,11 +103,11 @@ class Laplace(Elementwise):
             near = jnp.where(alpha * s < eps ** (1.0 / 3.0) * b, near, total / positive)
         return jnp.where(known, -d / b, near) - jnp.log(2.0 * b)
 
-    def moments(self, mean: Rows, variance: Rows) -> tuple[Rows, Rows]:
+    def moments(self, mean: FunctionRows, variance: FunctionRows) -> tuple[FunctionRows, FunctionRows]:
         return mean, variance + 2.0 * jnp.square(self.scale)
 
 
-def _around(distance: Array, width: Array | float, s: Array, number: int) -> Nodes:
+def _around(distance: Array, width: Array | float, s: Array, number: int) -> QuadratureNodes:
     """Nodes around a peak ``distance`` from the mean of f, in deviations s of f; where s = 0, any nodes do."""
     unit = jnp.where(s > 0.0, s, 1.0)
     peak = jnp.where(s > 0.0, distance / unit, 0.0)

@@ -11,8 +11,8 @@ import numpyro.distributions as dist
 from jaxtyping import Array
 from numpyro.distributions import constraints
 
-from ppl_dgp.likelihoods.likelihood import Likelihood, Rows, Targets
-from ppl_dgp.likelihoods.quadrature import Nodes, deviation, plain_nodes, tilted_nodes
+from ppl_dgp.likelihoods.likelihood import FunctionRows, Likelihood, Targets
+from ppl_dgp.likelihoods.quadrature import QuadratureNodes, deviation, plain_nodes, tilted_nodes
 from ppl_dgp.numerics.power_mean import Alpha, is_number, log_power_mean
 
 #: nodes of the mean that stays outside the logarithm, and of moments
@@ -37,20 +37,26 @@ class Elementwise(Likelihood):
     def support(self) -> constraints.Constraint:
         return self.of(jnp.zeros(())).support
 
-    def nodes(self, y: Array, mean: Rows, variance: Rows, alpha: Alpha, number: int) -> Nodes:
+    def nodes(
+        self, y: Array, mean: FunctionRows, variance: FunctionRows, alpha: Alpha, number: int
+    ) -> QuadratureNodes:
         """Nodes z, f = m + √v z, and their log weights."""
         return tilted_nodes(lambda f: self.log_prob(y, f), mean, variance, alpha, number)
 
-    def outer_nodes(self, y: Array, mean: Rows, inside: Rows, outside: Rows) -> Nodes:
+    def outer_nodes(
+        self, y: Array, mean: FunctionRows, inside: FunctionRows, outside: FunctionRows
+    ) -> QuadratureNodes:
         """Nodes of the mean m' = m + √outside z that stays outside the logarithm."""
         return self.nodes(y, mean, outside, 0.0, OUTSIDE)
 
-    def tempered(self, y: Array, mean: Rows, variance: Rows, alpha: Alpha) -> Rows:
+    def tempered(self, y: Array, mean: FunctionRows, variance: FunctionRows, alpha: Alpha) -> FunctionRows:
         """t_α by adaptive quadrature over f ~ N(mean, variance)."""
         z, log_weights = self.nodes(y, mean, variance, alpha, self.num_nodes)
         return log_power_mean(self.log_prob(y, mean + deviation(variance) * z), alpha, log_weights)
 
-    def tempered_outside(self, y: Array, mean: Rows, inside: Rows, outside: Rows, alpha: Alpha) -> Rows:
+    def tempered_outside(
+        self, y: Array, mean: FunctionRows, inside: FunctionRows, outside: FunctionRows, alpha: Alpha
+    ) -> FunctionRows:
         """E_{m'~N(m, outside)}[t_α(y; m', inside)], by quadrature in both."""
         if is_number(alpha, 0.0):
             return self.tempered(y, mean, inside + outside, alpha)
@@ -58,12 +64,12 @@ class Elementwise(Likelihood):
         centres = mean + deviation(outside) * z
         return (jnp.exp(log_weights) * self.tempered(y, centres, inside, alpha)).sum(0)
 
-    def sample(self, key: Array, mean: Rows, variance: Rows) -> Targets:
+    def sample(self, key: Array, mean: FunctionRows, variance: FunctionRows) -> Targets:
         key_f, key_y = jax.random.split(key)
         noise = jax.random.normal(key_f, jnp.shape(mean), jnp.result_type(mean))
         return self.of(mean + deviation(variance) * noise).sample(key_y)
 
-    def moments(self, mean: Rows, variance: Rows) -> tuple[Rows, Rows]:
+    def moments(self, mean: FunctionRows, variance: FunctionRows) -> tuple[FunctionRows, FunctionRows]:
         """Mean and variance of y, by the laws of total expectation and variance."""
         z, log_weights = plain_nodes(MOMENTS, mean)
         weights, y = jnp.exp(log_weights), self.of(mean + deviation(variance) * z)

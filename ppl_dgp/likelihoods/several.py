@@ -15,12 +15,12 @@ from jax.scipy.special import erfc
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
-from ppl_dgp.likelihoods.likelihood import Likelihood, Rows, Targets
+from ppl_dgp.likelihoods.likelihood import FunctionRows, Likelihood, Targets
 from ppl_dgp.likelihoods.quadrature import REACH, STEP, deviation, graded_nodes, sobol_normals
 from ppl_dgp.numerics.power_mean import Alpha, is_number, log_power_mean
 
 #: quasi-Monte-Carlo nodes of the means that stay outside the logarithm
-OUTSIDE = 64
+OUTSIDE_DRAWS = 64
 
 
 class Multiclass(Likelihood):
@@ -50,34 +50,34 @@ class Multiclass(Likelihood):
             )
         return 1
 
-    def class_log_probs(self, f: Rows) -> Rows:
+    def class_log_probs(self, f: FunctionRows) -> FunctionRows:
         """log P(y = c | f) for all classes, (…, C)."""
         raise NotImplementedError
 
-    def probabilities(self, mean: Rows, variance: Rows) -> Rows:
+    def probabilities(self, mean: FunctionRows, variance: FunctionRows) -> FunctionRows:
         """P(y = c) for all classes, (B, C), which sum to 1."""
         raise NotImplementedError
 
     def tempered_outside(
-        self, y: Targets, mean: Rows, inside: Rows, outside: Rows, alpha: Alpha
+        self, y: Targets, mean: FunctionRows, inside: FunctionRows, outside: FunctionRows, alpha: Alpha
     ) -> Float[Array, "*#targets"]:
         """The outer mean by 64 quasi-Monte-Carlo nodes; exact in it at α = 0."""
         if is_number(alpha, 0.0):
             return self.tempered(y, mean, inside + outside, alpha)
-        nodes = sobol_normals(OUTSIDE, self.num_classes)
-        z = jnp.asarray(nodes, jnp.result_type(mean)).reshape(OUTSIDE, *(1,) * (mean.ndim - 1), -1)
-        centres, shape = mean + deviation(outside) * z, (OUTSIDE, *mean.shape)
-        every = jnp.broadcast_to(y, (OUTSIDE, *y.shape))
+        nodes = sobol_normals(OUTSIDE_DRAWS, self.num_classes)
+        z = jnp.asarray(nodes, jnp.result_type(mean)).reshape(OUTSIDE_DRAWS, *(1,) * (mean.ndim - 1), -1)
+        centres, shape = mean + deviation(outside) * z, (OUTSIDE_DRAWS, *mean.shape)
+        every = jnp.broadcast_to(y, (OUTSIDE_DRAWS, *y.shape))
         inside = jnp.broadcast_to(inside, shape)
         return self.tempered(every, centres, inside, alpha).mean(0)
 
-    def sample(self, key: Array, mean: Rows, variance: Rows) -> Targets:
+    def sample(self, key: Array, mean: FunctionRows, variance: FunctionRows) -> Targets:
         key_f, key_y = jax.random.split(key)
         noise = jax.random.normal(key_f, jnp.shape(mean), jnp.result_type(mean))
         log_probs = self.class_log_probs(mean + deviation(variance) * noise)
         return jax.random.categorical(key_y, log_probs)[..., None]
 
-    def moments(self, mean: Rows, variance: Rows) -> tuple[Rows, Rows]:
+    def moments(self, mean: FunctionRows, variance: FunctionRows) -> tuple[FunctionRows, FunctionRows]:
         """p and p(1 − p) of each class, (B, C)."""
         p = self.probabilities(mean, variance)
         return p, p * (1.0 - p)
@@ -95,20 +95,22 @@ class Softmax(Multiclass):
     num_classes: int = field(metadata=dict(static=True))
     num_nodes: int = field(default=256, metadata=dict(static=True))
 
-    def class_log_probs(self, f: Rows) -> Rows:
+    def class_log_probs(self, f: FunctionRows) -> FunctionRows:
         return jax.nn.log_softmax(f)
 
-    def _log_probs(self, mean: Rows, variance: Rows) -> Rows:
+    def _log_probs(self, mean: FunctionRows, variance: FunctionRows) -> FunctionRows:
         """At the nodes, (K, …, C)."""
         nodes = sobol_normals(self.num_nodes, self.num_classes)
         z = jnp.asarray(nodes, jnp.result_type(mean)).reshape(self.num_nodes, *(1,) * (mean.ndim - 1), -1)
         return self.class_log_probs(mean + deviation(variance) * z)
 
-    def tempered(self, y: Targets, mean: Rows, variance: Rows, alpha: Alpha) -> Float[Array, "*#targets"]:
+    def tempered(
+        self, y: Targets, mean: FunctionRows, variance: FunctionRows, alpha: Alpha
+    ) -> Float[Array, "*#targets"]:
         label = jnp.broadcast_to(y.astype(int), (self.num_nodes, *mean.shape[:-1], 1))
         return log_power_mean(jnp.take_along_axis(self._log_probs(mean, variance), label, -1), alpha)
 
-    def probabilities(self, mean: Rows, variance: Rows) -> Rows:
+    def probabilities(self, mean: FunctionRows, variance: FunctionRows) -> FunctionRows:
         return jnp.exp(self._log_probs(mean, variance)).mean(0)
 
 
@@ -139,11 +141,11 @@ class RobustMax(Multiclass):
         epsilon = jnp.asarray(self.epsilon)
         return jnp.log1p(-epsilon), jnp.log(epsilon) - jnp.log(self.num_classes - 1.0)
 
-    def class_log_probs(self, f: Rows) -> Rows:
+    def class_log_probs(self, f: FunctionRows) -> FunctionRows:
         right, wrong = self._levels()
         return jnp.where(jnp.arange(f.shape[-1]) == jnp.argmax(f, -1, keepdims=True), right, wrong)
 
-    def chance(self, y: Targets, mean: Rows, variance: Rows) -> Float[Array, "*#targets"]:
+    def chance(self, y: Targets, mean: FunctionRows, variance: FunctionRows) -> Float[Array, "*#targets"]:
         """P(argmax f = y), of the shape of y."""
         label = y.astype(int)
         others = jnp.arange(self.num_classes) != label
@@ -152,7 +154,7 @@ class RobustMax(Multiclass):
         # a step of width 0 would have no slope; this one has the same value but within 10⁻⁶ of the scale of f
         floor = 1e-6 if variance.dtype == jnp.float64 else 1e-4
         s = jnp.sqrt(jnp.maximum(variance, floor**2))
-        own = lambda a: jnp.take_along_axis(a, label, -1)  # noqa: E731
+        own = lambda a: jnp.take_along_axis(a, label, -1)
         m_y, s_y = own(mean), own(s)
         z, log_weights = graded_nodes(*self._begin((mean - m_y) / s_y, s / s_y, others), self.num_nodes)
         standard = (m_y + s_y * z - mean) / s
@@ -161,14 +163,16 @@ class RobustMax(Multiclass):
         log_below = jnp.where(others, jnp.log(below), 0.0).sum(-1, keepdims=True)
         return jnp.exp(log_below + log_weights).sum(0)
 
-    def _begin(self, step: Rows, width: Rows, others: Array) -> tuple[Array, Array]:
+    def _begin(self, step: FunctionRows, width: FunctionRows, others: Array) -> tuple[Array, Array]:
         """Where the last of the steps begins, and the narrowest width of those not yet over there; (…, 1) each."""
         step, width = stop_gradient(step), stop_gradient(width)
         begin = jnp.where(others, step - STEP * width, -REACH).max(-1, keepdims=True)
         active = others & (step + STEP * width > begin)
         return begin, jnp.where(active, width, 1.0).min(-1, keepdims=True)
 
-    def tempered(self, y: Targets, mean: Rows, variance: Rows, alpha: Alpha) -> Float[Array, "*#targets"]:
+    def tempered(
+        self, y: Targets, mean: FunctionRows, variance: FunctionRows, alpha: Alpha
+    ) -> Float[Array, "*#targets"]:
         """t_α from the two levels of p; t_0 = P log(1−ε) + (1−P) log(ε/(C−1))."""
         chance = self.chance(y, mean, variance)
         info = jnp.finfo(chance.dtype)
@@ -178,7 +182,7 @@ class RobustMax(Multiclass):
             jnp.stack([right, wrong]), alpha, jnp.stack([jnp.log(chance), jnp.log1p(-chance)])
         )
 
-    def probabilities(self, mean: Rows, variance: Rows) -> Rows:
+    def probabilities(self, mean: FunctionRows, variance: FunctionRows) -> FunctionRows:
         labels = jnp.arange(self.num_classes).reshape((-1,) + (1,) * mean.ndim)
         labels = jnp.broadcast_to(labels, (self.num_classes, *mean.shape[:-1], 1))
         chances = jnp.moveaxis(self.chance(labels, mean, variance)[..., 0], 0, -1)

@@ -26,7 +26,9 @@ def in_double(function: Callable[..., T], *arguments: Any) -> T:
 
     def widened(*arrays: Any) -> T:
         given = iter(arrays)
-        all_leaves = [next(given) if is_traced else leaf for leaf, is_traced in zip(leaves, traced, strict=True)]
+        all_leaves = [
+            next(given) if is_traced else leaf for leaf, is_traced in zip(leaves, traced, strict=True)
+        ]
         return function(*_converted(jax.tree.unflatten(tree, all_leaves), jnp.float32, jnp.float64))
 
     @jax.custom_vjp

@@ -94,7 +94,7 @@ def _one_by_one(of_one: Callable[[Array], Array]) -> Callable[[Array], Array]:
 
     @each.def_vmap  # type: ignore[untyped-decorator, unused-ignore]
     def _(_size: int, _batched: list[bool], matrices: Array) -> tuple[Array, bool]:
-        in_turn = lambda batch: jax.lax.map(each, batch)  # noqa: E731
+        in_turn = lambda batch: jax.lax.map(each, batch)
         found: Array = jax.lax.platform_dependent(matrices, cpu=in_turn, default=jax.vmap(of_one))
         return found, True
 

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array
 
 #: α of a step, like an optax schedule: ``optax.linear_schedule(0.0, 1.0, 2000)``
-Schedule = Callable[[Any], Any]
+AlphaSchedule = Callable[[Any], Any]
 
 
 def checked_alpha(name: str, alpha: Any) -> float:

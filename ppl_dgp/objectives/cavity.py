@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.primitives import Messenger
 
-from ppl_dgp.gp.sparse_gp import bare
+from ppl_dgp.gp.sparse_gp import unwrap
 from ppl_dgp.numerics.gaussian import Gaussian, InducingGaussian, moments_of
 from ppl_dgp.numerics.linalg import inverse_lower, lower_inverse_root
 from ppl_dgp.numerics.power_mean import Alpha, log1p_ratio, log_det_ratio
@@ -27,8 +27,8 @@ def renyi_and_cavity(
     :param name: of the site, for errors.
     :raises TypeError: if q and p are not Gaussian, or the same transform of Gaussians.
     """
-    if isinstance(bare(q), dist.TransformedDistribution):
-        inner_q, inner_p = bare(q), bare(p)
+    if isinstance(unwrap(q), dist.TransformedDistribution):
+        inner_q, inner_p = unwrap(q), unwrap(p)
         if not isinstance(inner_p, dist.TransformedDistribution) or inner_q.transforms != inner_p.transforms:
             raise TypeError(_not_gaussian(name, q, p))
         shape = q.shape()
@@ -130,7 +130,7 @@ def _full(mean: Array, lower: Array, epsilon: Alpha) -> tuple[Array, Array, Arra
 
 def _gaussian(distribution: dist.Distribution) -> tuple[Array, Array] | None:
     """Mean (…, d), and deviations (…, d) or lower factors (…, d, d); None of what is not Gaussian."""
-    inner, shape = bare(distribution), distribution.shape()
+    inner, shape = unwrap(distribution), distribution.shape()
     if isinstance(inner, dist.LowRankMultivariateNormal):
         return jnp.broadcast_to(inner.loc, shape), jnp.linalg.cholesky(inner.covariance_matrix)
     found = moments_of(inner)
@@ -164,6 +164,6 @@ def _expanded(base: dist.Distribution, shape: tuple[int, ...]) -> dist.Distribut
 
 def _not_gaussian(name: str, q: dist.Distribution, p: dist.Distribution) -> str:
     return (
-        f"guide: found {type(bare(q)).__name__} beside the prior {type(bare(p)).__name__} at {name!r}, expected "
+        f"guide: found {type(unwrap(q)).__name__} beside the prior {type(unwrap(p)).__name__} at {name!r}, expected "
         "Gaussians (or one transform of Gaussians), whose cavities are known; take PowerEP or BlackBoxAlpha"
     )

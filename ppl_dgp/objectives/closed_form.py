@@ -21,7 +21,7 @@ from ppl_dgp.gp.means import Mean
 from ppl_dgp.kernels import Kernel
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.linalg import cholesky, inverse_lower
-from ppl_dgp.objectives.certain import CertainFeatures
+from ppl_dgp.objectives.deterministic_inputs import DeterministicInputs
 from ppl_dgp.objectives.factors import Blocks, Factors
 from ppl_dgp.objectives.regression import Statistics
 
@@ -96,7 +96,7 @@ def _statistics(
 ) -> Statistics:
     lower, _ = cholesky(kernel(inducing, inducing), jitter)
     difference = y if mean is None else y - mean(x)
-    features = CertainFeatures(kernel, inducing, inverse_lower(lower), x, difference)
+    features = DeterministicInputs(kernel, inducing, inverse_lower(lower), x, difference)
     return features.statistics(columns_of_noise(noise, x.shape[0]), factors)
 
 

@@ -20,26 +20,26 @@ from numpyro.infer import ELBO
 
 from ppl_dgp import likelihoods
 from ppl_dgp.expectations import is_rough
-from ppl_dgp.gp.old_posterior import recollection_of
+from ppl_dgp.gp.old_posterior import old_posterior_of
 from ppl_dgp.gp.sparse_gp import (
-    Carrying,
     Emission,
     Marginal,
     Propagation,
+    Representation,
     SparseGP,
-    bare,
     emission_of,
     mask_of,
+    unwrap,
 )
 from ppl_dgp.guides.guide import HiddenConditional
 from ppl_dgp.guides.hidden import Markov, MeanField, entropy
 from ppl_dgp.guides.trajectory import TrajectoryConditional
 from ppl_dgp.numerics.gaussian import Gaussian
-from ppl_dgp.objectives.carrying import Carried, checked_moments
-from ppl_dgp.objectives.certain import CertainFeatures
 from ppl_dgp.objectives.closed_form import Powers, columns_of_noise
+from ppl_dgp.objectives.deterministic_inputs import DeterministicInputs
 from ppl_dgp.objectives.factors import Blocks, Factors
-from ppl_dgp.objectives.regression import Features, Regression, UncertainFeatures
+from ppl_dgp.objectives.regression import Features, GaussianInputs, Regression
+from ppl_dgp.objectives.representation import RepresentationHandler, require_marginals
 from ppl_dgp.objectives.research.tied_chain import whole, with_columns
 from ppl_dgp.objectives.weights import row_divergence
 from ppl_dgp.state_space.trajectory import trajectory_of
@@ -144,16 +144,18 @@ class Collapsed(ELBO):
         self, key: Array, params: dict[str, Array], model: Any, guide: Any, args: Any, kwargs: Any
     ) -> tuple[dict[str, Regression], Array]:
         """Each layer's regression by its inducing site, and the entropy of q(h)."""
-        run = lambda fn: trace(substitute(seed(fn, key), data=params)).get_trace(*args, **kwargs)  # noqa: E731
+        run = lambda fn: trace(substitute(seed(fn, key), data=params)).get_trace(*args, **kwargs)
         found = run(model)
         sites = {name: site for name, site in found.items() if site["type"] == "sample"}
-        roles = {name: site["infer"].get("role") for name, site in sites.items() if not site["is_observed"]}
-        hidden = [name for name, role in roles.items() if role == "hidden"]
-        others = [name for name, role in roles.items() if role not in ("hidden", "inducing")]
-        if others or not roles:
+        role_by_site = {
+            name: site["infer"].get("role") for name, site in sites.items() if not site["is_observed"]
+        }
+        hidden = [name for name, role in role_by_site.items() if role == "hidden"]
+        others = [name for name, role in role_by_site.items() if role not in ("hidden", "inducing")]
+        if others or not role_by_site:
             raise ValueError(
-                f"model: found the latent sites {sorted(roles)}, expected inducing outputs and hidden layers alone; "
-                "use PowerEP otherwise"
+                f"model: found the latent sites {sorted(role_by_site)}, expected inducing outputs and hidden layers "
+                "alone; use PowerEP otherwise"
             )
         approximations: dict[str, Any] = {}
         if hidden:
@@ -165,24 +167,26 @@ class Collapsed(ELBO):
             approximations = run(guide)
             for name in hidden:
                 _check_rule(name, approximations, sites[name])
-            wishes: dict[str, Carrying] = {
-                name: "moments" for name, role in roles.items() if role == "inducing"
+            wishes: dict[str, Representation] = {
+                name: "marginal" for name, role in role_by_site.items() if role == "inducing"
             }
             # a point is a draw
             spread = [name for name in hidden if not _is_point(approximations, name)]
             propagation: dict[str, Propagation] = dict.fromkeys(spread, "moments")
             # there are no draws of u for each row
-            carried = Carried(checked_moments(wishes, approximations), 0, key, propagation=propagation)
-            with carried:
+            represented = RepresentationHandler(
+                require_marginals(wishes, approximations), 0, key, propagation=propagation
+            )
+            with represented:
                 approximations = run(guide)
                 sites = run(replay(model, approximations))
-            carried.check_heard()
+            represented.check_heard()
         layers: dict[str, Regression] = {}
         # with all else that depends on no u
         entropies = jnp.zeros(())
         observed = [name for name, site in sites.items() if site["type"] == "sample" and site["is_observed"]]
         memories = {
-            name: memory for name in observed if (memory := recollection_of(sites[name]["fn"])) is not None
+            name: memory for name in observed if (memory := old_posterior_of(sites[name]["fn"])) is not None
         }
         for name in [*hidden, *(name for name in observed if name not in memories)]:
             site = sites[name]
@@ -193,12 +197,12 @@ class Collapsed(ELBO):
                     continue
                 # the steps of a trajectory are rows of a layer
                 slots = trajectory.layout.after - 1
-                before = Gaussian(carried.store[name].mean[slots], carried.store[name].scale[slots])
+                before = Gaussian(represented.store[name].mean[slots], represented.store[name].scale[slots])
                 site = {**site, "fn": trajectory.at(before)}
             for emission, value in _checked(name, site):
                 marginal = emission.marginal
                 inducing = f"{marginal.function.name}/u"
-                if inducing not in roles:
+                if inducing not in role_by_site:
                     # a map without u, of a trajectory's states
                     entropies = entropies + emission.tempered(value, 0.0).sum()
                     continue
@@ -210,7 +214,7 @@ class Collapsed(ELBO):
                 _check_full_rank(inducing, params)
                 rows = columns_of_noise(emission.likelihood.variance, len(marginal.mean))  # type: ignore[attr-defined]
                 if name in hidden:
-                    q: Any = bare(approximations[name]["fn"])
+                    q: Any = unwrap(approximations[name]["fn"])
                     slope, targets = q.rule.linear(q.params, emission)
                     entropies = entropies + entropy(targets).sum()
                 else:
@@ -243,11 +247,11 @@ def _features(marginal: Marginal, slope: Array | None, targets: Gaussian) -> Fea
     f, inputs = marginal.function, marginal.inputs
     if isinstance(inputs, Gaussian):
         _check_kernel(f)
-        return UncertainFeatures.of(marginal.weights, f, inputs, slope, targets)
+        return GaussianInputs.of(marginal.weights, f, inputs, slope, targets)
     mean = targets.mean - f.mean(inputs)
     if slope is not None:
         mean = mean + jnp.einsum("bqp,bp->bq", slope, inputs)
-    return CertainFeatures(f.kernel, f.inducing, f.whiten, inputs, mean, targets.variance)
+    return DeterministicInputs(f.kernel, f.inducing, f.whiten, inputs, mean, targets.variance)
 
 
 def _check_full_rank(inducing: str, params: dict[str, Array]) -> None:
@@ -260,7 +264,7 @@ def _check_full_rank(inducing: str, params: dict[str, Array]) -> None:
 
 
 def _is_point(guide: dict[str, dict[str, Any]], name: str) -> bool:
-    return name in guide and isinstance(bare(guide[name]["fn"]), dist.Delta)
+    return name in guide and isinstance(unwrap(guide[name]["fn"]), dist.Delta)
 
 
 def _divergence(name: str, guide: dict[str, dict[str, Any]], site: dict[str, Any]) -> Array:
@@ -272,7 +276,7 @@ def _divergence(name: str, guide: dict[str, dict[str, Any]], site: dict[str, Any
     q, trajectory = guide[name]["fn"], trajectory_of(site["fn"])
     if trajectory is None:
         return row_divergence(q, site["fn"])
-    begun: dist.Distribution = bare(q).begun  # type: ignore[attr-defined]
+    begun: dist.Distribution = unwrap(q).begun  # type: ignore[attr-defined]
     return row_divergence(begun, whole(trajectory).prior)
 
 
@@ -311,8 +315,10 @@ def _check_rule(name: str, guide: dict[str, dict[str, Any]], site: dict[str, Any
     """Refuse a rule whose q is not h = slope h⁻ + ε; a latent without a GP in front has none."""
     if emission_of(site["fn"]) is None and trajectory_of(site["fn"]) is None:
         return
-    q = bare(guide[name]["fn"]) if name in guide else None
-    if not isinstance(q, HiddenConditional | TrajectoryConditional) or not isinstance(q.rule, MeanField | Markov):
+    q = unwrap(guide[name]["fn"]) if name in guide else None
+    if not isinstance(q, HiddenConditional | TrajectoryConditional) or not isinstance(
+        q.rule, MeanField | Markov
+    ):
         found = getattr(q, "rule", None)
         raise TypeError(
             f"guide: found the rule {found} at {name!r}, whose closed form q(u) would enter; use "

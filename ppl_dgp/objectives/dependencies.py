@@ -33,7 +33,9 @@ def prior_parents(model: Any, args: Any, kwargs: Any) -> dict[str, set[str]]:
     def densities(values: dict[str, jax.Array]) -> dict[str, jax.Array]:
         sites = trace(substitute(seed(model, key), data=values)).get_trace(*args, **kwargs)
         return {
-            name: site["fn"].log_prob(site["value"]) for name, site in sites.items() if site["type"] == "sample"
+            name: site["fn"].log_prob(site["value"])
+            for name, site in sites.items()
+            if site["type"] == "sample"
         }
 
     values = jax.eval_shape(drawn)

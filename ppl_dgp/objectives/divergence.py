@@ -14,16 +14,16 @@ from numpyro.handlers import replay, seed, substitute, trace
 from numpyro.infer import ELBO
 from numpyro.primitives import Messenger
 
-from ppl_dgp.gp.sparse_gp import Carrying, Propagation, check_propagation
+from ppl_dgp.gp.contract import Model, Trace
+from ppl_dgp.gp.sparse_gp import Propagation, Representation, check_propagation
 from ppl_dgp.numerics.power_mean import Alpha, is_number
-from ppl_dgp.objectives.alpha import Schedule, checked_alpha
-from ppl_dgp.objectives.carrying import Carried, checked_moments
+from ppl_dgp.objectives.alpha import AlphaSchedule, checked_alpha
 from ppl_dgp.objectives.dependencies import prior_parents
-from ppl_dgp.objectives.enumeration import power_mean_over_draws, with_every_value
-from ppl_dgp.objectives.structure import Structure, find_structure
-from ppl_dgp.objectives.weights import Trace, global_kl, log_weights, remembered
+from ppl_dgp.objectives.enumeration import enumerate_discrete, power_mean_over_draws
+from ppl_dgp.objectives.representation import RepresentationHandler, require_marginals
+from ppl_dgp.objectives.site_roles import SiteRoles, classify_sites
+from ppl_dgp.objectives.weights import global_kl, log_weights, old_posterior_terms
 
-Program = Callable[..., Any]
 Own = TypeVar("Own", bound="AlphaDivergence")
 #: the axis of the particles, by which one may look at the others
 PARTICLES = "particles"
@@ -50,13 +50,13 @@ class Particle:
 class Probe:
     """A run of guide and model, and which part each site plays.
 
-    ``again`` runs both once more, given a key, a handler of their ``carry`` messages, and what wraps the guide.
+    ``again`` runs both once more, given a key, a handler of their offers, and what wraps the guide.
     """
 
-    structure: Structure
+    roles: SiteRoles
     model: Trace
     guide: Trace
-    again: Callable[[Array, Carried, Callable[[Program], Program]], tuple[Trace, Trace]]
+    again: Callable[[Array, RepresentationHandler, Callable[[Model], Model]], tuple[Trace, Trace]]
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,12 @@ class Globals:
     ``divergence`` is that of q(θ), None to have its KL from each particle; ``weights`` those of local sites, per row.
     """
 
-    guide: Program
+    guide: Model
     divergence: Array | None = None
     weights: dict[str, Array] = field(default_factory=dict)
 
 
-def held(values: Any) -> Any:
+def stop_gradient(values: Any) -> Any:
     """The same values, without a gradient."""
     return jax.tree.map(jax.lax.stop_gradient, values)
 
@@ -80,7 +80,7 @@ class AlphaDivergence(ELBO):
     """An objective −D(q(θ), p(θ)) + Σ_n (1/α) log E w_n^α; subclasses say what is drawn inside the logarithm."""
 
     #: whether θ stays outside the logarithm (a bound) or is drawn anew inside it (an energy)
-    theta_outside: bool
+    globals_outside_log: bool
     #: whether a trajectory is one of the θ at α > 0, its steps tempered one by one
     along_trajectories: bool = False
     #: discrete latents of the data plate are summed out
@@ -88,7 +88,7 @@ class AlphaDivergence(ELBO):
 
     def __init__(
         self,
-        alpha: float | Schedule = 0.0,
+        alpha: float | AlphaSchedule = 0.0,
         num_particles: int | None = None,
         propagation: Propagation | None = None,
     ) -> None:
@@ -141,8 +141,8 @@ class AlphaDivergence(ELBO):
         self,
         rng_key: Array,
         param_map: dict[str, Array],
-        model: Program,
-        guide: Program,
+        model: Model,
+        guide: Model,
         *args: Any,
         **kwargs: Any,
     ) -> Float[Array, ""]:
@@ -154,70 +154,76 @@ class AlphaDivergence(ELBO):
             raise ValueError(
                 "alpha: found a schedule without a step; train with fit_svi, or take at_step(step)"
             )
-        probe_key, carry_key, particle_key = jax.random.split(rng_key, 3)
+        probe_key, representation_key, particle_key = jax.random.split(rng_key, 3)
         # one run fixes the minibatch of all particles, the globals, and which site plays which part
-        probe_guide = run(guide, probe_key, param_map, args, kwargs)
-        probe_model = run(replay(model, probe_guide), probe_key, param_map, args, kwargs)
+        probe_guide = traced_run(guide, probe_key, param_map, args, kwargs)
+        probe_model = traced_run(replay(model, probe_guide), probe_key, param_map, args, kwargs)
         powered = not is_number(self.alpha, 0.0)
-        structure = find_structure(probe_model, probe_guide, powered)
-        fixed = {**param_map, **structure.plates}
+        roles = classify_sites(probe_model, probe_guide, powered)
+        fixed = {**param_map, **roles.plates}
 
         def both(
-            program: Program, key: Array, known: dict[str, Any], carried: Carried, alone: bool = False
+            program: Model,
+            key: Array,
+            known: dict[str, Any],
+            represented: RepresentationHandler,
+            alone: bool = False,
         ) -> tuple[Trace, Trace]:
-            with carried:
-                with self._functions(carry_key, alone):
-                    guide_trace = run(program, key, known, args, kwargs)
-                with self._functions(carry_key, alone):
-                    model_trace = run(replay(model, guide_trace), key, known, args, kwargs)
-            carried.check_heard()
+            with represented:
+                with self._functions(representation_key, alone):
+                    guide_trace = traced_run(program, key, known, args, kwargs)
+                with self._functions(representation_key, alone):
+                    model_trace = traced_run(replay(model, guide_trace), key, known, args, kwargs)
+            represented.check_heard()
             return model_trace, guide_trace
 
-        if powered and structure.trajectories and not self.along_trajectories:
-            again = lambda key, carried, wrap: both(wrap(guide), key, fixed, carried)  # noqa: E731
-            return -self._along(Probe(structure, probe_model, probe_guide, again), particle_key)
-        propagation = self._propagation(structure)
-        carrying, u_outside = self._carrying(structure)
+        if powered and roles.trajectories and not self.along_trajectories:
+            again = lambda key, represented, wrap: both(wrap(guide), key, fixed, represented)
+            return -self._along(Probe(roles, probe_model, probe_guide, again), particle_key)
+        propagation = self._propagation(roles)
+        representations, u_outside = self._representations(roles)
         if propagation:
-            carrying = checked_moments(structure.carrying, probe_guide)
+            representations = require_marginals(roles.representations, probe_guide)
         known_model = substitute(model, data=param_map)
-        parents = lambda: prior_parents(known_model, args, kwargs)  # noqa: E731
-        globals_ = self._globals(guide, structure, probe_model, probe_guide, parents)
+        parents = lambda: prior_parents(known_model, args, kwargs)
+        globals_ = self._globals(guide, roles, probe_model, probe_guide, parents)
         shared: dict[str, Any] = {}
         # without locals there is nothing inside the logarithm to average: the particles are draws of θ
-        only_outside = self.along_trajectories and not (structure.local_sites or structure.guided_discrete)
-        if self.theta_outside and powered and not only_outside:
+        only_outside = self.along_trajectories and not (roles.local_sites or roles.guided_discrete)
+        if self.globals_outside_log and powered and not only_outside:
             # θ, and each datum's draw of u, are shared by the particles
-            fixed.update({name: probe_guide[name]["value"] for name in structure.global_sites})
-            carried = Carried(carrying, structure.num_rows, carry_key)
-            carried.answer_all(probe_guide)
-            shared = carried.store
+            fixed.update({name: probe_guide[name]["value"] for name in roles.global_sites})
+            represented = RepresentationHandler(representations, roles.num_rows, representation_key)
+            represented.answer_all(probe_guide)
+            shared = represented.store
 
         def draw(key: Array) -> tuple[dict[str, Array], dict[str, Array], Array]:
-            key_run, key_carry = jax.random.split(key)
+            key_run, representation_key = jax.random.split(key)
 
             def traces(
                 values: dict[str, Array], still: bool = False, alone: bool = False
             ) -> tuple[Trace, Trace]:
                 known, store = {**fixed, **values}, dict(shared)
                 if still:
-                    known, store = {**held(fixed), **values}, held(store)
-                carried = Carried(carrying, structure.num_rows, key_carry, store, propagation)
-                return both(globals_.guide, key_run, known, carried, alone)
+                    known, store = {**stop_gradient(fixed), **values}, stop_gradient(store)
+                represented = RepresentationHandler(
+                    representations, roles.num_rows, representation_key, store, propagation
+                )
+                return both(globals_.guide, key_run, known, represented, alone)
 
             particle = Particle(traces, u_outside, frozenset(propagation), globals_.weights)
-            weights, log_q, (model_trace, guide_trace) = self._weigh(structure, probe_model, particle)
+            weights, log_q, (model_trace, guide_trace) = self._weigh(roles, probe_model, particle)
             kl = globals_.divergence
             if kl is None:
-                kl = global_kl(structure, model_trace, guide_trace, self.alpha, frozenset(propagation))
-            return weights, log_q, kl - remembered(structure, model_trace, self._power_of_memory)
+                kl = global_kl(roles, model_trace, guide_trace, self.alpha, frozenset(propagation))
+            return weights, log_q, kl - old_posterior_terms(roles, model_trace, self._power_of_memory)
 
         keys = jax.random.split(particle_key, self.num_particles)
         weights, log_q, kl = self._over_particles(draw, keys)
         objective = -kl.mean()
         for group, log_w in weights.items():
             rows = log_w.mean(0) if only_outside else self._power_mean(log_w, log_q.get(group))
-            objective = objective + structure.scales[group] * rows.sum()
+            objective = objective + roles.scales[group] * rows.sum()
         return -objective
 
     def _along(self, probe: Probe, key: Array) -> Float[Array, ""]:
@@ -225,7 +231,7 @@ class AlphaDivergence(ELBO):
 
         :raises ValueError: where there is none but path by path.
         """
-        found = probe.structure.trajectories[0]
+        found = probe.roles.trajectories[0]
         raise ValueError(
             f"{type(self).__name__}: found the trajectory {found!r} at alpha={self.alpha}, whose paths in one "
             "logarithm have hopeless weights; take PowerEP, which tempers its steps one by one, or alpha=0, or for a "
@@ -237,14 +243,14 @@ class AlphaDivergence(ELBO):
         """The α of what a stream remembers."""
         return self.alpha
 
-    def _weigh(self, structure: Structure, probe: Trace, particle: Particle) -> Weighed:
+    def _weigh(self, roles: SiteRoles, probe: Trace, particle: Particle) -> Weighed:
         """The log weights of one particle's rows, for each group."""
 
         def weigh(model_trace: Trace, guide_trace: Trace) -> dict[str, Array]:
             about = particle.u_outside, particle.moments, particle.known
-            return log_weights(structure, model_trace, guide_trace, self.alpha, *about)
+            return log_weights(roles, model_trace, guide_trace, self.alpha, *about)
 
-        return with_every_value(structure, probe, particle.traces, weigh)
+        return enumerate_discrete(roles, probe, particle.traces, weigh)
 
     def _power_mean(self, log_w: Float[Array, "S ..."], log_q: Array | None) -> Float[Array, "..."]:
         return power_mean_over_draws(log_w, self.alpha, log_q)
@@ -256,8 +262,8 @@ class AlphaDivergence(ELBO):
 
     def _globals(
         self,
-        guide: Program,
-        structure: Structure,
+        guide: Model,
+        roles: SiteRoles,
         model_trace: Trace,
         guide_trace: Trace,
         parents: Callable[[], dict[str, set[str]]],
@@ -269,29 +275,29 @@ class AlphaDivergence(ELBO):
         """What stands between a function and its marginals: nothing, they are integrated out."""
         return Messenger()
 
-    def _propagation(self, structure: Structure) -> dict[str, Propagation]:
+    def _propagation(self, roles: SiteRoles) -> dict[str, Propagation]:
         """The hidden layers that are carried as moments."""
-        found = {name: self.propagation or how for name, how in structure.propagation.items()}
+        found = {name: self.propagation or how for name, how in roles.propagation.items()}
         found = {name: how for name, how in found.items() if how != "draws"}
-        if found and not is_number(self.alpha, 0.0) and self.theta_outside:
+        if found and not is_number(self.alpha, 0.0) and self.globals_outside_log:
             raise ValueError(
                 f"propagation: found {set(found.values())} at alpha={self.alpha}, where each datum needs its draws; "
                 "take alpha=0, BlackBoxAlpha or ApproximatePowerEP, or propagation='draws'"
             )
         return found
 
-    def _carrying(self, structure: Structure) -> tuple[dict[str, Carrying], bool]:
+    def _representations(self, roles: SiteRoles) -> tuple[dict[str, Representation], bool]:
         """How each u is carried, and whether its moments are to stay outside the logarithm."""
-        wish = dict(structure.carrying)
-        if is_number(self.alpha, 0.0) or not self.theta_outside:
+        wish = dict(roles.representations)
+        if is_number(self.alpha, 0.0) or not self.globals_outside_log:
             return wish, False
-        if not structure.local_sites:
+        if not roles.local_sites:
             # without locals the closed form averages over u outside
             return wish, True
-        return {k: "local_draw" if v == "moments" else v for k, v in wish.items()}, False
+        return {k: "per_datum_sample" if v == "marginal" else v for k, v in wish.items()}, False
 
 
-def run(fn: Program, key: Array, values: dict[str, Array], args: Any, kwargs: Any) -> Trace:
+def traced_run(fn: Model, key: Array, values: dict[str, Array], args: Any, kwargs: Any) -> Trace:
     """A trace of ``fn`` with given values of parameters and sites."""
     found: Trace = trace(substitute(seed(fn, key), data=values)).get_trace(*args, **kwargs)
     return found

@@ -15,24 +15,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
-from ppl_dgp.gp.sparse_gp import bare, mask_of
+from ppl_dgp.gp.contract import Trace
+from ppl_dgp.gp.sparse_gp import mask_of, unwrap
 from ppl_dgp.numerics.power_mean import Alpha, log_power_mean
-from ppl_dgp.objectives.structure import Structure, row_sum
+from ppl_dgp.objectives.site_roles import SiteRoles, row_sum
 
-Trace = dict[str, dict[str, Any]]
 #: combinations of values beyond which a sum is refused
 MOST_COMBINATIONS = 10_000
 
 
-def with_every_value(
-    structure: Structure,
+def enumerate_discrete(
+    roles: SiteRoles,
     probe: Trace,
     traces: Callable[[dict[str, Array]], tuple[Trace, Trace]],
     weigh: Callable[[Trace, Trace], dict[str, Array]],
@@ -43,30 +42,30 @@ def with_every_value(
     :param traces: runs model and guide at given values of the discrete sites.
     :param weigh: the log weights of two traces.
     """
-    names = [*structure.summed, *structure.guided_discrete]
+    names = [*roles.summed, *roles.guided_discrete]
     if not names:
         found = traces({})
         return weigh(*found), {}, found
-    groups = {structure.groups[name] for name in names}
+    groups = {roles.groups[name] for name in names}
     if len(groups) != 1 or "" in groups:
         raise ValueError(
             f"model: found the discrete sites {names} in the plates {sorted(groups)}, expected one plate"
         )
     (group,) = groups
-    rows = structure.plates[group].shape[0]
+    rows = roles.plates[group].shape[0]
     for name in names:
         if jnp.size(probe[name]["value"]) != rows:
             raise ValueError(
                 f"model: found the discrete site {name!r} of shape {jnp.shape(probe[name]['value'])}, expected one "
                 f"value for each of {rows} rows; give each its own site"
             )
-    if structure.propagation:
+    if roles.propagation:
         raise ValueError(
-            f"model: found the discrete sites {names} beside the hidden layers {sorted(structure.propagation)}, which "
+            f"model: found the discrete sites {names} beside the hidden layers {sorted(roles.propagation)}, which "
             "may depend on them; expected a model of one layer"
         )
-    guided = structure.guided_discrete
-    supports = {name: bare(probe[name]["fn"]).enumerate_support(expand=False).ravel() for name in names}
+    guided = roles.guided_discrete
+    supports = {name: unwrap(probe[name]["fn"]).enumerate_support(expand=False).ravel() for name in names}
     combinations = prod(len(support) for support in supports.values())
     if combinations > MOST_COMBINATIONS:
         raise ValueError(
@@ -84,13 +83,13 @@ def with_every_value(
         log_q = jnp.zeros(())
         for name in guided:
             site = guide_trace[name]
-            log_q = log_q + row_sum(site["fn"].log_prob(site["value"]), structure.dims[group])
+            log_q = log_q + row_sum(site["fn"].log_prob(site["value"]), roles.dims[group])
         return weigh(model_trace, guide_trace), log_q
 
     weights, log_q = jax.vmap(one)(values)
-    if structure.summed:
+    if roles.summed:
         # the combinations of what the guide does not have, within each of what it has
-        counts = [prod(len(supports[name]) for name in part) for part in (structure.summed, guided)]
+        counts = [prod(len(supports[name]) for name in part) for part in (roles.summed, guided)]
         weights[group] = logsumexp(weights[group].reshape(*counts, *weights[group].shape[1:]), axis=0)
         log_q = log_q.reshape(*counts, *log_q.shape[1:])[0]
     # what is masked counts for nothing: each of its values the same share of 1

@@ -21,15 +21,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from numpyro.primitives import Messenger
 
-from ppl_dgp.gp.sparse_gp import Carrying, Marginal
+from ppl_dgp.gp.contract import Trace
+from ppl_dgp.gp.sparse_gp import Marginal, Representation
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.linalg import cholesky, first_jitter
 from ppl_dgp.numerics.power_mean import Alpha
-from ppl_dgp.objectives.alpha import Schedule
-from ppl_dgp.objectives.divergence import PARTICLES, AlphaDivergence, Particle, Weighed, held
+from ppl_dgp.objectives.alpha import AlphaSchedule
+from ppl_dgp.objectives.divergence import PARTICLES, AlphaDivergence, Particle, Weighed, stop_gradient
 from ppl_dgp.objectives.enumeration import power_mean_over_draws
-from ppl_dgp.objectives.structure import Structure
-from ppl_dgp.objectives.weights import Trace, log_weights
+from ppl_dgp.objectives.site_roles import SiteRoles
+from ppl_dgp.objectives.weights import log_weights
 
 
 class ImportanceWeighted(AlphaDivergence):
@@ -39,10 +40,14 @@ class ImportanceWeighted(AlphaDivergence):
     Tucker et al. (2019), the same in expectation and often of lower variance (it costs five further runs of the model).
     """
 
-    theta_outside = True
+    globals_outside_log = True
 
     def __init__(
-        self, num_particles: int = 8, alpha: float | Schedule = 1.0, *, doubly_reparameterised: bool = False
+        self,
+        num_particles: int = 8,
+        alpha: float | AlphaSchedule = 1.0,
+        *,
+        doubly_reparameterised: bool = False,
     ) -> None:
         """
         :param num_particles: K, the samples of a datum's local latents.
@@ -63,21 +68,21 @@ class ImportanceWeighted(AlphaDivergence):
     def _over_particles(self, particle: Callable[[Array], Any], keys: Array) -> Any:
         return jax.vmap(particle, axis_name=PARTICLES)(keys)
 
-    def _carrying(self, structure: Structure) -> tuple[dict[str, Carrying], bool]:
-        return dict(structure.carrying), False
+    def _representations(self, roles: SiteRoles) -> tuple[dict[str, Representation], bool]:
+        return dict(roles.representations), False
 
-    def _weigh(self, structure: Structure, probe: Trace, particle: Particle) -> Weighed:
+    def _weigh(self, roles: SiteRoles, probe: Trace, particle: Particle) -> Weighed:
         if not self.doubly_reparameterised:
-            return super()._weigh(structure, probe, particle)
-        if structure.summed or structure.guided_discrete:
+            return super()._weigh(roles, probe, particle)
+        if roles.summed or roles.guided_discrete:
             raise ValueError(
                 "doubly_reparameterised: found discrete latents, expected reparameterised ones; leave it out"
             )
         model_trace, guide_trace = particle.traces({})
-        draws = {name: guide_trace[name]["value"] for name in structure.local_sites}
+        draws = {name: guide_trace[name]["value"] for name in roles.local_sites}
         # through p at draws that are held
-        _, fixed_guide = particle.traces(held(draws), still=True)
-        explicit = self._density(structure, particle.traces(held(draws))[0], fixed_guide)
+        _, fixed_guide = particle.traces(stop_gradient(draws), still=True)
+        explicit = self._density(roles, particle.traces(stop_gradient(draws))[0], fixed_guide)
         # through the draws, all densities held: the score term, reparameterised, weighs a draw's reach by 1 + αw, and
         # takes α of what it does to its own density away
         if len(explicit) != 1:
@@ -87,8 +92,8 @@ class ImportanceWeighted(AlphaDivergence):
         (group,) = explicit
         share = jax.lax.stop_gradient(self._share(explicit[group]))
         scaled = {name: _scaled(value, 1.0 + self.alpha * share) for name, value in draws.items()}
-        reach = self._density(structure, *particle.traces(scaled, still=True))
-        own = self._density(structure, *particle.traces(draws, still=True, alone=True))
+        reach = self._density(roles, *particle.traces(scaled, still=True))
+        own = self._density(roles, *particle.traces(draws, still=True, alone=True))
         weights = {group: jnp.stack([explicit[group], reach[group], own[group]])}
         return weights, {}, (model_trace, guide_trace)
 
@@ -97,9 +102,9 @@ class ImportanceWeighted(AlphaDivergence):
         every = self.alpha * jax.lax.all_gather(log_w, PARTICLES)
         return jnp.exp(self.alpha * log_w - jax.nn.logsumexp(every, axis=0))
 
-    def _density(self, structure: Structure, model: Trace, guide: Trace) -> dict[str, Array]:
+    def _density(self, roles: SiteRoles, model: Trace, guide: Trace) -> dict[str, Array]:
         # with f drawn, p(h | f) and q(h | f) are plain densities
-        return log_weights(structure, model, guide, self.alpha, False, plain=True)
+        return log_weights(roles, model, guide, self.alpha, False, plain=True)
 
     def _power_mean(self, log_w: Float[Array, "S ..."], log_q: Array | None) -> Float[Array, "..."]:
         if not self.doubly_reparameterised:

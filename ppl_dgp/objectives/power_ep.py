@@ -21,11 +21,11 @@ class PowerEP(AlphaDivergence):
     A trajectory is part of θ: each of its steps is tempered over f, and averaged over the states outside the logarithm.
     """
 
-    theta_outside = True
+    globals_outside_log = True
     along_trajectories = True
 
 
 class BlackBoxAlpha(AlphaDivergence):
     """Black-box α (Hernández-Lobato et al. 2016; Li & Gal 2017), θ inside the logarithm: an energy, not a bound."""
 
-    theta_outside = False
+    globals_outside_log = False

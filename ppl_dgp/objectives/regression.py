@@ -6,9 +6,9 @@ The targets are h = slope h⁻ + ε under q, or data; with r = h − m(h⁻), we
     A = \sum_n w_n \langle φ_n φ_n^\top\rangle, \qquad b = \sum_n w_n \langle r_n φ_n\rangle
 
 the optimal q(u) of the whitened u is N((I + A)⁻¹ b, (I + A)⁻¹). For certain inputs this is the posterior of Power EP at
-any α (Bui, Yan & Turner 2017; :mod:`ppl_dgp.objectives.certain`); for uncertain ones the optimum of the mean-field
-bound (Damianou & Lawrence 2013; Chamberlin 2016, 2.5), and of the Markov one (4.6), at α = 0. Shapes: N rows, P
-outputs, M inducing points, and C columns of noise: 1, or P where the outputs' noise differs.
+any α (Bui, Yan & Turner 2017; :mod:`ppl_dgp.objectives.deterministic_inputs`); for uncertain ones the optimum of the
+mean-field bound (Damianou & Lawrence 2013; Chamberlin 2016, 2.5), and of the Markov one (4.6), at α = 0. Shapes: N
+rows, P outputs, M inducing points, and C columns of noise: 1, or P where the outputs' noise differs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ppl_dgp.numerics.linalg import cholesky, inverse_lower
 from ppl_dgp.numerics.power_mean import Alpha, log1p_ratio
 from ppl_dgp.objectives.factors import Factors
 
-T = TypeVar("T")
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def row_constant(
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class UncertainFeatures(Features):
+class GaussianInputs(Features):
     """At inputs h⁻ ~ N(m, V), by kernel expectations; r = rest·h⁻ + offset + ε, ε centred; ``phi`` is ⟨φ⟩."""
 
     phi: Float[Array, "N M"]
@@ -121,7 +121,7 @@ class UncertainFeatures(Features):
     @classmethod
     def of(
         cls, phi: Float[Array, "N M"], f: Function, inputs: Gaussian, slope: Array | None, noise: Gaussian
-    ) -> UncertainFeatures:
+    ) -> GaussianInputs:
         """Those of a layer whose targets are slope h⁻ + ε, ε with moments ``noise``."""
         linear, bias = affine(f.mean, inputs.mean.shape[1])
         rest = None if linear is None else -linear.T
@@ -182,11 +182,11 @@ class Regression:
         """See :meth:`Statistics.optimum`."""
         return self._of(Statistics.optimum)
 
-    def _of(self, what: Callable[[Statistics], T]) -> T:
-        def found(features: Features, noise: Array, site: Site | None) -> T:
+    def _of(self, what: Callable[[Statistics], Part]) -> Part:
+        def found(features: Features, noise: Array, site: Site | None) -> Part:
             sums = features.statistics(noise, self.factors)
             return what(sums if site is None else sums.remembering(site))
 
         given = self.features, self.noise, self.site
         # of certain inputs the gram matrix is a product with its transpose, positive in any precision
-        return in_double(found, *given) if isinstance(self.features, UncertainFeatures) else found(*given)
+        return in_double(found, *given) if isinstance(self.features, GaussianInputs) else found(*given)

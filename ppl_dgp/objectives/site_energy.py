@@ -15,14 +15,14 @@ from numpyro.infer import ELBO
 from ppl_dgp.gp.sparse_gp import emission_of, mask_of
 from ppl_dgp.likelihoods import Likelihood
 from ppl_dgp.objectives.alpha import checked_alpha
-from ppl_dgp.objectives.sites import Rows, Sites, energy
+from ppl_dgp.objectives.sites import SiteParameters, SweepRows, energy
 
 
 class Layer(NamedTuple):
     """What a run of the model says of its one layer: the inducing site's name, the rows, the likelihood."""
 
     site: str
-    rows: Rows
+    rows: SweepRows
     likelihood: Likelihood
 
     def tempered(self, alpha: float) -> Callable[[Array, Array, Array], Array]:
@@ -67,7 +67,7 @@ def read_layer(model: Callable[..., Any], params: Mapping[str, Array], *args: An
         raise ValueError("model: found y scaled, expected every row to count once; use fit_svi with PowerEP")
     marginal = emission.marginal
     offset = marginal.function.mean(marginal.rows)
-    rows = Rows(
+    rows = SweepRows(
         marginal.weights, marginal.residual, jnp.broadcast_to(offset, marginal.mean.shape), site["value"]
     )
     return Layer(latent[0], rows, emission.likelihood)
@@ -114,5 +114,5 @@ class SiteEnergy(ELBO):
         names = site_names(layer.site)
         if missing := [name for name in names if name not in param_map]:
             raise ValueError(f"params: found no {missing}, expected the sites; take those of fit_power_ep")
-        sites = Sites(*(param_map[name] for name in names))
+        sites = SiteParameters(*(param_map[name] for name in names))
         return -energy(layer.tempered(self.alpha), layer.rows, sites, self.alpha)

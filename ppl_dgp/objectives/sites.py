@@ -34,7 +34,7 @@ from ppl_dgp.numerics.power_mean import log1p_ratio
 Tempered = Callable[[Array, Array, Array], Array]
 
 
-class Rows(NamedTuple):
+class SweepRows(NamedTuple):
     """What a sweep needs of the data: φ, D, m(x) and y."""
 
     phi: Float[Array, "N M"]
@@ -43,7 +43,7 @@ class Rows(NamedTuple):
     y: Num[Array, "N P"]
 
 
-class Sites(NamedTuple):
+class SiteParameters(NamedTuple):
     """ν and τ of each datum and output; all 0 is the prior."""
 
     location: Float[Array, "N P"]
@@ -65,9 +65,9 @@ class Posterior(NamedTuple):
     log_det: Float[Array, " P"]
 
 
-def summed(phi: Float[Array, "N M"], sites: Sites) -> Natural:
+def summed(phi: Float[Array, "N M"], sites: SiteParameters) -> Natural:
     """What the sites of some rows add to the natural parameters, without the prior."""
-    weigh = lambda tau: (phi * tau[:, None]).T @ phi  # noqa: E731
+    weigh = lambda tau: (phi * tau[:, None]).T @ phi
     return Natural(jax.vmap(weigh, in_axes=1)(sites.precision), sites.location.T @ phi)
 
 
@@ -88,7 +88,7 @@ def plus(one: Natural, other: Natural, sign: float = 1.0) -> Natural:
     return Natural(one.precision + sign * other.precision, one.location + sign * other.location)
 
 
-def posterior(natural: Natural) -> Posterior:
+def posterior_of_sites(natural: Natural) -> Posterior:
     """q(v) of natural parameters that have the prior in them."""
     lower = jnp.linalg.cholesky(natural.precision)
     root = inverse_lower(lower)
@@ -104,7 +104,7 @@ class Cavity(NamedTuple):
     remaining: Array
 
 
-def cavity(mean: Array, variance: Array, sites: Sites, alpha: float) -> Cavity:
+def cavity(mean: Array, variance: Array, sites: SiteParameters, alpha: float) -> Cavity:
     """The cavity of each datum, from μ and s under q."""
     remaining = 1.0 - alpha * sites.precision * variance
     return Cavity((mean - alpha * sites.location * variance) / remaining, variance / remaining, remaining)
@@ -117,7 +117,7 @@ def projected(phi: Float[Array, "N M"], q: Posterior) -> tuple[Float[Array, "N P
 
 def proposed(
     tempered: Tempered, y: Array, offset: Array, residual: Array, at: Cavity, alpha: float
-) -> tuple[Sites, Bool[Array, "*rows"]]:
+) -> tuple[SiteParameters, Bool[Array, "*rows"]]:
     """The sites that match the tilted distributions, and where they make sense: proper cavity and tilted variance."""
     variance = residual + at.variance
 
@@ -126,17 +126,19 @@ def proposed(
 
     # each entry depends on its own mean alone, so a tangent of ones gives all derivatives at once
     ones = jnp.ones_like(at.mean)
-    slope = lambda mean: jax.jvp(value, (mean,), (ones,))[1]  # noqa: E731
+    slope = lambda mean: jax.jvp(value, (mean,), (ones,))[1]
     first, second = jax.jvp(slope, (at.mean,), (ones,))
     shrinkage = 1.0 + alpha * second * at.variance
-    found = Sites((first - second * at.mean) / shrinkage, -second / shrinkage)
+    found = SiteParameters((first - second * at.mean) / shrinkage, -second / shrinkage)
     finite = jnp.isfinite(found.location) & jnp.isfinite(found.precision)
     return found, finite & (at.remaining > 0.0) & (shrinkage > 0.0)
 
 
-def damped(old: Sites, new: Sites, share: float | Array, where: Bool[Array, "*rows"]) -> Sites:
+def damped(
+    old: SiteParameters, new: SiteParameters, share: float | Array, where: Bool[Array, "*rows"]
+) -> SiteParameters:
     """The given share of the way from old to new in natural parameters, where it makes sense."""
-    return Sites(*(jnp.where(where, a + share * (b - a), a) for a, b in zip(old, new, strict=True)))
+    return SiteParameters(*(jnp.where(where, a + share * (b - a), a) for a, b in zip(old, new, strict=True)))
 
 
 #: a new site is to leave at least this share of the precision that q has along its f; else it is skipped
@@ -146,11 +148,11 @@ LEAST_GROWTH = 0.1
 def sequential_sweep(
     tempered_at: Callable[[Any], Tempered],
     each: Any,
-    rows: Rows,
-    sites: Sites,
+    rows: SweepRows,
+    sites: SiteParameters,
     alpha: float,
     damping: float,
-) -> tuple[Sites, Int[Array, ""]]:
+) -> tuple[SiteParameters, Int[Array, ""]]:
     """One datum after another, each seeing the sites before it; O(N P M²), by rank-one updates of S.
 
     :param tempered_at: t_α of one row, (1, P), given its slice of ``each``.
@@ -158,17 +160,19 @@ def sequential_sweep(
     :returns: the sites, and how many updates were skipped because they made no sense.
     """
     sites = restored(rows.phi, sites, 0.0)
-    q = posterior(with_prior(summed(rows.phi, sites)))
+    q = posterior_of_sites(with_prior(summed(rows.phi, sites)))
     start = q.mean, jnp.swapaxes(q.root, 1, 2) @ q.root, jnp.zeros((), jnp.int32)
 
-    def visit(carry: tuple[Array, Array, Array], row: Any) -> tuple[tuple[Array, Array, Array], Sites]:
+    def visit(
+        carry: tuple[Array, Array, Array], row: Any
+    ) -> tuple[tuple[Array, Array, Array], SiteParameters]:
         mean, covariance, skipped = carry
         (phi, residual, offset, y), old, own = row
         reach = covariance @ phi
         centre, spread = mean @ phi, reach @ phi
         at = Cavity(*(value[None] for value in cavity(centre, spread, old, alpha)))
         new, sensible = proposed(tempered_at(own), y[None], offset[None], residual[None], at, alpha)
-        new = damped(old, Sites(new.location[0], new.precision[0]), damping, sensible[0])
+        new = damped(old, SiteParameters(new.location[0], new.precision[0]), damping, sensible[0])
         grown = 1.0 + (new.precision - old.precision) * spread
         good = sensible[0] & (grown > LEAST_GROWTH)
         new = damped(old, new, 1.0, good)
@@ -185,62 +189,64 @@ def sequential_sweep(
 
 
 #: of a step that would make the precision of q indefinite; after these, no step
-HALVINGS = 20
+SITE_HALVINGS = 20
 
 
 def parallel_sweep(
-    tempered: Tempered, rows: Rows, sites: Sites, rest: Natural, alpha: float, damping: float
-) -> tuple[Sites, Int[Array, ""]]:
+    tempered: Tempered, rows: SweepRows, sites: SiteParameters, rest: Natural, alpha: float, damping: float
+) -> tuple[SiteParameters, Int[Array, ""]]:
     """All data at once, each seeing the sites as they were; O(N P M²).
 
     :param rest: the natural parameters of q without these rows' sites, with the prior.
     :returns: the sites, and how many updates were skipped. Where the precision of q would not be positive, the step is
         halved until it is, for all rows and outputs.
     """
-    q = posterior(plus(rest, summed(rows.phi, sites)))
+    q = posterior_of_sites(plus(rest, summed(rows.phi, sites)))
     mean, variance = projected(rows.phi, q)
     at = cavity(mean, variance, sites, alpha)
     new, sensible = proposed(tempered, rows.y, rows.offset, rows.residual, at, alpha)
     sensible = sensible & (1.0 + damping * (new.precision - sites.precision) * variance > LEAST_GROWTH)
 
-    def attempt(share: Array) -> tuple[Array, Sites, Array]:
+    def attempt(share: Array) -> tuple[Array, SiteParameters, Array]:
         trial = damped(sites, new, share, sensible)
         natural = plus(rest, summed(rows.phi, trial))
         return share, trial, jnp.isfinite(jnp.linalg.cholesky(natural.precision)).all()
 
-    def failed(state: tuple[Array, tuple[Array, Sites, Array]]) -> Array:
-        return ~state[1][2] & (state[0] < HALVINGS)
+    def failed(state: tuple[Array, tuple[Array, SiteParameters, Array]]) -> Array:
+        return ~state[1][2] & (state[0] < SITE_HALVINGS)
 
-    def halve(state: tuple[Array, tuple[Array, Sites, Array]]) -> tuple[Array, tuple[Array, Sites, Array]]:
+    def halve(
+        state: tuple[Array, tuple[Array, SiteParameters, Array]],
+    ) -> tuple[Array, tuple[Array, SiteParameters, Array]]:
         count = state[0] + 1
-        return count, attempt(jnp.where(count < HALVINGS, 0.5 * state[1][0], 0.0))
+        return count, attempt(jnp.where(count < SITE_HALVINGS, 0.5 * state[1][0], 0.0))
 
     share = jnp.asarray(damping, rows.phi.dtype)
     _, (_, found, _) = jax.lax.while_loop(failed, halve, (jnp.zeros((), jnp.int32), attempt(share)))
     return found, (~sensible).sum(dtype=jnp.int32)
 
 
-def restored(phi: Float[Array, "N M"], sites: Sites, alpha: float) -> Sites:
+def restored(phi: Float[Array, "N M"], sites: SiteParameters, alpha: float) -> SiteParameters:
     """The sites, but without those of negative precision for an output where q or a cavity would be improper.
 
     Sites that were found at other hyperparameters, or others' values, can do so where the likelihood is not
     log-concave. Without negative ones all is proper.
     """
-    _, variance = projected(phi, posterior(with_prior(summed(phi, sites))))
+    _, variance = projected(phi, posterior_of_sites(with_prior(summed(phi, sites))))
     # false for NaN, an improper q's variance
     proper = (1.0 - alpha * sites.precision * variance > 0.0).all(0)
     keep = proper | (sites.precision >= 0.0)
-    return Sites(*(jnp.where(keep, each, 0.0) for each in sites))
+    return SiteParameters(*(jnp.where(keep, each, 0.0) for each in sites))
 
 
 def energy_parts(
-    tempered: Tempered, rows: Rows, sites: Sites, natural: Natural, alpha: float
+    tempered: Tempered, rows: SweepRows, sites: SiteParameters, natural: Natural, alpha: float
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """The energy (A.103) in nats: the part of q(v), and the sum over rows, whose sum it is.
 
     At a fixed point it is stationary in the sites; at α = 0 it is the variational bound for any sites.
     """
-    q = posterior(natural)
+    q = posterior_of_sites(natural)
     mean, variance = projected(rows.phi, q)
     at = cavity(mean, variance, sites, alpha)
     whole = 0.5 * ((q.mean * natural.location).sum() - q.log_det.sum())
@@ -253,14 +259,14 @@ def energy_parts(
     return whole, each.sum()
 
 
-def energy(tempered: Tempered, rows: Rows, sites: Sites, alpha: float) -> Float[Array, ""]:
+def energy(tempered: Tempered, rows: SweepRows, sites: SiteParameters, alpha: float) -> Float[Array, ""]:
     """The energy of all rows, in total nats."""
     whole, each = energy_parts(tempered, rows, sites, with_prior(summed(rows.phi, sites)), alpha)
     return whole + each
 
 
 def tilted_sum(
-    tempered: Tempered, rows: Rows, sites: Sites, natural: Natural, alpha: float
+    tempered: Tempered, rows: SweepRows, sites: SiteParameters, natural: Natural, alpha: float
 ) -> Float[Array, ""]:
     """Σ t_α under the cavities of v, held: its gradient in φ, D, m and the likelihood is the energy's at a fixed point.
 
@@ -268,10 +274,10 @@ def tilted_sum(
     q and the tilted distribution have the same moments; what is left is the projection of the cavity onto f_n. A
     minibatch gives an unbiased estimate. Where there is no proper cavity, q takes its place.
     """
-    q, sites, fixed = jax.lax.stop_gradient((posterior(natural), sites, rows.phi))
+    q, sites, fixed = jax.lax.stop_gradient((posterior_of_sites(natural), sites, rows.phi))
     mean, variance = projected(fixed, q)
     remaining = 1.0 - alpha * sites.precision * variance
-    sites = Sites(*(jnp.where(remaining > 0.0, each, 0.0) for each in sites))
+    sites = SiteParameters(*(jnp.where(remaining > 0.0, each, 0.0) for each in sites))
     remaining = jnp.where(remaining > 0.0, remaining, 1.0)
     moved, still = (jnp.einsum("pkm,nm->npk", q.root, phi) for phi in (rows.phi, fixed))
     # S_c = S + Sφ φᵀS ατ/(1 − ατs), m_c = m + Sφ (ατμ − αν)/(1 − ατs), φ held

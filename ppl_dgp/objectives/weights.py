@@ -11,17 +11,16 @@ import numpyro.distributions as dist
 from jaxtyping import Array
 from numpyro.distributions.kl import kl_divergence
 
-from ppl_dgp.gp.old_posterior import recollection_of
-from ppl_dgp.gp.sparse_gp import bare, emission_of, mask_of
+from ppl_dgp.gp.contract import Trace
+from ppl_dgp.gp.old_posterior import old_posterior_of
+from ppl_dgp.gp.sparse_gp import emission_of, mask_of, unwrap
 from ppl_dgp.numerics.power_mean import Alpha, is_number
 from ppl_dgp.objectives.cavity import renyi_and_cavity
-from ppl_dgp.objectives.structure import Structure, row_sum
-
-Trace = dict[str, dict[str, Any]]
+from ppl_dgp.objectives.site_roles import SiteRoles, row_sum
 
 
 def log_weights(
-    structure: Structure,
+    roles: SiteRoles,
     model: Trace,
     guide: Trace,
     alpha: Alpha,
@@ -39,12 +38,12 @@ def log_weights(
     total: dict[str, Array] = {}
 
     def add(name: str, log_prob: Array) -> None:
-        group = structure.groups[name]
-        scaled = log_prob * structure.powers[name]
-        rows = scaled.sum() if group == "" else row_sum(scaled, structure.dims[group])
+        group = roles.groups[name]
+        scaled = log_prob * roles.powers[name]
+        rows = scaled.sum() if group == "" else row_sum(scaled, roles.dims[group])
         total[group] = total.get(group, 0.0) + rows
 
-    for name in structure.factors:
+    for name in roles.factors:
         site, approximation = model[name], guide.get(name)
         if name in known:
             add(name, jnp.where(mask_of(site["fn"]), known[name], 0.0))
@@ -57,12 +56,12 @@ def log_weights(
             continue
         ours = None
         if approximation is not None and not plain:
-            ours = getattr(bare(approximation["fn"]), "log_weight", None)
+            ours = getattr(unwrap(approximation["fn"]), "log_weight", None)
         if ours is not None:
             add(name, jnp.where(mask_of(site["fn"]), ours(site["value"], alpha), 0.0))
             continue
         emission = emission_of(site["fn"])
-        if recollection_of(site["fn"]) is not None:
+        if old_posterior_of(site["fn"]) is not None:
             continue
         if emission is None:
             add(name, site["fn"].log_prob(site["value"]))
@@ -74,16 +73,16 @@ def log_weights(
             add(name, jnp.where(mask, emission.tempered(value, alpha, u_outside=u_outside), 0.0))
         if approximation is not None:
             add(name, -approximation["fn"].log_prob(approximation["value"]))
-    for name in structure.auxiliary_local:
+    for name in roles.auxiliary_local:
         add(name, -guide[name]["fn"].log_prob(guide[name]["value"]))
     return total
 
 
-def remembered(structure: Structure, model: Trace, alpha: Alpha) -> Array:
+def old_posterior_terms(roles: SiteRoles, model: Trace, alpha: Alpha) -> Array:
     """What the memories of streams say of u, always outside the logarithm: inside it, a part would be forgotten."""
-    found = [(name, recollection_of(model[name]["fn"])) for name in structure.factors]
+    found = [(name, old_posterior_of(model[name]["fn"])) for name in roles.factors]
     terms = [
-        structure.powers[name] * memory.tempered(alpha, u_outside=True)
+        roles.powers[name] * memory.tempered(alpha, u_outside=True)
         for name, memory in found
         if memory is not None
     ]
@@ -92,7 +91,7 @@ def remembered(structure: Structure, model: Trace, alpha: Alpha) -> Array:
 
 def _expected(name: str, q: dist.Distribution, p: dist.Distribution, alpha: Alpha) -> Array:
     """The weight of a hidden site that is carried as moments, averaged over it."""
-    conditional: Any = bare(q)
+    conditional: Any = unwrap(q)
     behind_gp = hasattr(conditional, "expected_weight")
     if not is_number(alpha, 0.0) and not (behind_gp and conditional.rule.from_model):
         found = conditional.rule if behind_gp else type(conditional).__name__
@@ -105,13 +104,13 @@ def _expected(name: str, q: dist.Distribution, p: dist.Distribution, alpha: Alph
 
 def row_divergence(q: dist.Distribution, p: dist.Distribution) -> Array:
     """KL[q(x_n)‖p(x_n)] of a latent without a GP in front, (B,), in closed form; of a point −log p there."""
-    if isinstance(bare(q), dist.Delta):
-        return -p.log_prob(jnp.broadcast_to(bare(q).v, p.shape()))
+    if isinstance(unwrap(q), dist.Delta):
+        return -p.log_prob(jnp.broadcast_to(unwrap(q).v, p.shape()))
     return renyi_and_cavity("", q, p, 0.0)[0]
 
 
 def global_kl(
-    structure: Structure, model: Trace, guide: Trace, alpha: Alpha = 0.0, moments: frozenset[str] = frozenset()
+    roles: SiteRoles, model: Trace, guide: Trace, alpha: Alpha = 0.0, moments: frozenset[str] = frozenset()
 ) -> Array:
     """KL[q(θ)‖p(θ)]: analytic where NumPyro knows it, else log q − log p at the draw.
 
@@ -120,19 +119,19 @@ def global_kl(
     :param moments: the hidden sites that are carried as moments, whose weights are averages.
     """
     kl = jnp.zeros(())
-    for name in structure.global_sites:
+    for name in roles.global_sites:
         q, p = guide[name], model.get(name)
         if p is None:
             kl = kl + q["fn"].log_prob(q["value"]).sum()
             continue
         scale = 1.0 if p["scale"] is None else p["scale"]
-        known: Any = bare(q["fn"])
+        known: Any = unwrap(q["fn"])
         if hasattr(known, "log_weight"):
             weight = known.expected_weight() if name in moments else known.log_weight(q["value"], alpha)
             kl = kl - scale * weight
             continue
         try:
-            if isinstance(bare(q["fn"]), dist.Delta):
+            if isinstance(unwrap(q["fn"]), dist.Delta):
                 raise NotImplementedError
             term = kl_divergence(q["fn"], p["fn"]).sum()
         except NotImplementedError:

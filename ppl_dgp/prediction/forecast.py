@@ -28,19 +28,12 @@ import numpyro.distributions as dist
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
+from ppl_dgp.gp.contract import Model, Parameters
 from ppl_dgp.gp.sparse_gp import Emission, SparseGP
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.linalg import cholesky
-from ppl_dgp.prediction.posterior_path import (
-    Drawn,
-    Parameters,
-    Program,
-    check_number,
-    columns_of,
-    draw,
-    series,
-)
+from ppl_dgp.prediction.posterior_path import PosteriorPath, check_number, columns_of, draw, series
 from ppl_dgp.prediction.rollout import onward, onward_moments, output_covariance
 
 FUNCTIONS = ("path", "independent", "moments", "linearised")
@@ -77,8 +70,8 @@ class Forecast:
 
 def smooth(
     key: Array,
-    model: Program,
-    guide: Program,
+    model: Model,
+    guide: Model,
     params: Parameters,
     x: Float[Array, "T C"] | None,
     y: Array,
@@ -101,8 +94,8 @@ def smooth(
 
 def forecast(
     key: Array,
-    model: Program,
-    guide: Program,
+    model: Model,
+    guide: Model,
     params: Parameters,
     x: Float[Array, "T C"] | None,
     y: Array,
@@ -141,7 +134,7 @@ def forecast(
 
 
 def simulate(
-    key: Array, model: Program, guide: Program, params: Parameters, x: Array | None, y: Array,
+    key: Array, model: Model, guide: Model, params: Parameters, x: Array | None, y: Array,
     controls: Array | int, **settings: Any,
 ) -> Forecast:  # fmt: skip
     """Free simulation of a new sequence from p(x_0): :func:`forecast`, with its settings but ``sequence``."""
@@ -149,9 +142,9 @@ def simulate(
 
 
 def transition_function(
-    model: Program, guide: Program, params: Parameters, x: Float[Array, "T C"] | None, y: Array
+    model: Model, guide: Model, params: Parameters, x: Float[Array, "T C"] | None, y: Array
 ) -> SparseGP:
-    """The transition's f, of Q + C inputs, which carries the moments of q(u): ``f(inputs)`` is its marginal.
+    """The transition's f, of Q + C inputs, which offered the moments of q(u): ``f(inputs)`` is its marginal.
 
     For arguments see :func:`smooth`.
 
@@ -163,8 +156,8 @@ def transition_function(
 
 
 def transition_moments(
-    model: Program,
-    guide: Program,
+    model: Model,
+    guide: Model,
     params: Parameters,
     x: Float[Array, "T C"] | None,
     y: Array,
@@ -186,7 +179,7 @@ def transition_moments(
 
 
 @lru_cache(maxsize=32)
-def _smoother(model: Program, guide: Program, num_samples: int) -> Program:
+def _smoother(model: Model, guide: Model, num_samples: int) -> Model:
     def program(key: Array, params: Parameters, x: Array, y: Array) -> tuple[Array, Array]:
         def one(key: Array) -> tuple[Array, Array]:
             drawn = draw(key, model, guide, params, x, y)
@@ -199,7 +192,7 @@ def _smoother(model: Program, guide: Program, num_samples: int) -> Program:
 
 
 @lru_cache(maxsize=32)
-def _along_paths(model: Program, guide: Program, num_samples: int, function: str, sequence: int | None) -> Program:
+def _along_paths(model: Model, guide: Model, num_samples: int, function: str, sequence: int | None) -> Model:
     def program(
         key: Array, params: Parameters, x: Array, y: Array, controls: Array, future: Array | None
     ) -> dict[str, Array]:
@@ -210,8 +203,15 @@ def _along_paths(model: Program, guide: Program, num_samples: int, function: str
             begin, regime = drawn.going_on(key_state, sequence)
             states = onward(key_path, drawn.trajectory, begin, controls, regime, held=function == "path")
             emission = drawn.emission
-            ahead = Emission(emission.marginal.function(states), emission.likelihood, partly=future is not None)
-            found = {"states": states, "samples": ahead.sample(key_y), "mean": ahead.mean, "variance": ahead.variance}
+            ahead = Emission(
+                emission.marginal.function(states), emission.likelihood, partly=future is not None
+            )
+            found = {
+                "states": states,
+                "samples": ahead.sample(key_y),
+                "mean": ahead.mean,
+                "variance": ahead.variance,
+            }
             if future is not None:
                 found["log_density"] = ahead.log_prob(future)
             return found
@@ -228,7 +228,7 @@ def _along_paths(model: Program, guide: Program, num_samples: int, function: str
 
 
 @lru_cache(maxsize=32)
-def _by_moments(model: Program, guide: Program, num_samples: int, function: str, sequence: int | None) -> Program:
+def _by_moments(model: Model, guide: Model, num_samples: int, function: str, sequence: int | None) -> Model:
     def program(
         key: Array, params: Parameters, x: Array, y: Array, controls: Array, future: Array | None
     ) -> dict[str, Array]:
@@ -238,7 +238,7 @@ def _by_moments(model: Program, guide: Program, num_samples: int, function: str,
         drawn.check_one_function()
 
         def paths() -> Float[Array, "D slots Q"]:
-            one = lambda key: draw(key, model, guide, params, x, y).path  # noqa: E731
+            one = lambda key: draw(key, model, guide, params, x, y).path
             return jax.lax.map(one, jax.random.split(key_last, num_samples))
 
         begin = _begin(drawn, sequence, paths)
@@ -249,7 +249,7 @@ def _by_moments(model: Program, guide: Program, num_samples: int, function: str,
         g, likelihood = drawn.integrated(drawn.emission.marginal.function), drawn.emission.likelihood
         ahead = Emission(g(states), likelihood, partly=True)
         draws = jax.vmap(states.draw)(jax.random.split(key_states, num_samples))
-        sample = lambda key, at: Emission(g(at), likelihood).sample(key)  # noqa: E731
+        sample = lambda key, at: Emission(g(at), likelihood).sample(key)
         samples = jax.vmap(sample)(jax.random.split(key_y, num_samples), draws)
         found = {"mean": ahead.mean, "variance": ahead.variance, "states": draws, "samples": samples}
         if future is not None and isinstance(likelihood, GaussianNoise):
@@ -263,7 +263,9 @@ def _by_moments(model: Program, guide: Program, num_samples: int, function: str,
     return jax.jit(program)
 
 
-def _begin(drawn: Drawn, sequence: int | None, paths: Callable[[], Float[Array, "D slots Q"]]) -> Gaussian:
+def _begin(
+    drawn: PosteriorPath, sequence: int | None, paths: Callable[[], Float[Array, "D slots Q"]]
+) -> Gaussian:
     """Moments (1, Q) of the state that moments go on from: in closed form, or those of draws where q follows f."""
     if sequence is None:
         return jax.tree.map(lambda leaf: leaf[:1], drawn.trajectory.initial)

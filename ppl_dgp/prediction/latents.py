@@ -23,11 +23,12 @@ from numpyro.handlers import substitute
 from ppl_dgp.fit import Fit
 from ppl_dgp.fit.result import checked_data
 from ppl_dgp.fit.session import one_blas_thread
+from ppl_dgp.gp.contract import Model, Parameters
 from ppl_dgp.guides import Amortised, Guide
 from ppl_dgp.guides.hidden import gaussian
 from ppl_dgp.numerics.gaussian import Gaussian
-from ppl_dgp.prediction.local_inference import Program, bound_of_rows, candidates, fold_in
-from ppl_dgp.prediction.predictive_trace import Parameters, blocks, drawn, model_sites
+from ppl_dgp.prediction.local_inference import bound_of_rows, candidates, fold_in
+from ppl_dgp.prediction.predictive_trace import blocks, drawn, model_sites
 
 
 def _above(site: str) -> tuple[bool, str]:
@@ -91,14 +92,18 @@ def infer_latents(
     :raises ValueError: for rows that cannot be used, or a model without hidden sites.
     """
     if not isinstance(fit.guide, Guide):
-        raise TypeError(f"fit: found the guide {type(fit.guide).__name__}, expected a Guide, whose rules know new rows")
+        raise TypeError(
+            f"fit: found the guide {type(fit.guide).__name__}, expected a Guide, whose rules know new rows"
+        )
     for name, value in (("steps", steps), ("batch_size", batch_size)):
         if value < 1:
             raise ValueError(f"{name}: found {value}, expected at least 1")
     rows, targets = _new_rows(x, y, fit)
     rule = fit.guide.latent_rule
     if isinstance(rule, Amortised) and not rule.missing and np.isnan(targets.astype(float)).any():
-        raise ValueError("y: found missing entries, NaN, but the encoder was made without missing='mask'; fill them in")
+        raise ValueError(
+            "y: found missing entries, NaN, but the encoder was made without missing='mask'; fill them in"
+        )
     program = fold_in(fit.model, fit.guide, bound_of_rows(fit.objective), steps, learning_rate)
     starts = candidates(key, fit, rows.shape[1])
     with one_blas_thread():
@@ -126,9 +131,13 @@ def row_log_density(
     """
     rows, targets = _new_rows(x, y, fit)
     known = infer_latents(key, fit, y, x) if latents is None else latents
-    points = [name for name, site in known.sites.items() if "/" not in name and not np.asarray(site.scale).any()]
+    points = [
+        name for name, site in known.sites.items() if "/" not in name and not np.asarray(site.scale).any()
+    ]
     if points:
-        raise ValueError(f"latents: found points at {points}, which have no density; take MeanField() for the latents")
+        raise ValueError(
+            f"latents: found points at {points}, which have no density; take MeanField() for the latents"
+        )
     program = _density(fit.model, fit.guide, num_samples)
     own = {name: site for name, site in known.sites.items() if "/" not in name} or dict(known.sites)
     found = [program(key, fit.params, *block) for _, block in blocks(batch_size, rows, targets, own)]
@@ -175,7 +184,7 @@ def _joined(blocks: list[Any], count: int) -> Any:
 
 
 @lru_cache(maxsize=16)
-def _density(model: Program, guide: Program, num_samples: int) -> Callable[..., Array]:
+def _density(model: Model, guide: Model, num_samples: int) -> Callable[..., Array]:
     def program(key: Array, params: Parameters, x: Array, y: Array, latents: dict[str, Gaussian]) -> Array:
         def one(key: Array) -> Array:
             key_run, key_latents = jax.random.split(key)
@@ -187,6 +196,8 @@ def _density(model: Program, guide: Program, num_samples: int) -> Callable[..., 
                 total = total + sites[name]["fn"].log_prob(value) - gaussian(latents[name]).log_prob(value)
             return total
 
-        return logsumexp(jax.lax.map(one, jax.random.split(key, num_samples)), 0) - jnp.log(float(num_samples))
+        return logsumexp(jax.lax.map(one, jax.random.split(key, num_samples)), 0) - jnp.log(
+            float(num_samples)
+        )
 
     return jax.jit(program)

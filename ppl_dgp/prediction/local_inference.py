@@ -18,21 +18,21 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import ELBO
 
 from ppl_dgp.fit import Fit
-from ppl_dgp.gp.sparse_gp import Carrying, bare
+from ppl_dgp.gp.contract import Model, Parameters
+from ppl_dgp.gp.sparse_gp import Representation, unwrap
 from ppl_dgp.guides import Guide
 from ppl_dgp.guides.guide import HiddenConditional
 from ppl_dgp.numerics.gaussian import Gaussian, moments_of
 from ppl_dgp.objectives import Collapsed, PowerEP
-from ppl_dgp.objectives.carrying import Carried, possible_carrying
 from ppl_dgp.objectives.divergence import AlphaDivergence
+from ppl_dgp.objectives.representation import RepresentationHandler, feasible_representations
 from ppl_dgp.prediction.predict import predict
-from ppl_dgp.prediction.predictive_trace import Parameters, model_sites
+from ppl_dgp.prediction.predictive_trace import model_sites
 
-Program = Callable[..., Any]
 #: training rows whose latents a new row may start at
 CANDIDATES = 2000
 #: draws of the moments of a latent whose q is no Gaussian of its own
-DRAWS = 100
+MOMENT_DRAWS = 100
 
 
 def bound_of_rows(trained: ELBO) -> ELBO:
@@ -57,7 +57,7 @@ def candidates(key: Array, fit: Fit, num_inputs: int) -> dict[str, tuple[Array, 
 
 @lru_cache(maxsize=16)
 def fold_in(
-    model: Program, guide: Guide, objective: ELBO, steps: int, learning_rate: float
+    model: Model, guide: Guide, objective: ELBO, steps: int, learning_rate: float
 ) -> Callable[..., tuple[dict[str, Gaussian], Parameters]]:
     """The rows' own parameters trained, as one compiled program; then q of the hidden sites."""
     optimiser = optax.adam(optax.cosine_decay_schedule(learning_rate, steps))
@@ -76,7 +76,7 @@ def fold_in(
                     mine = model_sites(key, model, guide, known | {site: start}, x)["y"]["fn"].mean
                     own[f"{site}_loc"] = _better(y, start, mine, at, decoded)
             free = {name: bijections[name].inv(value) for name, value in own.items()}
-            constrain = lambda free: {name: bijections[name](value) for name, value in free.items()}  # noqa: E731
+            constrain = lambda free: {name: bijections[name](value) for name, value in free.items()}
 
             def loss(free: Parameters, key: Array) -> Array:
                 value: Array = objective.loss(key, known | constrain(free), model, guide, x, y)
@@ -136,7 +136,7 @@ def _hidden_sites(key: Array, guide: Guide, params: Parameters, x: Array, y: Arr
         return trace(substitute(seed(guide, key), params)).get_trace(x, y)  # type: ignore[no-any-return]
 
     sites = run(key_run)
-    of_role = lambda role: {  # noqa: E731
+    of_role = lambda role: {
         name: site
         for name, site in sites.items()
         if site["type"] == "sample" and site["infer"].get("role") == role
@@ -146,18 +146,19 @@ def _hidden_sites(key: Array, guide: Guide, params: Parameters, x: Array, y: Arr
         raise ValueError("model: found no hidden site, expected latents of rows; use predict()")
     found = {name: _moments(site["fn"]) for name, site in hidden.items()}
     if any(value is None for value in found.values()):
-        wishes: dict[str, Carrying] = {
-            name: site["infer"].get("carry", "moments") for name, site in of_role("inducing").items()
+        wishes: dict[str, Representation] = {
+            name: site["infer"].get("representation", "marginal")
+            for name, site in of_role("inducing").items()
         }
-        carrying = possible_carrying(wishes, sites)
+        representations = feasible_representations(wishes, sites)
 
         def draw(key: Array) -> Parameters:
-            key_run, key_carry = jax.random.split(key)
-            with Carried(carrying, x.shape[0], key_carry):
+            key_run, representation_key = jax.random.split(key)
+            with RepresentationHandler(representations, x.shape[0], representation_key):
                 drawn_sites = run(key_run)
             return {name: drawn_sites[name]["value"] for name in hidden}
 
-        draws = jax.lax.map(draw, jax.random.split(key_draws, DRAWS))
+        draws = jax.lax.map(draw, jax.random.split(key_draws, MOMENT_DRAWS))
         for name, value in found.items():
             if value is None:
                 found[name] = Gaussian(draws[name].mean(0), draws[name].std(0))
@@ -166,7 +167,7 @@ def _hidden_sites(key: Array, guide: Guide, params: Parameters, x: Array, y: Arr
 
 def _moments(q: dist.Distribution) -> Gaussian | None:
     """Of a q that depends on no other draw."""
-    inner = bare(q)
+    inner = unwrap(q)
     if isinstance(inner, dist.Delta):
         point = jnp.broadcast_to(inner.v, q.shape())
         return Gaussian(point, jnp.zeros_like(point))

@@ -23,13 +23,13 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 from numpyro.handlers import block, replay, seed, substitute, trace
 
+from ppl_dgp.gp.contract import Parameters
 from ppl_dgp.gp.sparse_gp import SparseGP, emission_of
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
 from ppl_dgp.numerics.gaussian import moments_of
 from ppl_dgp.prediction.forecast import Forecast
-from ppl_dgp.prediction.rollout import Memory
+from ppl_dgp.prediction.rollout import FunctionPath
 
-Parameters = dict[str, Array]
 FEEDBACKS = ("draws", "means")
 
 
@@ -113,7 +113,9 @@ def simulate_narx(
     if num_samples < 1:
         raise ValueError(f"num_samples: found {num_samples}, expected at least 1")
     past = jnp.asarray(_columns("history", history))
-    given = jnp.zeros((controls, 0)) if isinstance(controls, int) else jnp.asarray(_columns("controls", controls))
+    given = (
+        jnp.zeros((controls, 0)) if isinstance(controls, int) else jnp.asarray(_columns("controls", controls))
+    )
     future = None if y_future is None else jnp.asarray(_columns("y_future", y_future))
     program = _simulator(model, guide, feedback, num_samples)
     found = {name: np.asarray(value) for name, value in program(key, params, past, given, future).items()}
@@ -136,12 +138,16 @@ def _simulator(
 
         def one(key: Array) -> dict[str, Array]:
             key_q, key_f, key_y = jax.random.split(key, 3)
-            function, noise = _function(key_q, model, guide, params, jnp.zeros((1, dims)), feedback == "means")
+            function, noise = _function(
+                key_q, model, guide, params, jnp.zeros((1, dims)), feedback == "means"
+            )
             noise = jnp.broadcast_to(noise, (outputs,))
             walk = _mean_path if feedback == "means" else _drawn_path
             found = walk(key_f, key_y, function, noise, history[::-1], table)
             if future is not None:
-                likely = dist.Normal(found["mean"], jnp.sqrt(found["variance"])).log_prob(jnp.nan_to_num(future))
+                likely = dist.Normal(found["mean"], jnp.sqrt(found["variance"])).log_prob(
+                    jnp.nan_to_num(future)
+                )
                 found["log_density"] = jnp.where(jnp.isnan(future), 0.0, likely).sum(1)
             return found
 
@@ -159,10 +165,12 @@ def _drawn_path(
 ) -> dict[str, Array]:
     """One function, met place by place, and noise that is fed back with it."""
     shape = len(table), noise.shape[0]
-    memory = Memory.empty(function, shape[0], jax.random.normal(key_f, shape, recent.dtype))
+    memory = FunctionPath.empty(function, shape[0], jax.random.normal(key_f, shape, recent.dtype))
     shocks = jnp.sqrt(noise) * jax.random.normal(key_y, shape, recent.dtype)
 
-    def step(carried: tuple[Array, Memory], turn: Any) -> tuple[tuple[Array, Memory], tuple[Array, Array]]:
+    def step(
+        carried: tuple[Array, FunctionPath], turn: Any
+    ) -> tuple[tuple[Array, FunctionPath], tuple[Array, Array]]:
         recent, memory = carried
         control, shock = turn
         value, memory = memory.meet(function, jnp.concatenate([recent.ravel(), control])[None])
@@ -205,7 +213,12 @@ def _table(controls: Float[Array, "rows C"], dims: int) -> Float[Array, "H KC"]:
 
 
 def _function(
-    key: Array, model: Callable[..., Any], guide: Callable[..., Any], params: Parameters, x: Array, moments: bool
+    key: Array,
+    model: Callable[..., Any],
+    guide: Callable[..., Any],
+    params: Parameters,
+    x: Array,
+    moments: bool,
 ) -> tuple[SparseGP, Array]:
     """f with a draw of u, or its moments, and the variance of the noise."""
     key_guide, key_model = jax.random.split(key)
@@ -213,7 +226,9 @@ def _function(
     sites = trace(substitute(seed(replay(model, drawn), key_model), params)).get_trace(x)
     emission = emission_of(sites["y"]["fn"]) if "y" in sites else None
     if emission is None or not isinstance(emission.likelihood, GaussianNoise):
-        raise TypeError("model: found no GP with Gaussian noise at site 'y'; take gp_narx or sparse_gp_regression")
+        raise TypeError(
+            "model: found no GP with Gaussian noise at site 'y'; take gp_narx or sparse_gp_regression"
+        )
     function, noise = emission.marginal.function, emission.likelihood.variance
     if not moments:
         return function, noise

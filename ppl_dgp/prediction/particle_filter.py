@@ -22,13 +22,14 @@ import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Int
 
+from ppl_dgp.gp.contract import Model, Parameters
 from ppl_dgp.gp.sparse_gp import Emission, SparseGP
-from ppl_dgp.prediction.posterior_path import Parameters, Program, check_number, columns_of, draw, series
+from ppl_dgp.prediction.posterior_path import check_number, columns_of, draw, series
 from ppl_dgp.state_space.trajectory import followed
 
 
 @dataclass(frozen=True)
-class Filtered:
+class ParticleFiltered:
     """States given what was observed up to each of H steps, and y given what was observed before it.
 
     ``mean`` and ``deviation`` (H, Q) of x_h | y_1 … y_h; ``predicted_mean`` and ``predicted_variance`` (H, P) of
@@ -46,8 +47,8 @@ class Filtered:
 
 def filter_forward(
     key: Array,
-    model: Program,
-    guide: Program,
+    model: Model,
+    guide: Model,
     params: Parameters,
     x: Float[Array, "T C"] | None,
     y: Array,
@@ -57,7 +58,7 @@ def filter_forward(
     num_particles: int = 500,
     sequence: int = -1,
     fresh: bool = False,
-) -> Filtered:
+) -> ParticleFiltered:
     """Filter the steps after the data, from q's draws of the last state, or those of a new sequence.
 
     u is filtered too, among the draws that the particles begin with: many steps leave few of them.
@@ -76,14 +77,16 @@ def filter_forward(
     rows = columns_of("y_new", y_new, len(y_new), data[1].shape[1])
     controls = jnp.zeros((rows.shape[0], 0)) if x_new is None else jnp.asarray(x_new, float)
     if controls.shape[0] != rows.shape[0]:
-        raise ValueError(f"x_new: found {controls.shape[0]} rows, expected {rows.shape[0]}, one for each row of y_new")
+        raise ValueError(
+            f"x_new: found {controls.shape[0]} rows, expected {rows.shape[0]}, one for each row of y_new"
+        )
     program = _filter(model, guide, num_particles, None if fresh else sequence)
     found = program(key, params, *data, controls, rows)
-    return Filtered(**{name: np.asarray(value) for name, value in found.items()})
+    return ParticleFiltered(**{name: np.asarray(value) for name, value in found.items()})
 
 
 @lru_cache(maxsize=32)
-def _filter(model: Program, guide: Program, num_particles: int, sequence: int | None) -> Program:
+def _filter(model: Model, guide: Model, num_particles: int, sequence: int | None) -> Model:
     def program(
         key: Array, params: Parameters, x: Array, y: Array, controls: Float[Array, "H C"], y_new: Array
     ) -> dict[str, Array]:
@@ -101,19 +104,25 @@ def _filter(model: Program, guide: Program, num_particles: int, sequence: int | 
         shared.check_controls(controls)
         every, noises = jnp.arange(num_particles), shared.trajectory.noises
         f, g = shared.trajectory.function, shared.emission.marginal.function
-        begin, regimes, transition_u, emission_u = jax.lax.map(one, jax.random.split(key_draws, num_particles))
+        begin, regimes, transition_u, emission_u = jax.lax.map(
+            one, jax.random.split(key_draws, num_particles)
+        )
 
-        def step(carried: tuple[Array, Array, Array, Array], turn: Any) -> Any:
-            states, regimes, which, log_weights = carried
+        def step(represented: tuple[Array, Array, Array, Array], turn: Any) -> Any:
+            states, regimes, which, log_weights = represented
             key, control, value = turn
             key_states, key_regimes, key_resample = jax.random.split(key, 3)
             inputs = followed(states, jnp.broadcast_to(control, (num_particles, *control.shape)))
             marginal = _with_u(f, transition_u[which])(inputs)
             # of each particle the function that it follows
-            own = lambda each: each.reshape(num_particles, *noises.shape)[every, regimes]  # noqa: E731
+            own = lambda each: each.reshape(num_particles, *noises.shape)[every, regimes]
             deviation = jnp.sqrt(own(marginal.variance) + noises[regimes])
-            states = own(marginal.mean) + deviation * jax.random.normal(key_states, states.shape, states.dtype)
-            regimes = jax.vmap(shared.trajectory.next_regime)(jax.random.split(key_regimes, num_particles), regimes)
+            states = own(marginal.mean) + deviation * jax.random.normal(
+                key_states, states.shape, states.dtype
+            )
+            regimes = jax.vmap(shared.trajectory.next_regime)(
+                jax.random.split(key_regimes, num_particles), regimes
+            )
             emitted = _with_u(g, emission_u[which])(states)
             emission = Emission(emitted, shared.emission.likelihood, partly=True)
             weights = jnp.exp(log_weights)

@@ -6,9 +6,7 @@ H steps ahead, M inducing points.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,17 +14,15 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float, Int
 from numpyro.handlers import replay, seed, substitute, trace
 
+from ppl_dgp.gp.contract import Model, Parameters
 from ppl_dgp.gp.sparse_gp import Emission, SparseGP, emission_of
 from ppl_dgp.guides.trajectory import TrajectoryConditional
 from ppl_dgp.numerics.gaussian import moments_of
 from ppl_dgp.state_space.trajectory import Trajectory
 
-Parameters = dict[str, Array]
-Program = Callable[..., Any]
-
 
 @dataclass(frozen=True)
-class Drawn:
+class PosteriorPath:
     """One draw of q: what it is of the states, their path through the trajectory's f at its u, the emission, all q."""
 
     q: TrajectoryConditional
@@ -85,7 +81,7 @@ class Drawn:
                 )
 
     def integrated(self, function: SparseGP) -> SparseGP:
-        """A function that carries the moments of q(u) in place of the draw; a linear map as it is."""
+        """A function that offered the moments of q(u) in place of the draw; a linear map as it is."""
         self.check_held()
         site = f"{function.name}/u"
         if site not in self.sites:
@@ -100,7 +96,7 @@ class Drawn:
         return replace(function, u=moments)
 
 
-def draw(key: Array, model: Program, guide: Program, params: Parameters, x: Array, y: Array) -> Drawn:
+def draw(key: Array, model: Model, guide: Model, params: Parameters, x: Array, y: Array) -> PosteriorPath:
     """One draw of q, given all data as :func:`series` has them.
 
     :raises ValueError: if the model has no trajectory, or more than one.
@@ -116,7 +112,9 @@ def draw(key: Array, model: Program, guide: Program, params: Parameters, x: Arra
             f"model: found {len(found)} trajectories, expected one, and y from it by one emission; take a state space "
             "model, such as gpssm"
         )
-    return Drawn(found[0]["fn"], found[0]["value"], emission, {name: site["fn"] for name, site in samples.items()})
+    return PosteriorPath(
+        found[0]["fn"], found[0]["value"], emission, {name: site["fn"] for name, site in samples.items()}
+    )
 
 
 def series(x: Array | None, y: Array) -> tuple[Array, Array]:

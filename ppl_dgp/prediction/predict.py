@@ -14,17 +14,17 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 from numpyro.handlers import seed, substitute, trace
 
-from ppl_dgp.gp.sparse_gp import Emission, Propagation, bare, check_propagation, emission_of
+from ppl_dgp.gp.contract import Parameters
+from ppl_dgp.gp.sparse_gp import Emission, Propagation, check_propagation, emission_of, unwrap
 from ppl_dgp.guides import Guide
 from ppl_dgp.numerics.gaussian import Gaussian, moments_of
 from ppl_dgp.prediction.predictive_trace import (
-    Parameters,
-    Sites,
+    SiteValues,
     blocks,
     drawn,
     global_sites,
-    joint_draw,
     model_sites,
+    shared_sample,
 )
 
 __all__ = [
@@ -104,7 +104,9 @@ def predict(
         raise ValueError(f"propagation: found {propagation!r} beside latents, which are drawn; leave it out")
     for site, moments in known.items():
         if len(moments.mean) != num_rows:
-            raise ValueError(f"latents: found {len(moments.mean)} rows of {site!r}, expected {num_rows} as x has")
+            raise ValueError(
+                f"latents: found {len(moments.mean)} rows of {site!r}, expected {num_rows} as x has"
+            )
     found: list[dict[str, np.ndarray]] = []
     for begin, block in blocks(batch_size, rows, targets, known):
         result = program(jax.random.fold_in(key, 0 if row_by_row else begin), params, *block)
@@ -140,7 +142,7 @@ def log_likelihood(
     key: Array, model: Callable[..., Any], guide: Callable[..., Any], params: Parameters, x: Array, y: Array
 ) -> Float[Array, " N"]:
     """log p(y_n | θ) at one draw of θ ~ q(θ) and of the hidden layers, all rows at once: what ArviZ's LOO averages."""
-    found = model_sites(key, model, guide, params, x, joint_draw=True)
+    found = model_sites(key, model, guide, params, x, shared_sample=True)
     hidden = [name for name, site in found.items() if site["type"] == "sample" and name != "y"]
     if summed := [name for name in hidden if _is_discrete(found[name])]:
         raise ValueError(
@@ -166,7 +168,7 @@ def sample_functions(
     def one(sample_key: Array) -> Array:
         key_run, key_last = jax.random.split(sample_key)
         found = model_sites(key_run, model, guide, params, x, joint_rows=True)
-        return joint_draw(key_last, _single(_emission(found)))
+        return shared_sample(key_last, _single(_emission(found)))
 
     return jax.lax.map(one, jax.random.split(key, num_samples))
 
@@ -192,16 +194,18 @@ def joint_prediction(
     return centre, covariances.mean(0) + jnp.einsum("snp,smp->pnm", spread, spread) / num_samples
 
 
-def _emission(found: Sites) -> Emission:
+def _emission(found: SiteValues) -> Emission:
     """The distribution of y at new rows given one draw of the globals' rest and of the hidden layers."""
     emission = emission_of(found["y"]["fn"])
     if emission is None:
-        raise TypeError("model: found a site 'y' that is not made by noisy() or observe(); predict needs one that is")
+        raise TypeError(
+            "model: found a site 'y' that is not made by noisy() or observe(); predict needs one that is"
+        )
     return emission
 
 
 def _is_discrete(site: dict[str, Any]) -> bool:
-    return not site["is_observed"] and bool(bare(site["fn"]).has_enumerate_support)
+    return not site["is_observed"] and bool(unwrap(site["fn"]).has_enumerate_support)
 
 
 def _single(emission: Emission) -> Emission:
@@ -227,7 +231,7 @@ def _check(x: np.ndarray, levels: Sequence[float], num_samples: int, batch_size:
             raise ValueError(f"{name}: found {value}, expected at least 1")
 
 
-def _check_latents(latents: Mapping[str, Gaussian], found: Sites) -> None:
+def _check_latents(latents: Mapping[str, Gaussian], found: SiteValues) -> None:
     hidden = {
         name: site["value"].shape
         for name, site in found.items()

@@ -13,15 +13,15 @@ from jaxtyping import Array, Float
 from numpyro.handlers import replay, seed, substitute, trace
 from numpyro.primitives import Messenger
 
-from ppl_dgp.gp.sparse_gp import Carrying, Emission, Propagation, emission_of
+from ppl_dgp.gp.contract import Parameters
+from ppl_dgp.gp.sparse_gp import Emission, Propagation, Representation, emission_of
 from ppl_dgp.guides import Guide
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.linalg import cholesky
-from ppl_dgp.objectives.carrying import Carried, possible_carrying
+from ppl_dgp.objectives.representation import RepresentationHandler, feasible_representations
 
-Parameters = dict[str, Array]
-Sites = dict[str, dict[str, Any]]
+SiteValues = dict[str, dict[str, Any]]
 
 
 def model_sites(
@@ -31,22 +31,22 @@ def model_sites(
     params: Parameters,
     x: Array,
     *,
-    joint_draw: bool = False,
+    shared_sample: bool = False,
     joint_rows: bool = False,
     propagation: Propagation = "draws",
-) -> Sites:
+) -> SiteValues:
     """A run of the model at new rows, its globals from the guide; ``params`` may hold values of sites too."""
     key_globals, key_model = jax.random.split(key)
-    kind: Carrying = "joint_draw" if joint_draw else "moments"
+    kind: Representation = "shared_sample" if shared_sample else "marginal"
     # rows that are drawn jointly share one function, so where u is drawn it is one draw too
-    draw: Carrying = "joint_draw" if joint_rows else "local_draw"
-    globals_, carried = global_sites(key_globals, guide, params, x, kind, draw, propagation)
+    draw: Representation = "shared_sample" if joint_rows else "per_datum_sample"
+    globals_, represented = global_sites(key_globals, guide, params, x, kind, draw, propagation)
     program = seed(replay(model, globals_), key_model)
     rows = _JointRows() if joint_rows else Messenger()
-    with carried:
+    with represented:
         # seed is the outer handler: the row sampler inside it asks it for keys
-        found: Sites = trace(substitute(_within(program, rows), params)).get_trace(x)
-    carried.check_heard()
+        found: SiteValues = trace(substitute(_within(program, rows), params)).get_trace(x)
+    represented.check_heard()
     return found
 
 
@@ -55,17 +55,17 @@ def global_sites(
     guide: Callable[..., Any],
     params: Parameters,
     x: Array,
-    kind: Carrying = "moments",
-    draw: Carrying = "local_draw",
+    kind: Representation = "marginal",
+    draw: Representation = "per_datum_sample",
     propagation: Propagation = "draws",
-) -> tuple[Sites, Carried]:
+) -> tuple[SiteValues, RepresentationHandler]:
     """A run of the guide for new rows: its sites outside the data plate, and the carrier of their inducing outputs.
 
     :param kind: how u is carried, but for functions used more than once, of which there is one joint draw.
     :param draw: what takes the place of moments where these would be wrong.
     :param propagation: how the hidden layers are carried.
     """
-    key_guide, key_carry = jax.random.split(key)
+    key_guide, representation_key = jax.random.split(key)
     new_rows = guide.with_model_hidden() if isinstance(guide, Guide) else guide
     run = trace(substitute(seed(new_rows, key_guide), params))
     sites = run.get_trace(x)
@@ -74,19 +74,21 @@ def global_sites(
         for name, site in sites.items()
         if site["type"] == "sample" and not any(frame.name == "data" for frame in site["cond_indep_stack"])
     }
-    wishes: dict[str, Carrying] = {
-        name: "joint_draw" if site["infer"].get("reused") else kind
+    wishes: dict[str, Representation] = {
+        name: "shared_sample" if site["infer"].get("reused") else kind
         for name, site in found.items()
         if site["infer"].get("role") == "inducing" or name.endswith("/u")
     }
     drawn = {name: site for name, site in sites.items() if site["type"] == "sample"}
     how = {name: propagation for name, site in drawn.items() if site["infer"].get("role") == "hidden"}
-    carried = Carried(possible_carrying(wishes, found, draw), x.shape[0], key_carry, propagation=how)
-    carried.answer_all(found)
-    if carried.propagation:
-        with carried:  # the guide's run answers for the model's
+    represented = RepresentationHandler(
+        feasible_representations(wishes, found, draw), x.shape[0], representation_key, propagation=how
+    )
+    represented.answer_all(found)
+    if represented.propagation:
+        with represented:  # the guide's run answers for the model's
             run.get_trace(x)
-    return found, carried
+    return found, represented
 
 
 class _JointRows(Messenger):
@@ -107,10 +109,10 @@ class _JointRows(Messenger):
             )
         key_f, key_noise = jax.random.split(numpyro.prng_key())
         noise = jax.random.normal(key_noise, emission.marginal.mean.shape)
-        msg["value"] = joint_draw(key_f, emission) + jnp.sqrt(emission.likelihood.variance) * noise
+        msg["value"] = shared_sample(key_f, emission) + jnp.sqrt(emission.likelihood.variance) * noise
 
 
-def joint_draw(key: Array, emission: Emission) -> Float[Array, "N P"]:
+def shared_sample(key: Array, emission: Emission) -> Float[Array, "N P"]:
     mean, covariance = emission.marginal.function.joint(emission.marginal.rows)
     lower, _ = cholesky(covariance)
     noise = jax.random.normal(key, mean.shape)
@@ -141,5 +143,3 @@ def drawn(key: Array, latents: Mapping[str, Gaussian], alike: bool = False) -> d
     return {
         site: known.draw(k, alike) for k, (site, known) in zip(keys, sorted(latents.items()), strict=False)
     }
-
-

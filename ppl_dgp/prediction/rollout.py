@@ -31,7 +31,7 @@ def onward(
     *,
     held: bool,
 ) -> Float[Array, "H Q"]:
-    """States of H steps from one state, u the draw that the function carries.
+    """States of H steps from one state, u the draw that the function offered.
 
     :param regime: which of the trajectory's functions the first step follows, where it has several.
     :param held: whether f is one function along the path, or drawn at each step independently given u.
@@ -41,9 +41,11 @@ def onward(
     shape = trajectory.noises.shape
     z = jax.random.normal(key_f, (steps, trajectory.noises.size), state.dtype)
     noise = jax.random.normal(key_noise, (steps, width), state.dtype)
-    memory = Memory.empty(trajectory.function, steps, z)
+    memory = FunctionPath.empty(trajectory.function, steps, z)
 
-    def step(carried: tuple[Array, Array, Memory], turn: Any) -> tuple[tuple[Array, Array, Memory], Array]:
+    def step(
+        carried: tuple[Array, Array, FunctionPath], turn: Any
+    ) -> tuple[tuple[Array, Array, FunctionPath], Array]:
         state, regime, memory = carried
         control, shock, key = turn
         inputs = jnp.concatenate([state, control])[None]
@@ -65,7 +67,7 @@ def onward_moments(
 ) -> Gaussian:
     """Moments of the states of H steps, (H, Q) with Cholesky factors, from those of one, (1, Q).
 
-    f, and u where the function carries its moments, is integrated out at each step as if the steps shared no function:
+    f, and u where the function offered its moments, is integrated out at each step as if the steps shared no function:
     the moments of f(x) + ε, or of f linearised at the mean where ``begin`` asks for it (Bui 2017, 3.66–3.73 and 3.92).
 
     :param noise: Q's diagonal.
@@ -98,7 +100,7 @@ def output_covariance(function: SparseGP, inputs: Gaussian) -> Float[Array, "B P
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Memory:
+class FunctionPath:
     """Where a function was met, n of H places: inputs, weights φ, the Cholesky factor of f | u there, and its noise z.
 
     The factor has the rows of the identity where nothing was met yet.
@@ -111,13 +113,13 @@ class Memory:
     count: Array
 
     @staticmethod
-    def empty(function: SparseGP, steps: int, z: Float[Array, "H P"]) -> Memory:
+    def empty(function: SparseGP, steps: int, z: Float[Array, "H P"]) -> FunctionPath:
         """Of a function that was met nowhere, with its noise z of the places to come."""
         size, dims = function.inducing.shape
         zeros = jnp.zeros((steps, dims), z.dtype), jnp.zeros((steps, size), z.dtype)
-        return Memory(*zeros, jnp.eye(steps, dtype=z.dtype), z, jnp.asarray(0))
+        return FunctionPath(*zeros, jnp.eye(steps, dtype=z.dtype), z, jnp.asarray(0))
 
-    def meet(self, function: SparseGP, at: Float[Array, "1 D"]) -> tuple[Float[Array, " P"], Memory]:
+    def meet(self, function: SparseGP, at: Float[Array, "1 D"]) -> tuple[Float[Array, " P"], FunctionPath]:
         """f at one more place, given u and f at the places before."""
         with block():
             marginal = function(at)
@@ -131,7 +133,7 @@ class Memory:
         row = row * jnp.sqrt(jnp.minimum(marginal.residual[0, 0] / jnp.maximum(known, smallest), 1.0))
         left = jnp.sqrt(marginal.residual[0, 0] - jnp.square(row).sum() + smallest)
         value = marginal.mean[0] + row @ self.z + left * self.z[self.count]
-        return value, Memory(
+        return value, FunctionPath(
             self.inputs.at[self.count].set(at[0]),
             self.weights.at[self.count].set(weights),
             self.lower.at[self.count].set(row.at[self.count].set(left)),
@@ -139,7 +141,9 @@ class Memory:
             self.count + 1,
         )
 
-    def apart(self, mean: Float[Array, " P"], variance: Float[Array, " P"]) -> tuple[Float[Array, " P"], Memory]:
+    def apart(
+        self, mean: Float[Array, " P"], variance: Float[Array, " P"]
+    ) -> tuple[Float[Array, " P"], FunctionPath]:
         """f at one more place, of which those before say nothing."""
         value = mean + jnp.sqrt(variance) * self.z[self.count]
-        return value, Memory(self.inputs, self.weights, self.lower, self.z, self.count + 1)
+        return value, FunctionPath(self.inputs, self.weights, self.lower, self.z, self.count + 1)

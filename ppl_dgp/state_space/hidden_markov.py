@@ -24,7 +24,7 @@ RESTARTS, BLOCK = 10, 10
 #: each regime sees this share of all the steps besides its own, so that none is lost or fits a few of them perfectly
 SHARED = 0.01
 #: noise variances at least, relative to the variance of the targets
-FLOOR = 1e-4
+REGIME_NOISE_FLOOR = 1e-4
 
 
 class RegimeChain(NamedTuple):
@@ -131,19 +131,24 @@ def _fitted(
         error = jnp.square(targets - design @ solved)
         return solved, jnp.einsum("kt,ktq->kq", count, error) / count.sum(1)[:, None]
 
-    least = FLOOR * jnp.maximum(targets.var(0), FLOOR)
+    least = REGIME_NOISE_FLOOR * jnp.maximum(targets.var(0), REGIME_NOISE_FLOOR)
 
-    def iteration(state: tuple[Array, Array, Array], _: None) -> tuple[tuple[Array, Array, Array], tuple[Array, ...]]:
+    def iteration(
+        state: tuple[Array, Array, Array], _: None
+    ) -> tuple[tuple[Array, Array, Array], tuple[Array, ...]]:
         shares, initial, transition = state
         solved, noise = maximised(shares)
         noise = jnp.maximum(noise, least)
         error = targets - design @ solved
         density = -0.5 * jnp.square(error) / noise[:, None] - 0.5 * jnp.log(2.0 * jnp.pi * noise)[:, None]
-        evidence = lambda w, i, t: _log_evidence(w, i, t, first).sum()  # noqa: E731
+        evidence = lambda w, i, t: _log_evidence(w, i, t, first).sum()
         logs = jnp.log(initial), jnp.log(transition)
         value, (shares, begun, moved) = jax.value_and_grad(evidence, (0, 1, 2))(density.sum(-1).T, *logs)
         # expected counts, and one more of each
-        initial, transition = (begun + 1.0) / (begun + 1.0).sum(), (moved + 1.0) / (moved + 1.0).sum(1, keepdims=True)
+        initial, transition = (
+            (begun + 1.0) / (begun + 1.0).sum(),
+            (moved + 1.0) / (moved + 1.0).sum(1, keepdims=True),
+        )
         return (shares, initial, transition), (value, solved, noise)
 
     def one(key: Array) -> tuple[Array, Array, Array, RegimeChain, Array]:

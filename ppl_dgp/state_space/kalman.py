@@ -30,7 +30,7 @@ from ppl_dgp.state_space.linear_gaussian_chain import (
 )
 
 
-class Filtered(NamedTuple):
+class KalmanFiltered(NamedTuple):
     """Moments of each x_t given y_0 … y_t, and log p(y_t | y_0 … y_{t−1}), whose sum is the log evidence."""
 
     means: Float[Array, "*batch states Q"]
@@ -58,8 +58,8 @@ def filtered(
     observations: Float[Array, "*batch states P"],
     emission: LinearEmission,
     mask: Bool[Array, "*#batch states P"] | None = None,
-) -> Filtered:
-    """Kalman's filter, in Joseph's form; for the arguments and errors see :func:`posterior`."""
+) -> KalmanFiltered:
+    """Kalman's filter, in Joseph's form; for the arguments and errors see :func:`smoothed_posterior`."""
     seen = _seen(chain, observations, emission, mask)
 
     def step(state: Any, turn: Any) -> Any:
@@ -80,10 +80,10 @@ def filtered(
     turns = (slopes, offsets, times(scales, transposed(scales))), seen
     means, covariances, log_predictive = jax.lax.scan(step, _nothing(chain, seen), turns)[1]
     means, covariances = jnp.moveaxis(means, 0, -2), jnp.moveaxis(covariances, 0, -3)
-    return Filtered(means, covariances, jnp.moveaxis(log_predictive, 0, -1))
+    return KalmanFiltered(means, covariances, jnp.moveaxis(log_predictive, 0, -1))
 
 
-def posterior(
+def smoothed_posterior(
     chain: LinearGaussianChain,
     observations: Float[Array, "*batch states P"],
     emission: LinearEmission,

@@ -19,14 +19,14 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Bool, Float, Num
 from numpyro.distributions import constraints
 
-from ppl_dgp.state_space.kalman import LinearEmission, filtered, posterior
+from ppl_dgp.state_space.kalman import LinearEmission, filtered, smoothed_posterior
 from ppl_dgp.state_space.linear_gaussian_chain import LinearGaussianChain
 from ppl_dgp.state_space.sequences import Layout
 
 #: the states at the start are taken to be known up to this share of their variance
 START_SHARE = 0.03
 #: noise variances at least, relative to the variance of what they belong to
-FLOOR = 1e-6
+LINEAR_NOISE_FLOOR = 1e-6
 
 
 class LinearSystem(NamedTuple):
@@ -106,11 +106,13 @@ class LinearSeries(dist.Distribution):
         """Series, states and noise drawn."""
         key_states, key_noise = jax.random.split(key)
         means = self._seen(self.chain.sample(key_states, sample_shape))
-        return means + jnp.sqrt(self.system.observation_noise) * jax.random.normal(key_noise, means.shape, means.dtype)
+        return means + jnp.sqrt(self.system.observation_noise) * jax.random.normal(
+            key_noise, means.shape, means.dtype
+        )
 
     def states_given(self, value: Float[Array, "T P"]) -> LinearGaussianChain:
         """p(x | y), the states of all slots. Rows of NaN at the end of a sequence are steps to forecast."""
-        return posterior(self.chain, in_slots(value, self.layout), self.system.emission)[0]
+        return smoothed_posterior(self.chain, in_slots(value, self.layout), self.system.emission)[0]
 
     @property
     def mean(self) -> Float[Array, "T P"]:
@@ -119,7 +121,9 @@ class LinearSeries(dist.Distribution):
     @property
     def variance(self) -> Float[Array, "T P"]:
         weights = self.system.weights
-        spread = jnp.einsum("pi,tij,pj->tp", weights, self.chain.marginals().covariances[self.layout.after], weights)
+        spread = jnp.einsum(
+            "pi,tij,pj->tp", weights, self.chain.marginals().covariances[self.layout.after], weights
+        )
         return spread + self.system.observation_noise
 
     def _seen(self, states: Float[Array, "*S slots Q"]) -> Float[Array, "*S T P"]:
@@ -135,7 +139,7 @@ class LinearDynamics(NamedTuple):
     log_likelihood: Float[Array, " iterations"]
 
 
-class _Moments(NamedTuple):
+class _StateMoments(NamedTuple):
     """Of the states in all slots: means, covariances, Cov(x_t, x_{t−1})."""
 
     means: Float[Array, "slots Q"]
@@ -176,7 +180,9 @@ def linear_dynamics(
     """
     for name, value in (("controls", controls), ("states", states)):
         if value.shape[0] != y.shape[0]:
-            raise ValueError(f"{name}: found {value.shape[0]} rows, expected {y.shape[0]} as y has; give one per step")
+            raise ValueError(
+                f"{name}: found {value.shape[0]} rows, expected {y.shape[0]} as y has; give one per step"
+            )
     if fixed_emission and states.shape[1] < y.shape[1]:
         raise ValueError(
             f"states: found {states.shape[1]} dimensions, expected at least {y.shape[1]}, which a fixed emission "
@@ -210,7 +216,7 @@ def _fitted(
     spread = states.var(0)
     least = _least(spread), _least(jnp.nanvar(y, 0))
 
-    def iteration(moments: _Moments, _: None) -> tuple[_Moments, tuple[LinearSystem, Array]]:
+    def iteration(moments: _StateMoments, _: None) -> tuple[_StateMoments, tuple[LinearSystem, Array]]:
         means, covariances, cross = moments
         pairs = means[layout.after], covariances[layout.after], means[before], covariances[before]
         steps = _Steps(*pairs, cross[before])
@@ -218,16 +224,20 @@ def _fitted(
         system = LinearSystem(*_transition(steps, controls), *emission)
         floors = jnp.maximum(system.noise, least[0]), jnp.maximum(system.observation_noise, least[1])
         system = system._replace(noise=floors[0], observation_noise=floors[1])
-        found, evidence = posterior(system.chain(controls, layout, initial), observations, system.emission)
-        return _Moments(*found.marginals()), (system, evidence)
+        found, evidence = smoothed_posterior(
+            system.chain(controls, layout, initial), observations, system.emission
+        )
+        return _StateMoments(*found.marginals()), (system, evidence)
 
     # noise of both kinds, and a ridge on the states, come of what is not known of these
     means = layout.path(states[layout.beginning], states)
     unknown = jnp.broadcast_to(START_SHARE * jnp.diag(spread), (*means.shape, means.shape[1]))
-    start = _Moments(means, unknown, jnp.zeros_like(unknown[1:]))
+    start = _StateMoments(means, unknown, jnp.zeros_like(unknown[1:]))
     moments, (systems, evidences) = jax.lax.scan(iteration, start, None, iterations + 1)
     variances = jnp.diagonal(moments.covariances, axis1=-2, axis2=-1)
-    return LinearDynamics(jax.tree.map(lambda leaf: leaf[-1], systems), moments.means, variances, evidences[1:])
+    return LinearDynamics(
+        jax.tree.map(lambda leaf: leaf[-1], systems), moments.means, variances, evidences[1:]
+    )
 
 
 def _transition(steps: _Steps, controls: Array) -> tuple[Array, Array, Array]:
@@ -274,4 +284,4 @@ def _observation_noise(steps: _Steps, y: Array, c: Array, d: Array) -> Array:
 
 def _least(variance: Array) -> Array:
     """The least noise variance of each dimension; what never varies has one as well."""
-    return FLOOR * jnp.maximum(jnp.nan_to_num(variance), FLOOR)
+    return LINEAR_NOISE_FLOOR * jnp.maximum(jnp.nan_to_num(variance), LINEAR_NOISE_FLOOR)

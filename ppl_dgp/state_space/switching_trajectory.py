@@ -48,7 +48,9 @@ class SwitchingTransition(Transition):
         self, marginal: Marginal, noise: Float[Array, "K Q"], regimes: RegimeChain, first: Bool[Array, " T"]
     ) -> None:
         self.noise, self.regimes, self.first = noise, regimes, first
-        self.means, self.from_u = (each.reshape(-1, *noise.shape) for each in (marginal.mean, marginal.from_u))
+        self.means, self.from_u = (
+            each.reshape(-1, *noise.shape) for each in (marginal.mean, marginal.from_u)
+        )
         average = replace(marginal, mean=self.means.mean(1), from_u=self.from_u.mean(1))
         super().__init__(average, GaussianNoise(noise.mean(0)))
 
@@ -96,7 +98,9 @@ class SwitchingTrajectory(Trajectory):
     def noises(self) -> Float[Array, "K Q"]:
         return self._noises
 
-    def at(self, states: Float[Array, "B Q"] | Gaussian, controls: Float[Array, "B C"] | None = None) -> Transition:
+    def at(
+        self, states: Float[Array, "B Q"] | Gaussian, controls: Float[Array, "B C"] | None = None
+    ) -> Transition:
         """:raises ValueError: always: a step alone has no density, for its regime hangs on those before it."""
         raise ValueError(
             "guide: found a rule that follows f, or moments in place of draws, along a trajectory with several f; take "

@@ -23,7 +23,7 @@ from numpyro.distributions import constraints
 from numpyro.handlers import block
 
 from ppl_dgp.gp.means import Zero
-from ppl_dgp.gp.sparse_gp import Emission, SparseGP, bare
+from ppl_dgp.gp.sparse_gp import Emission, SparseGP, unwrap
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.power_mean import Alpha
@@ -45,7 +45,7 @@ class Trajectory(dist.Distribution):
     """The states of S sequences: batch (), event (T + S, Q).
 
     ``log_prob`` is the density of the model in which the f(x_{t−1}, c_t) are independent given u (FITC), as of an
-    :class:`ppl_dgp.gp.sparse_gp.Emission`; draws take u as the function carries it, once for the whole trajectory.
+    :class:`ppl_dgp.gp.sparse_gp.Emission`; draws take u as the function offered it, once for the whole trajectory.
 
     :param function: f, of Q + C inputs, the state first.
     :param noise: Q's diagonal.
@@ -82,7 +82,10 @@ class Trajectory(dist.Distribution):
 
     def in_windows(self, windows: Windows) -> Trajectory:
         """The same at the rows of some windows."""
-        controls, slots = self.controls[windows.rows], windows.layout.sequence[windows.first_rows(windows.at_hand)]
+        controls, slots = (
+            self.controls[windows.rows],
+            windows.layout.sequence[windows.first_rows(windows.at_hand)],
+        )
         initial = Gaussian(self.initial.mean[slots], self.initial.scale[slots])
         return Trajectory(self.function, self.noise, controls, initial, windows.pieces, windows, self)
 
@@ -113,7 +116,9 @@ class Trajectory(dist.Distribution):
         """p(x_0), batch (S,), event (Q,)."""
         return dist.Normal(self.initial.mean, self.initial.scale).to_event(1)
 
-    def at(self, states: Float[Array, "B Q"] | Gaussian, controls: Float[Array, "B C"] | None = None) -> Transition:
+    def at(
+        self, states: Float[Array, "B Q"] | Gaussian, controls: Float[Array, "B C"] | None = None
+    ) -> Transition:
         """The steps from given states, or their moments, by default one for each of the T controls."""
         inputs = followed(states, self.controls if controls is None else controls)
         # a trajectory's f is integrated out step by step: no objective is to draw it instead
@@ -211,7 +216,7 @@ def along(
 
 def trajectory_of(distribution: dist.Distribution) -> Trajectory | None:
     """The trajectory inside a site's distribution, None where it is another."""
-    inner = bare(distribution)
+    inner = unwrap(distribution)
     return inner if isinstance(inner, Trajectory) else None
 
 

@@ -76,7 +76,9 @@ class Windows:
     def counted(self) -> Bool[Array, " WL"]:
         """Whether a row counts here, or in the window before."""
         sequence, number = self._places(self.at_hand)
-        shared = number * self.length - jnp.minimum(number * self.length, self._lengths[sequence] - self.length)
+        shared = number * self.length - jnp.minimum(
+            number * self.length, self._lengths[sequence] - self.length
+        )
         return (jnp.arange(self.length) >= shared[:, None]).reshape(-1)
 
     @property
@@ -116,7 +118,7 @@ class Windows:
 
 
 @dataclass(frozen=True)
-class Cut:
+class WindowSpec:
     """Says of rows x how many windows they make, K; of more than one sequence the last column numbers each row's.
 
     :param length: L.

@@ -38,7 +38,7 @@ class Keep(InducingChoice):
 
 
 @dataclass(frozen=True)
-class Mixed(InducingChoice):
+class ReplacedAtRandom(InducingChoice):
     """A random part of the old ones gives way to random rows of the batch (Bui, Nguyen & Turner 2017).
 
     :param new: the part that gives way, in [0, 1].

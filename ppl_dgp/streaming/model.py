@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -12,15 +11,13 @@ from jaxtyping import Array, Float, Shaped
 from numpyro.handlers import seed, substitute, trace
 from numpyro.primitives import Messenger
 
-from ppl_dgp.gp.old_posterior import Memory, recalled, sites
+from ppl_dgp.gp.contract import Model, Parameters
+from ppl_dgp.gp.old_posterior import OldPosterior, recalled, sites
 from ppl_dgp.gp.sparse_gp import SparseGP, emission_of
 from ppl_dgp.guides import Guide
 from ppl_dgp.numerics.gaussian import Gaussian, moments_of
 from ppl_dgp.numerics.linalg import cholesky
 from ppl_dgp.streaming.inducing import InducingChoice
-
-Model = Callable[..., Any]
-Params = Mapping[str, Array]
 
 
 class _Functions(Messenger):
@@ -67,7 +64,7 @@ def streamed(model: Model) -> Model:
     return with_memory
 
 
-def functions_of(model: Model, params: Params, x: Float[Array, "N D"]) -> dict[str, SparseGP]:
+def functions_of(model: Model, params: Parameters, x: Float[Array, "N D"]) -> dict[str, SparseGP]:
     """The model's GPs at constrained parameters, by name; u is a draw that means nothing."""
     functions = _Functions()
     with functions:
@@ -75,7 +72,7 @@ def functions_of(model: Model, params: Params, x: Float[Array, "N D"]) -> dict[s
     return functions.found
 
 
-def inducing_moments(guide: Model, params: Params, x: Float[Array, "N D"], name: str) -> Gaussian:
+def inducing_moments(guide: Model, params: Parameters, x: Float[Array, "N D"], name: str) -> Gaussian:
     """The moments of q(u) of the GP ``name``.
 
     :raises ValueError: where it links outputs or layers.
@@ -88,12 +85,14 @@ def inducing_moments(guide: Model, params: Params, x: Float[Array, "N D"], name:
     if moments is None:
         raise ValueError(
             f"guide: found a q(u) at '{name}/u' with links between layers or outputs, expected one for itself to "
-            "remember; take inducing=FullRank()"
+            "store its posterior; take inducing=FullRank()"
         )
     return moments
 
 
-def remember(model: Model, guide: Model, params: Params, x: Float[Array, "N D"]) -> dict[str, Array]:
+def store_posterior(
+    model: Model, guide: Model, params: Parameters, x: Float[Array, "N D"]
+) -> dict[str, Array]:
     """The parameters with the current q(u), inducing inputs and hyperparameters as their memory.
 
     What was remembered before is part of q(u), so it is replaced. May be compiled.
@@ -105,20 +104,20 @@ def remember(model: Model, guide: Model, params: Params, x: Float[Array, "N D"])
     """
     found = dict(params)
     for name, function in functions_of(model, params, x).items():
-        memory = Memory.of(function, inducing_moments(guide, params, x, name))
+        memory = OldPosterior.of(function, inducing_moments(guide, params, x, name))
         found |= {site: getattr(memory, key) for key, site in sites(name).items()}
     return found
 
 
-def renew(
+def move_inducing(
     key: Shaped[Array, "..."],
     model: Model,
     guide: Model,
-    params: Params,
+    params: Parameters,
     x: Float[Array, "N D"],
     choice: InducingChoice,
 ) -> dict[str, Array]:
-    """The parameters with inducing inputs chosen anew for a batch x; to be called after :func:`remember`.
+    """The parameters with inducing inputs chosen anew for a batch x; to be called after :func:`store_posterior`.
 
     It concerns the GP that is given x, the first of the model, and its parameters ``name/inducing``; a full-rank
     q(u) goes on as the old posterior of f at the new inputs. May be compiled.
@@ -132,7 +131,7 @@ def renew(
     if place not in params or fields["shared"] not in params:
         missing = place if place not in params else fields["shared"]
         raise ValueError(
-            f"params: found no {missing!r}, expected it; start from remember(), of a model that learns Z"
+            f"params: found no {missing!r}, expected it; start from store_posterior(), of a model that learns Z"
         )
     inducing, kept = choice(key, old.kernel, old.inducing, x)
     found = dict(params) | {place: inducing}

@@ -16,11 +16,12 @@ from numpyro.infer import SVI
 from ppl_dgp.fit import FitError, fit_lbfgs, fit_svi
 from ppl_dgp.fit.result import checked_data
 from ppl_dgp.fit.session import one_blas_thread
+from ppl_dgp.gp.contract import Model
 from ppl_dgp.guides import DoublyStochastic, Guide
 from ppl_dgp.objectives import AlphaDivergence, Collapsed
 from ppl_dgp.prediction.predict import Prediction, predict
 from ppl_dgp.streaming.inducing import Greedy, InducingChoice
-from ppl_dgp.streaming.model import Model, remember, renew, streamed
+from ppl_dgp.streaming.model import move_inducing, store_posterior, streamed
 
 
 def doubly_stochastic(model: Model) -> Guide:
@@ -117,12 +118,12 @@ class Stream:
         with one_blas_thread():
             programs = _programs(self.model, self.guide, self.objective, self.choice)
             if started:
-                params = programs["renew"](choice_key, params, x)
+                params = programs["move_inducing"](choice_key, params, x)
             if self.steps == 0:
                 params, energy = programs["close"](params, x, y)
             else:
                 params, energy = self._fit(fit_key, params, x, y)
-                params = programs["remember"](params, x[:1])
+                params = programs["store_posterior"](params, x[:1])
         energy = float(energy)
         if not np.isfinite(energy):
             raise FitError(
@@ -179,10 +180,10 @@ def _programs(
     def close(params: dict[str, Array], x: Array, y: Array) -> tuple[dict[str, Array], Array]:
         found = objective.finish(params, model, guide, x, y)
         energy = -objective.loss(jax.random.PRNGKey(0), params, model, guide, x, y)
-        return remember(model, guide, found, x[:1]), energy
+        return store_posterior(model, guide, found, x[:1]), energy
 
     return {
         "close": jax.jit(close),
-        "renew": jax.jit(lambda key, params, x: renew(key, model, guide, params, x, choice)),
-        "remember": jax.jit(lambda params, x: remember(model, guide, params, x)),
+        "move_inducing": jax.jit(lambda key, params, x: move_inducing(key, model, guide, params, x, choice)),
+        "store_posterior": jax.jit(lambda params, x: store_posterior(model, guide, params, x)),
     }

@@ -17,15 +17,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ppl_dgp.gp.old_posterior import recollection_of
-from ppl_dgp.gp.sparse_gp import Propagation, bare, emission_of, mask_of
+from ppl_dgp.gp.contract import Model, Trace
+from ppl_dgp.gp.old_posterior import old_posterior_of
+from ppl_dgp.gp.sparse_gp import Propagation, emission_of, mask_of, unwrap
 from ppl_dgp.numerics.power_mean import is_number, log_power_mean
-from ppl_dgp.objectives.carrying import Carried, checked_moments
 from ppl_dgp.objectives.cavity import Cavities, independent_cavity, is_gaussian, renyi_and_cavity
-from ppl_dgp.objectives.divergence import AlphaDivergence, Globals, Probe, Program
+from ppl_dgp.objectives.divergence import AlphaDivergence, Globals, Probe
+from ppl_dgp.objectives.representation import RepresentationHandler, require_marginals
 from ppl_dgp.objectives.research.tied_chain import tied_chain
-from ppl_dgp.objectives.structure import Structure
-from ppl_dgp.objectives.weights import Trace
+from ppl_dgp.objectives.site_roles import SiteRoles
 
 
 class ApproximatePowerEP(AlphaDivergence):
@@ -45,41 +45,37 @@ class ApproximatePowerEP(AlphaDivergence):
     linear emission, and with "full-moments" jointly. x_0 is then as a GPLVM's x_n.
     """
 
-    theta_outside = False
+    globals_outside_log = False
 
-    def _propagation(self, structure: Structure) -> dict[str, Propagation]:
-        found = super()._propagation(structure)
+    def _propagation(self, roles: SiteRoles) -> dict[str, Propagation]:
+        found = super()._propagation(roles)
         if self.propagation not in (None, "draws"):
-            found.update({name: self.propagation for name in structure.local_sites})
+            found.update({name: self.propagation for name in roles.local_sites})
         return found
 
     def _globals(
         self,
-        guide: Program,
-        structure: Structure,
+        guide: Model,
+        roles: SiteRoles,
         model_trace: Trace,
         guide_trace: Trace,
         parents: Callable[[], dict[str, set[str]]],
     ) -> Globals:
-        if is_number(self.alpha, 0.0) and structure.trajectories:
+        if is_number(self.alpha, 0.0) and roles.trajectories:
             # the bound, which needs no cavities
             return Globals(guide)
-        if any(recollection_of(model_trace[name]["fn"]) is not None for name in structure.factors):
+        if any(old_posterior_of(model_trace[name]["fn"]) is not None for name in roles.factors):
             raise ValueError(
                 "ApproximatePowerEP: found the memory of a stream, which is no factor like the others; take PowerEP"
             )
-        if auxiliary := [name for name in structure.global_sites if name not in model_trace]:
+        if auxiliary := [name for name in roles.global_sites if name not in model_trace]:
             raise TypeError(
                 f"guide: found the auxiliary site {auxiliary[0]!r}, which has no prior and so no cavity; take PowerEP, "
                 "or an AutoGuide with a Gaussian for every site, such as AutoNormal"
             )
-        epsilon = self.alpha / number_of_factors(structure)
-        own = [
-            name for name in structure.local_sites if _has_cavity(name, structure, model_trace, guide_trace)
-        ]
-        others = [
-            name for name in structure.global_sites if model_trace[name]["infer"].get("role") != "inducing"
-        ]
+        epsilon = self.alpha / number_of_factors(roles)
+        own = [name for name in roles.local_sites if _has_cavity(name, roles, model_trace, guide_trace)]
+        others = [name for name in roles.global_sites if model_trace[name]["infer"].get("role") != "inducing"]
         # a cavity is found once, before the draws: of a prior that depends on another draw there are many
         depends = parents() if own or others else {}
         if hanging := [name for name in others if depends[name]]:
@@ -88,7 +84,7 @@ class ApproximatePowerEP(AlphaDivergence):
                 "independent priors, whose cavities are known; take PowerEP or BlackBoxAlpha"
             )
         cavities, total = {}, jnp.zeros(())
-        for name in structure.global_sites:
+        for name in roles.global_sites:
             q, p = guide_trace[name], model_trace[name]
             scale = 1.0 if p["scale"] is None else p["scale"]
             divergence, cavities[name] = independent_cavity(name, q["fn"], p["fn"], epsilon)
@@ -103,19 +99,19 @@ class ApproximatePowerEP(AlphaDivergence):
         return Globals(Cavities(guide, cavities), total, weights)
 
     def _along(self, probe: Probe, key: Array) -> Float[Array, ""]:
-        structure = probe.structure
-        chain = tied_chain(structure, probe.model, probe.guide, self.alpha)
-        q: Any = bare(probe.guide[chain.name]["fn"])
+        roles = probe.roles
+        chain = tied_chain(roles, probe.model, probe.guide, self.alpha)
+        q: Any = unwrap(probe.guide[chain.name]["fn"])
         if not q.initial_from_model:
             self._warn_of_prior([f"{chain.name}_0"])
-        carrying = checked_moments(structure.carrying, probe.guide)
-        propagation = self._propagation(structure)
+        representations = require_marginals(roles.representations, probe.guide)
+        propagation = self._propagation(roles)
         how = propagation.get(chain.name, "draws")
 
         def draw(key: Array) -> tuple[Array, Array]:
-            carried = Carried(carrying, structure.num_rows, key, propagation=propagation)
-            traces = probe.again(key, carried, lambda guide: Cavities(guide, chain.cavities))
-            return chain.tilted(structure, *traces, self.alpha, how)
+            represented = RepresentationHandler(representations, roles.num_rows, key, propagation=propagation)
+            traces = probe.again(key, represented, lambda guide: Cavities(guide, chain.cavities))
+            return chain.tilted(roles, *traces, self.alpha, how)
 
         keys = jax.random.split(key, self.num_particles if how == "draws" else 1)
         return chain.energy(*(log_power_mean(each, self.alpha) for each in self._over_particles(draw, keys)))
@@ -129,18 +125,18 @@ class ApproximatePowerEP(AlphaDivergence):
             )
 
 
-def _has_cavity(name: str, structure: Structure, model: Trace, guide: Trace) -> bool:
+def _has_cavity(name: str, roles: SiteRoles, model: Trace, guide: Trace) -> bool:
     """Whether a latent of the rows is Gaussian, in prior and q, of every row and at its full weight."""
     if name not in model or emission_of(model[name]["fn"]) is not None:
         return False
     q, p = guide[name]["fn"], model[name]["fn"]
-    power = structure.powers[name]
+    power = roles.powers[name]
     whole = isinstance(power, int | float) and power == 1.0 and mask_of(p) is True and mask_of(q) is True
     return whole and is_gaussian(q) and is_gaussian(p)
 
 
-def number_of_factors(structure: Structure) -> float | Array:
+def number_of_factors(roles: SiteRoles) -> float | Array:
     """N: the rows of all data plates, and the data outside plates as one."""
-    groups = {structure.groups[name] for name in structure.factors}
-    sizes = [structure.scales[group] * structure.plates[group].shape[0] for group in groups if group]
+    groups = {roles.groups[name] for name in roles.factors}
+    sizes = [roles.scales[group] * roles.plates[group].shape[0] for group in groups if group]
     return sum(sizes) + ("" in groups)

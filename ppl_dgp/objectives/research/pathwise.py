@@ -21,10 +21,10 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 from numpyro.handlers import substitute
 
-from ppl_dgp.gp.sparse_gp import bare
+from ppl_dgp.gp.sparse_gp import unwrap
 from ppl_dgp.numerics.power_mean import log_power_mean
-from ppl_dgp.objectives.carrying import Carried
 from ppl_dgp.objectives.divergence import AlphaDivergence, Probe
+from ppl_dgp.objectives.representation import RepresentationHandler
 from ppl_dgp.objectives.weights import global_kl, log_weights
 
 #: steps of a series for whose paths a few hundred draws are enough
@@ -42,7 +42,7 @@ class Pathwise(AlphaDivergence):
     particles count. At α = 0 the ELBO.
     """
 
-    theta_outside = True
+    globals_outside_log = True
 
     def _along(self, probe: Probe, key: Array) -> Float[Array, ""]:
         kl, log_w = self._weighed(probe, key)
@@ -65,20 +65,22 @@ class Pathwise(AlphaDivergence):
         inner = _Listening(self, found)
         inner.loss(rng_key, param_map, model, guide, *args, **kwargs)
         if not found:
-            raise ValueError("model: found no trajectory at a positive alpha, expected one; take gpssm, and alpha > 0")
+            raise ValueError(
+                "model: found no trajectory at a positive alpha, expected one; take gpssm, and alpha > 0"
+            )
         log_w = self.alpha * found[0]
         return cast(Array, jnp.exp(2.0 * logsumexp(log_w) - logsumexp(2.0 * log_w)))
 
     def _weighed(self, probe: Probe, key: Array) -> tuple[Float[Array, ""], Float[Array, " S"]]:
         """KL of what stands outside, and the log weights of the paths."""
-        structure = probe.structure
-        name, *others = structure.trajectories
-        if others or structure.local_sites:
+        roles = probe.roles
+        name, *others = roles.trajectories
+        if others or roles.local_sites:
             raise ValueError(
-                f"Pathwise: found {[name, *others, *structure.local_sites]}, expected one trajectory and no other "
+                f"Pathwise: found {[name, *others, *roles.local_sites]}, expected one trajectory and no other "
                 "latents inside the logarithm; take PowerEP"
             )
-        steps = bare(probe.model[name]["fn"]).event_shape[0] - 1
+        steps = unwrap(probe.model[name]["fn"]).event_shape[0] - 1
         if steps > SHORT:
             warnings.warn(
                 f"Pathwise: found {steps} steps, beyond {SHORT} of which few paths count, if more than one; take "
@@ -86,18 +88,20 @@ class Pathwise(AlphaDivergence):
                 PathWarning,
                 stacklevel=4,
             )
-        outside = replace(structure, global_sites=[each for each in structure.global_sites if each != name])
+        outside = replace(roles, global_sites=[each for each in roles.global_sites if each != name])
         held = {each: probe.guide[each]["value"] for each in outside.global_sites}
         kl = global_kl(outside, probe.model, probe.guide, self.alpha)
 
         def draw(key: Array) -> Array:
-            carried = Carried(dict.fromkeys(structure.carrying, "joint_draw"), structure.num_rows, key)
-            model, guide = probe.again(key, carried, lambda program: substitute(program, data=held))
+            represented = RepresentationHandler(
+                dict.fromkeys(roles.representations, "shared_sample"), roles.num_rows, key
+            )
+            model, guide = probe.again(key, represented, lambda program: substitute(program, data=held))
             scale = 1.0 if model[name]["scale"] is None else model[name]["scale"]
-            q: Any = bare(guide[name]["fn"])
+            q: Any = unwrap(guide[name]["fn"])
             total = scale * q.log_weight(guide[name]["value"], self.alpha)
-            rows = log_weights(structure, model, guide, self.alpha, u_outside=False)
-            return total + sum(structure.scales[group] * each.sum() for group, each in rows.items())
+            rows = log_weights(roles, model, guide, self.alpha, u_outside=False)
+            return total + sum(roles.scales[group] * each.sum() for group, each in rows.items())
 
         return kl, self._over_particles(draw, jax.random.split(key, self.num_particles))
 

@@ -25,16 +25,17 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Bool, Float, Int
 
 from ppl_dgp import likelihoods
+from ppl_dgp.gp.contract import Trace
 from ppl_dgp.gp.linear_map import Affine
 from ppl_dgp.gp.moment_matching import matched_covariance
-from ppl_dgp.gp.sparse_gp import Emission, Marginal, Propagation, bare, emission_of, mask_of
+from ppl_dgp.gp.sparse_gp import Emission, Marginal, Propagation, emission_of, mask_of, unwrap
 from ppl_dgp.guides.trajectory import TrajectoryConditional
 from ppl_dgp.numerics.gaussian import Gaussian, moments_of
 from ppl_dgp.numerics.linalg import cholesky
 from ppl_dgp.numerics.power_mean import Alpha, log_det_ratio
 from ppl_dgp.objectives.cavity import flat_cavity, independent_cavity, renyi_and_cavity
-from ppl_dgp.objectives.structure import Structure
-from ppl_dgp.objectives.weights import Trace, log_weights
+from ppl_dgp.objectives.site_roles import SiteRoles
+from ppl_dgp.objectives.weights import log_weights
 from ppl_dgp.state_space.trajectory import Trajectory
 
 
@@ -71,10 +72,10 @@ class TiedChain:
     proper: Bool[Array, " T"]
 
     def tilted(
-        self, structure: Structure, model: Trace, guide: Trace, alpha: Alpha, propagation: Propagation
+        self, roles: SiteRoles, model: Trace, guide: Trace, alpha: Alpha, propagation: Propagation
     ) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
         """(1/α) log Z of each step and of each row of data, of a run in which u and x are those of the cavities."""
-        trajectory: Trajectory = bare(model[self.name]["fn"])  # type: ignore[assignment]
+        trajectory: Trajectory = unwrap(model[self.name]["fn"])  # type: ignore[assignment]
         cavity = moments_of(self.cavities[self.name])
         assert cavity is not None
         path = guide[self.name]["value"]
@@ -82,16 +83,16 @@ class TiedChain:
             path = replace(cavity, linearise=propagation == "linearised")
         full = propagation == "full-moments"
         steps = _step(trajectory, path, trajectory.states(cavity), alpha, full)
-        jointly = {name: _jointly(model[name], alpha, full) for name in structure.factors}
+        jointly = {name: _jointly(model[name], alpha, full) for name in roles.factors}
         known = {name: each for name, each in jointly.items() if each is not None}
-        return steps, log_weights(structure, model, guide, alpha, False, known=known)[self.group]
+        return steps, log_weights(roles, model, guide, alpha, False, known=known)[self.group]
 
     def energy(self, steps: Float[Array, " T"], rows: Float[Array, " T"]) -> Float[Array, ""]:
         """The energy, given the tilted steps and rows."""
         return (jnp.where(self.proper, steps + self.entropy, 0.0) + rows).sum() - self.divergence
 
 
-def tied_chain(structure: Structure, model: Trace, guide: Trace, alpha: Alpha) -> TiedChain:
+def tied_chain(roles: SiteRoles, model: Trace, guide: Trace, alpha: Alpha) -> TiedChain:
     """The divergences and cavities of a model with a trajectory.
 
     :param model: a run of the model, and ``guide`` one of its guide.
@@ -99,26 +100,26 @@ def tied_chain(structure: Structure, model: Trace, guide: Trace, alpha: Alpha) -
         is not factorised over time and dimensions, or data that are not one row for each step.
     :raises TypeError: if a q is not Gaussian.
     """
-    (name, *more) = structure.trajectories
+    (name, *more) = roles.trajectories
     if more:
         raise ValueError(f"model: found the trajectories {[name, *more]}, expected one; take PowerEP")
-    trajectory = whole(bare(model[name]["fn"]))  # type: ignore[arg-type]
-    q: Any = bare(guide[name]["fn"])
+    trajectory = whole(unwrap(model[name]["fn"]))  # type: ignore[arg-type]
+    q: Any = unwrap(guide[name]["fn"])
     states = _factorised(name, q)
     where = trajectory.layout
     num_steps = where.first.shape[0]
-    group = _group(structure, num_steps)
-    observed, factors = _rows_seen(structure, model, num_steps)
+    group = _group(roles, num_steps)
+    observed, factors = _rows_seen(roles, model, num_steps)
     transition = f"{trajectory.function.name}/u"
     factors[transition] = factors.get(transition, jnp.zeros((), int)) + num_steps
-    others = [site for site in structure.global_sites if site != name and site not in factors]
-    if others := others + structure.local_sites + structure.summed:
+    others = [site for site in roles.global_sites if site != name and site not in factors]
+    if others := others + roles.local_sites + roles.summed:
         raise ValueError(
             f"model: found the latents {others} beside the trajectory {name!r}, expected the functions of its steps "
             "and of its data alone; take PowerEP"
         )
     divergence, cavities = jnp.zeros(()), {}
-    for site in structure.global_sites:
+    for site in roles.global_sites:
         if site != name:
             # a function that no row speaks of keeps its q as one factor
             epsilon = alpha / jnp.maximum(factors[site], 1)
@@ -151,11 +152,15 @@ def _factorised(name: str, q: dist.Distribution) -> Gaussian:
     )
 
 
-def _group(structure: Structure, num_steps: int) -> str:
+def _group(roles: SiteRoles, num_steps: int) -> str:
     """The data plate, a row for each step."""
-    groups = {structure.groups[name] for name in structure.factors}
-    sizes = {name: structure.plates[name].shape[0] for name in groups if name}
-    if len(groups) != 1 or list(sizes.values()) != [num_steps] or any(structure.scales[name] != 1 for name in groups):
+    groups = {roles.groups[name] for name in roles.factors}
+    sizes = {name: roles.plates[name].shape[0] for name in groups if name}
+    if (
+        len(groups) != 1
+        or list(sizes.values()) != [num_steps]
+        or any(roles.scales[name] != 1 for name in groups)
+    ):
         raise ValueError(
             f"model: found data in the plates {sizes or groups}, expected one plate of {num_steps} rows, one for each "
             "step; take PowerEP"
@@ -164,12 +169,12 @@ def _group(structure: Structure, num_steps: int) -> str:
 
 
 def _rows_seen(
-    structure: Structure, model: Trace, rows: int
+    roles: SiteRoles, model: Trace, rows: int
 ) -> tuple[Bool[Array, " T"], dict[str, Int[Array, ""]]]:
     """Whether each row has an entry that was observed, and for how many rows each u has one."""
     anything = jnp.zeros(rows, bool)
     each: dict[str, Array] = {}
-    for name in structure.factors:
+    for name in roles.factors:
         fn, value = model[name]["fn"], model[name]["value"]
         emission = emission_of(fn)
         if emission is None:
@@ -205,13 +210,19 @@ def _step(
         covariance = matched_covariance(marginal.function, marginal.inputs) + after.covariance()
         noise = jnp.broadcast_to(trajectory.noise, after.mean.shape)
         return tempered_jointly(after.mean - marginal.mean, covariance, noise, alpha)
-    return step.likelihood.tempered(after.mean, marginal.mean, marginal.variance + after.variance, alpha).sum(1)
+    return step.likelihood.tempered(after.mean, marginal.mean, marginal.variance + after.variance, alpha).sum(
+        1
+    )
 
 
 def _jointly(site: dict[str, Any], alpha: Alpha, full: bool) -> Float[Array, " T"] | None:
     """(1/α) log Z of Gaussian data whose outputs an uncertain state correlates, where their covariance is known."""
     emission = emission_of(site["fn"])
-    if emission is None or len(emission.parts) != 1 or not isinstance(emission.likelihood, likelihoods.Gaussian):
+    if (
+        emission is None
+        or len(emission.parts) != 1
+        or not isinstance(emission.likelihood, likelihoods.Gaussian)
+    ):
         return None
     covariance = _covariance(emission.marginal, full)
     if covariance is None:

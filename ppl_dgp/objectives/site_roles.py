@@ -8,16 +8,15 @@ from typing import Any
 import numpyro.distributions as dist
 from jaxtyping import Array
 
-from ppl_dgp.gp.sparse_gp import Carrying, Propagation, bare
+from ppl_dgp.gp.contract import Trace
+from ppl_dgp.gp.sparse_gp import Propagation, Representation, unwrap
 from ppl_dgp.numerics.gaussian import moments_of
-from ppl_dgp.objectives.carrying import possible_carrying
+from ppl_dgp.objectives.representation import feasible_representations
 from ppl_dgp.state_space.trajectory import trajectory_of
-
-Trace = dict[str, dict[str, Any]]
 
 
 @dataclass
-class Structure:
+class SiteRoles:
     """The parts, by site name; a group is the outermost data plate of a site, "" where there is none."""
 
     plates: dict[str, Array] = field(default_factory=dict)
@@ -36,7 +35,7 @@ class Structure:
     powers: dict[str, Any] = field(default_factory=dict)
     dims: dict[str, int] = field(default_factory=dict)
     scales: dict[str, float] = field(default_factory=dict)
-    carrying: dict[str, Carrying] = field(default_factory=dict)
+    representations: dict[str, Representation] = field(default_factory=dict)
     #: of the hidden layers, as their rules wish
     propagation: dict[str, Propagation] = field(default_factory=dict)
     num_rows: int = 0
@@ -48,14 +47,14 @@ def row_sum(log_prob: Array, dim: int) -> Array:
     return log_prob.sum(tuple(axis for axis in range(log_prob.ndim) if axis != keep))
 
 
-def find_structure(model: Trace, guide: Trace, powered: bool) -> Structure:
+def classify_sites(model: Trace, guide: Trace, powered: bool) -> SiteRoles:
     """Read the parts off one run of guide and model.
 
     :param powered: whether α is positive, so that a logarithm stands around the locals of a row.
     :raises ValueError: if a latent of the model is missing from the guide, or a subsampled plate lies inside another
         and alpha is positive (its sum inside the logarithm has no unbiased estimate).
     """
-    found = Structure()
+    found = SiteRoles()
     ratio: dict[str, float] = {"": 1.0}
     for site in [*guide.values(), *model.values()]:
         if site["type"] == "plate":
@@ -98,7 +97,7 @@ def find_structure(model: Trace, guide: Trace, powered: bool) -> Structure:
         inside = assign(site)
         if site["is_observed"]:
             found.factors.append(name)
-        elif bare(site["fn"]).has_enumerate_support:
+        elif unwrap(site["fn"]).has_enumerate_support:
             if not inside:
                 raise ValueError(
                     f"model: found the discrete latent {name!r} outside the data plate, where it cannot be summed out "
@@ -112,7 +111,9 @@ def find_structure(model: Trace, guide: Trace, powered: bool) -> Structure:
             )
         else:
             # a point needs no moments
-            if site["infer"].get("role") == "hidden" and not isinstance(bare(guide[name]["fn"]), dist.Delta):
+            if site["infer"].get("role") == "hidden" and not isinstance(
+                unwrap(guide[name]["fn"]), dist.Delta
+            ):
                 found.propagation[name] = guide[name]["infer"].get("propagation", "draws")
             if inside:
                 found.factors.append(name)
@@ -129,22 +130,22 @@ def find_structure(model: Trace, guide: Trace, powered: bool) -> Structure:
             found.local_sites.append(name)
         else:
             found.global_sites.append(name)
-    _find_carrying(found, model, guide)
+    _assign_representations(found, model, guide)
     return found
 
 
-def _find_carrying(found: Structure, model: Trace, guide: Trace) -> None:
+def _assign_representations(found: SiteRoles, model: Trace, guide: Trace) -> None:
     """How each inducing site's u is carried: as its guide asks; a guide written by hand asks by having no locals."""
     groups = [group for group in found.dims]
     if len(groups) == 1:
         found.num_rows = found.plates[groups[0]].shape[0]
-    wishes: dict[str, Carrying] = {}
+    wishes: dict[str, Representation] = {}
     for name in found.global_sites:
         if name not in model or model[name]["infer"].get("role") != "inducing":
             continue
-        wish = guide[name]["infer"].get("carry")
+        wish = guide[name]["infer"].get("representation")
         if wish is None:
             joint = model[name]["infer"].get("reused") or found.local_sites
-            wish = "joint_draw" if joint or moments_of(guide[name]["fn"]) is None else "moments"
-        wishes[name] = "joint_draw" if len(groups) != 1 else wish
-    found.carrying = possible_carrying(wishes, guide)
+            wish = "shared_sample" if joint or moments_of(guide[name]["fn"]) is None else "marginal"
+        wishes[name] = "shared_sample" if len(groups) != 1 else wish
+    found.representations = feasible_representations(wishes, guide)

@@ -35,7 +35,7 @@ Sums = tuple[Float[Array, "*C M M"], Float[Array, "P M"], Float[Array, "*P"]]
 
 
 @dataclass(frozen=True)
-class CertainFeatures(Features):
+class DeterministicInputs(Features):
     """At inputs x that are known: r (N, P), with the variance of the targets (N, P) where they are hidden."""
 
     kernel: Kernel
