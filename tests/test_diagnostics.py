@@ -146,7 +146,7 @@ def test_groups_have_named_axes_and_a_chain_per_restart(data):
     assert dict(group(data, "posterior_predictive")["y"].sizes) == {**sizes, "row": ROWS}
     constants = group(data, "constant_data")
     assert constants["layer1.inducing"].dims == ("chain", "layer1_inducing", "layer1_input")
-    assert not [name for name in constants if "u_loc" in name or "h_pull" in name]
+    assert not [name for name in constants if "u_loc" in name or "h_shrinkage" in name]
     stats = group(data, "sample_stats")
     assert stats["loss"].dims == ("chain", "step")
     assert stats["log_q"].dims == ("chain", "draw")

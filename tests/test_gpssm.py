@@ -150,7 +150,7 @@ def coupled_walk():
     chain, evidence = random_walk()
     gain = chain.slopes[:, 0]
     values = {
-        "x_pull": (1.0 - gain) / PROCESS**0.5,
+        "x_shrinkage": (1.0 - gain) / PROCESS**0.5,
         "x_loc": chain.offsets / (1.0 - gain),
         "x_scale": chain.scale_trils[:, 0] / PROCESS**0.5,
         **begun(chain),
@@ -235,7 +235,10 @@ def parts(rule):
 def test_coupled_without_f_is_mean_field(alpha):
     """c = 0, for every path, draw of u and α: the same density and the same weight."""
     trajectory, q, path = parts(MeanField())
-    params = {**q.params, "pull": jnp.broadcast_to(1.0 / jnp.sqrt(trajectory.noise), q.params["loc"].shape)}
+    params = {
+        **q.params,
+        "shrinkage": jnp.broadcast_to(1.0 / jnp.sqrt(trajectory.noise), q.params["loc"].shape),
+    }
     start = {"loc": q.begun.mean, "scale": jnp.sqrt(q.begun.variance)}
     coupled = TrajectoryConditional(trajectory, Conditional(), params, MeanField(), start)
     assert float(coupled.log_prob(path)) == pytest.approx(float(q.log_prob(path)), abs=1e-9)
@@ -283,7 +286,7 @@ def test_coupled_at_the_models_own_steps_is_doubly_stochastic(objective):
     params = moved(params)
     richer = Guide(model, hidden=Conditional())
     more = initial(KEY, model, richer, CONTROLS, Y) | params
-    more |= {"x_pull": jnp.zeros((T, 1)), "x_scale": jnp.ones((T, 1))}
+    more |= {"x_shrinkage": jnp.zeros((T, 1)), "x_scale": jnp.ones((T, 1))}
     poor = loss(objective, params, model, guide, CONTROLS, Y)
     assert loss(objective, more, model, richer, CONTROLS, Y) == pytest.approx(poor, abs=1e-8)
 

@@ -36,7 +36,7 @@ def test_coupled_weight_is_the_integral_over_f(gain, spread, alpha):
     """(1/α) log ∫ q(f | h) (p(h | f) / q(h | f))^α df, and its limit E_{q(f|h)} log p/q."""
     mean, variance, noise, h, loc = 0.3, 0.5, 0.1, 0.55, -0.2
     params = {
-        "pull": jnp.full((1, 1), (1 - gain) / noise**0.5),
+        "shrinkage": jnp.full((1, 1), (1 - gain) / noise**0.5),
         "loc": jnp.full((1, 1), loc),
         "scale": jnp.full((1, 1), (spread / noise) ** 0.5),
     }
@@ -60,7 +60,7 @@ def test_coupled_weight_in_32_bits():
         results = []
         for dtype in (jnp.float32, jnp.float64):
             cast = lambda a: jnp.full((1, 1), a, dtype)  # noqa: B023, E731
-            params = {"pull": cast(1.0), "loc": cast(0.25), "scale": cast(2 * spread**0.5)}
+            params = {"shrinkage": cast(1.0), "loc": cast(0.25), "scale": cast(2 * spread**0.5)}
             function = SparseGP("f", RBF(1.0, 1.0), cast(0), cast(1), Zero(), cast(0))
             step = Emission(
                 Marginal(function, cast(1), cast(1), cast(0.25), cast(0.5), cast(0)), Gaussian(cast(0.25))

@@ -133,7 +133,7 @@ def parameters(name, chain):
         if name == "markov":
             found[f"{site}_slope"] = slope * rows[..., None]
         elif name in ("coupled", "tied"):
-            found[f"{site}_pull"], offset = (1 - slope) / jnp.sqrt(unit) * rows, offset / (1 - slope)
+            found[f"{site}_shrinkage"], offset = (1 - slope) / jnp.sqrt(unit) * rows, offset / (1 - slope)
         elif name == "free":
             # T v with v ~ N(0, I) of two inducing outputs
             found[f"{site}_weights"] = jnp.sqrt(shifted / 2) * jnp.ones((len(X), 1, 2))

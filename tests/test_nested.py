@@ -88,7 +88,7 @@ def test_coupled_at_the_models_own_conditional_is_doubly_stochastic(objective):
     (plain, params), (coupled, richer) = both("coupled", "doubly-stochastic")
     # c = 1 and S = s²: a coupled rule starts there
     for layer, width in (("layer1", 2), ("layer2", 1)):
-        np.testing.assert_allclose(richer[f"{layer}/h_pull"], np.zeros((6, width)))
+        np.testing.assert_allclose(richer[f"{layer}/h_shrinkage"], np.zeros((6, width)))
         np.testing.assert_allclose(richer[f"{layer}/h_scale"], np.ones((6, width)))
     assert bound(objective, coupled, richer) == pytest.approx(bound(objective, plain, params), abs=1e-8)
 

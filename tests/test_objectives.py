@@ -191,7 +191,7 @@ def test_linear_gaussian_limit(objective):
             params["layer1/h_loc"] = 0.5 * (X + Y)
             params["layer1/h_scale"] = jnp.full((4, 1), 0.5**0.5)  # in units of the noise
         if name == "coupled":
-            params["layer1/h_pull"] = jnp.full((4, 1), noise**-0.5)  # c = 0
+            params["layer1/h_shrinkage"] = jnp.full((4, 1), noise**-0.5)  # c = 0
         values[name] = -loss(objective, params, model, guide, X, Y)
     assert values["plain"] < evidence - 0.05
     # where q(h) is the posterior the weight is constant: no Monte Carlo error
@@ -313,7 +313,7 @@ def test_rows_masked_with_their_hidden_variables_count_for_nothing(rule, alpha):
     q |= {
         "layer1/h_loc": X + 0.1,
         "layer1/h_scale": jnp.full((4, 1), 0.3),
-        "layer1/h_pull": jnp.full((4, 1), 0.9),
+        "layer1/h_shrinkage": jnp.full((4, 1), 0.9),
     }
     q |= {"layer1/h_weights": jnp.full((4, 1, 2), 0.2)}
     run = jax.jit(lambda mask, y: -PowerEP(alpha, 3).loss(KEY, q, model, guide, X, y, mask))

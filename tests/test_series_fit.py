@@ -25,7 +25,7 @@ def test_second_part_begins_at_the_chain(rule):
     assert fit.params["x_0_loc"].shape == (2, 1)
     # the third state, as the data have it
     assert float(fit.params["x_0_loc"][1, 0]) == pytest.approx(float(Y[2, 0]), abs=1e-5)
-    assert ("x_pull" in fit.params) == (rule == Conditional())
+    assert ("x_shrinkage" in fit.params) == (rule == Conditional())
 
 
 def test_chains_are_trained_as_they_are():

@@ -29,18 +29,18 @@ def _normal(mean: Array, variance: Array) -> dist.Distribution:
     return dist.Normal(mean, jnp.sqrt(variance)).to_event(1)
 
 
-def _gain(params: Parameters, step: Emission) -> Float[Array, "B Q"]:
+def _coupling(params: Parameters, step: Emission) -> Float[Array, "B Q"]:
     """c_n: how much of f the mean of q(h_n | f) keeps."""
-    return 1.0 - params["pull"] * jnp.sqrt(noise_of(step))
+    return 1.0 - params["shrinkage"] * jnp.sqrt(noise_of(step))
 
 
-def _coupled(name: str, size: int, step: Emission, gain: float) -> Parameters:
-    """Where f counts as much as ``gain``, and what holds against it the rest: c = S/s², as the product of Gaussians."""
+def _coupled(name: str, size: int, step: Emission, coupling: float) -> Parameters:
+    """Where f counts as much as ``coupling``, and what holds against it the rest: c = S/s², as the product of Gaussians."""
     ones = lambda: jnp.ones_like(step.marginal.mean)
-    pull = lambda: (1.0 - gain) * ones() / jnp.sqrt(noise_of(step))
-    scale = lambda: gain**0.5 * ones()
+    shrinkage = lambda: (1.0 - coupling) * ones() / jnp.sqrt(noise_of(step))
+    scale = lambda: coupling**0.5 * ones()
     return {
-        "pull": per_datum(f"{name}_pull", pull, size, 1),
+        "shrinkage": per_datum(f"{name}_shrinkage", shrinkage, size, 1),
         "loc": per_datum(f"{name}_loc", lambda: step.marginal.mean, size, 1),
         "scale": per_datum(f"{name}_scale", scale, size, 1, constraint=constraints.positive),
     }
@@ -55,7 +55,7 @@ class CoupledConditional(HiddenRule):
     """q(h_n | f) = N(c_n f(h_n⁻) + (1 − c_n) M_n, S_n) with f itself in q: O(NQ) parameters.
 
     Contains ``MeanField`` (c = 0) and ``DoublyStochastic`` (c = 1, S = s²), where it starts. What is learnt is how far
-    a row is from the latter in units of the noise, c_n = 1 − s·``pull`` and S_n / s²: a step of Adam then costs little
+    a row is from the latter in units of the noise, c_n = 1 − s·``shrinkage`` and S_n / s²: a step of Adam then costs little
     of the bound where s is small, and noisy gradients do not drive s up.
     """
 
@@ -69,13 +69,13 @@ class CoupledConditional(HiddenRule):
 
     def conditional(self, params: Parameters, step: Emission) -> dist.Distribution:
         # f integrated out: N(c m + b, V), V = S + c² v
-        gain, spread = _gain(params, step), noise(params, step).variance
-        mean = gain * step.marginal.mean + (1.0 - gain) * params["loc"]
-        return _normal(mean, spread + jnp.square(gain) * step.marginal.variance)
+        coupling, spread = _coupling(params, step), noise(params, step).variance
+        mean = coupling * step.marginal.mean + (1.0 - coupling) * params["loc"]
+        return _normal(mean, spread + jnp.square(coupling) * step.marginal.variance)
 
     def log_weight(self, params: Parameters, step: Emission, value: Array, alpha: Alpha) -> Float[Array, "B"]:
         """(1/α) log E_{q(f|h)}[(p(h|f)/q(h|f))^α] in closed form (design, section 4)."""
-        c, s2, spread = _gain(params, step), noise_of(step), noise(params, step).variance
+        c, s2, spread = _coupling(params, step), noise_of(step), noise(params, step).variance
         b = (1.0 - c) * params["loc"]
         m, v = step.marginal.mean, step.marginal.variance
         # q(f | h) = N(m_f, v_f)
@@ -103,15 +103,15 @@ class TiedConditional(HiddenRule):
     def declare_along(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Parameters:
         return self._declared(name, size, step, ALONG)
 
-    def _declared(self, name: str, size: int, step: Emission, gain: float) -> Parameters:
+    def _declared(self, name: str, size: int, step: Emission, coupling: float) -> Parameters:
         ones = lambda: jnp.ones_like(step.marginal.mean)
-        coupled = _coupled(name, size, step, gain)
+        coupled = _coupled(name, size, step, coupling)
         residual = per_datum(f"{name}_residual", ones, size, 1, constraint=constraints.positive)
         return {**coupled, "residual": residual}
 
     def conditional(self, params: Parameters, step: Emission) -> dist.Distribution:
-        gain = _gain(params, step)
-        mean = gain * step.marginal.mean + (1.0 - gain) * params["loc"]
+        coupling = _coupling(params, step)
+        mean = coupling * step.marginal.mean + (1.0 - coupling) * params["loc"]
         return _normal(mean, noise(params, step).variance + params["residual"] * step.marginal.residual)
 
 

@@ -25,7 +25,7 @@ from ppl_dgp.guides.hidden import HiddenRule, Markov, MeanField
 from ppl_dgp.guides.trajectory import TrajectoryConditional
 
 #: c_t at most: M_t has no meaning where f says all
-MOST_GAIN = 0.95
+STRONGEST_COUPLING = 0.95
 
 
 def follows(rule: HiddenRule) -> bool:
@@ -80,9 +80,9 @@ def following_start(
         # f at the mean of q(u)
         function = replace(trajectory.function, u=params[f"{trajectory.function.name}/u_loc"])
         towards = _through(trajectory, function).steps(means).marginal.mean
-        gain = jnp.minimum(jnp.square(scale), MOST_GAIN)
-        found[f"{name}_pull"] = (1.0 - gain) / jnp.sqrt(trajectory.noise)
-        found[f"{name}_loc"] = (trajectory.states(means) - gain * towards) / (1.0 - gain)
+        coupling = jnp.minimum(jnp.square(scale), STRONGEST_COUPLING)
+        found[f"{name}_shrinkage"] = (1.0 - coupling) / jnp.sqrt(trajectory.noise)
+        found[f"{name}_loc"] = (trajectory.states(means) - coupling * towards) / (1.0 - coupling)
         found[f"{name}_scale"] = scale
     return found
 

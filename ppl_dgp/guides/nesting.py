@@ -42,8 +42,8 @@ from ppl_dgp.state_space.trajectory import trajectory_of
 _HIDDEN: dict[tuple[type, type], tuple[str, ...]] = {
     (MeanField, MeanField): (),
     (MeanField, Markov): ("slope",),
-    (MeanField, CoupledConditional): ("pull",),
-    (MeanField, TiedConditional): ("pull", "residual"),
+    (MeanField, CoupledConditional): ("shrinkage",),
+    (MeanField, TiedConditional): ("shrinkage", "residual"),
     (MeanField, FreeConditional): ("weights",),
     (Markov, Markov): (),
     (FreeConditional, FreeConditional): (),
@@ -61,9 +61,9 @@ _INDUCING: dict[tuple[type, type], tuple[str, ...]] = {
     }.items()
     for rich in riches
 }
-#: values other than 0, of the parameter at its start and the model's own conditional: c = 1 − pull s = 0; and no D(h⁻)
+#: values other than 0, of the parameter at its start and the model's own conditional: c = 1 − shrinkage s = 0; and no D(h⁻)
 _WHERE_POORER: dict[str, Callable[[Array, Emission], Array]] = {
-    "pull": lambda start, step: 1.0 / jnp.sqrt(noise_of(step)),
+    "shrinkage": lambda start, step: 1.0 / jnp.sqrt(noise_of(step)),
     "residual": lambda start, step: jnp.full_like(start, jnp.finfo(start.dtype).eps),
 }
 #: of the deviations: what the factors of a low-rank rule are shrunk to, for at 0 their gradient would vanish
@@ -114,7 +114,7 @@ def nested_start(poorer: Guide, richer: Guide, params: Parameters, *args: Any, *
                 found[f"{name}_{parameter}"] = value(start, step)
             if isinstance(poorer.hidden, DoublyStochastic) and trajectory_of(own[name]["fn"]):
                 # along a trajectory a coupled rule does not start at the model's own conditional
-                found[f"{name}_pull"] = jnp.zeros_like(found[f"{name}_pull"])
+                found[f"{name}_shrinkage"] = jnp.zeros_like(found[f"{name}_shrinkage"])
                 found[f"{name}_scale"] = jnp.ones_like(found[f"{name}_scale"])
         elif site["type"] == "sample" and site["infer"].get("role") == "inducing":
             for parameter in inducing:
