@@ -53,6 +53,7 @@ $(STAMP): requirements.lock pyproject.toml
 # the zoo stands beside the package and is installed inside it: layers are checked on a copy laid out as installed
 lint: $(STAMP)
 	@$(PY) -m ruff check --quiet --output-format concise .
+	@$(PY) -m ruff format --quiet --check . || { echo 'style: run $(PY) -m ruff format .' >&2; exit 1; }
 	@$(PY) -m mypy --no-error-summary ppl_dgp models
 	@rm -rf build/layers build/layers.tmp && mkdir -p build && cp -R ppl_dgp build/layers.tmp && cp -R models build/layers.tmp/models \
 	  && mkdir build/layers && mv build/layers.tmp build/layers/ppl_dgp

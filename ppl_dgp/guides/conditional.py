@@ -35,7 +35,7 @@ def _coupling(params: Parameters, step: Emission) -> Float[Array, "B Q"]:
 
 
 def _coupled(name: str, size: int, step: Emission, coupling: float) -> Parameters:
-    """Where f counts as much as ``coupling``, and what holds against it the rest: c = S/s², as the product of Gaussians."""
+    """Parameters of a start at c = ``coupling`` and S = c s², as the product of two Gaussians has them."""
     ones = lambda: jnp.ones_like(step.marginal.mean)
     shrinkage = lambda: (1.0 - coupling) * ones() / jnp.sqrt(noise_of(step))
     scale = lambda: coupling**0.5 * ones()
@@ -55,8 +55,8 @@ class CoupledConditional(HiddenRule):
     """q(h_n | f) = N(c_n f(h_n⁻) + (1 − c_n) M_n, S_n) with f itself in q: O(NQ) parameters.
 
     Contains ``MeanField`` (c = 0) and ``DoublyStochastic`` (c = 1, S = s²), where it starts. What is learnt is how far
-    a row is from the latter in units of the noise, c_n = 1 − s·``shrinkage`` and S_n / s²: a step of Adam then costs little
-    of the bound where s is small, and noisy gradients do not drive s up.
+    a row is from the latter in units of the noise, c_n = 1 − s·``shrinkage`` and S_n / s²: a step of Adam then costs
+    little of the bound where s is small, and noisy gradients do not drive s up.
     """
 
     conditions_on_u = True

@@ -61,7 +61,8 @@ _INDUCING: dict[tuple[type, type], tuple[str, ...]] = {
     }.items()
     for rich in riches
 }
-#: values other than 0, of the parameter at its start and the model's own conditional: c = 1 − shrinkage s = 0; and no D(h⁻)
+#: values other than 0, of the parameter at its start and the model's own conditional: c = 1 − shrinkage s = 0; and no
+#: D(h⁻)
 _WHERE_POORER: dict[str, Callable[[Array, Emission], Array]] = {
     "shrinkage": lambda start, step: 1.0 / jnp.sqrt(noise_of(step)),
     "residual": lambda start, step: jnp.full_like(start, jnp.finfo(start.dtype).eps),
