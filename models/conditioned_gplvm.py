@@ -26,7 +26,9 @@ import numpyro
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
-from ppl_dgp.gp.sparse_gp import SparseGP, data_plate, offer, sparse_gp
+from ppl_dgp.gp.representation import offer
+from ppl_dgp.gp.sparse_gp import SparseGP, sparse_gp
+from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF, Kernel
 from ppl_dgp.models.gplvm import checked_latent
 from ppl_dgp.models.latents import latents_around, where_latents_begin

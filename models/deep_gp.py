@@ -22,8 +22,11 @@ import numpyro
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
+from ppl_dgp.gp.marginal import Marginal
 from ppl_dgp.gp.means import Linear, layer_map
-from ppl_dgp.gp.sparse_gp import Marginal, SparseGP, data_plate, offer, sparse_gp
+from ppl_dgp.gp.representation import offer
+from ppl_dgp.gp.sparse_gp import SparseGP, sparse_gp
+from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF, Kernel
 from ppl_dgp.models.observation import Observed, checked_observed, emission, observed_by
 from ppl_dgp.models.parts import Composed, as_columns, inducing_inputs, kernel_parameters

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpyro
 from jaxtyping import Array
 
-from ppl_dgp.gp.sparse_gp import data_plate
+from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF, Kernel
 from ppl_dgp.models.deep_gp import checked_widths, layers
 from ppl_dgp.models.gplvm import checked_latent

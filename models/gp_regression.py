@@ -18,7 +18,8 @@ import numpyro
 from jaxtyping import Array, Float
 
 from ppl_dgp.gp.contract import Model
-from ppl_dgp.gp.sparse_gp import data_plate, sparse_gp
+from ppl_dgp.gp.sparse_gp import sparse_gp
+from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF, Kernel
 from ppl_dgp.models.observation import Observed, checked_observed, emission, observed_by
 from ppl_dgp.models.parts import (

@@ -21,7 +21,8 @@ from typing import Any
 import numpyro
 from jaxtyping import Array
 
-from ppl_dgp.gp.sparse_gp import data_plate, sparse_gp
+from ppl_dgp.gp.sparse_gp import sparse_gp
+from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF, Kernel
 from ppl_dgp.models.latents import latents_around, standard_normal, where_latents_begin
 from ppl_dgp.models.observation import Observed, checked_columns, emission, observed_by

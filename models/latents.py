@@ -19,7 +19,7 @@ import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
-from ppl_dgp.gp.sparse_gp import offer
+from ppl_dgp.gp.representation import offer
 from ppl_dgp.numerics.gaussian import Gaussian
 
 #: variance of q(x_n) at the start, where the prior's is 1

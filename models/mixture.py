@@ -21,7 +21,8 @@ from jaxtyping import Array
 from numpyro.distributions import constraints
 
 from ppl_dgp.gp.means import Constant
-from ppl_dgp.gp.sparse_gp import data_plate, sparse_gp
+from ppl_dgp.gp.sparse_gp import sparse_gp
+from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF, Kernel
 from ppl_dgp.models.parts import Composed, as_columns, inducing_inputs, kernel_parameters
 

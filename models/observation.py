@@ -11,7 +11,8 @@ import numpyro
 from jaxtyping import Array
 from numpyro.distributions import constraints
 
-from ppl_dgp.gp.sparse_gp import Emission, Marginal
+from ppl_dgp.gp.emission import Emission
+from ppl_dgp.gp.marginal import Marginal
 from ppl_dgp.likelihoods import LIKELIHOODS, Gaussian, Likelihood, MixedLikelihood
 from ppl_dgp.models.parts import noise_variance, rows_of_noise
 

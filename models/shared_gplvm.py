@@ -21,7 +21,9 @@ import numpyro
 from jaxtyping import Array
 from numpyro.distributions import constraints
 
-from ppl_dgp.gp.sparse_gp import JointEmission, data_plate, sparse_gp
+from ppl_dgp.gp.emission import JointEmission
+from ppl_dgp.gp.sparse_gp import sparse_gp
+from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF, Kernel
 from ppl_dgp.models.gplvm import checked_latent
 from ppl_dgp.models.latents import latents_around, standard_normal, where_latents_begin

@@ -27,7 +27,9 @@ from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
 from ppl_dgp.gp.means import Linear, Mean, Zero
-from ppl_dgp.gp.sparse_gp import data_plate, offer, sparse_gp
+from ppl_dgp.gp.representation import offer
+from ppl_dgp.gp.sparse_gp import sparse_gp
+from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF, Kernel
 from ppl_dgp.models.gplvm import checked_latent
 from ppl_dgp.models.gpssm import TRANSITION_MEANS, TRANSITION_SCALE

@@ -32,7 +32,8 @@ _HOMES = {
         "fit_svi",
         "natural_adam",
     ),
-    "ppl_dgp.gp.sparse_gp": ("data_plate", "sparse_gp"),
+    "ppl_dgp.gp.sparse_gp": ("sparse_gp",),
+    "ppl_dgp.gp.wrappers": ("data_plate",),
     "ppl_dgp.guides": (
         "AcrossOutputs",
         "Amortised",

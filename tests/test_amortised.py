@@ -18,7 +18,9 @@ from scipy import stats
 
 from ppl_dgp.fit import fit_svi
 from ppl_dgp.gp.means import Linear
-from ppl_dgp.gp.sparse_gp import data_plate, offer, sparse_gp, unwrap
+from ppl_dgp.gp.representation import offer
+from ppl_dgp.gp.sparse_gp import sparse_gp
+from ppl_dgp.gp.wrappers import data_plate, unwrap
 from ppl_dgp.guides import (
     Amortised,
     Conditional,

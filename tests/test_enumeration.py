@@ -13,7 +13,8 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 from ppl_dgp.fit import fit_svi
-from ppl_dgp.gp.sparse_gp import data_plate, sparse_gp
+from ppl_dgp.gp.sparse_gp import sparse_gp
+from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.guides import FullRank, Guide
 from ppl_dgp.kernels import RBF
 from ppl_dgp.models import mixture_of_functions

@@ -14,7 +14,8 @@ from numpyro.distributions.kl import kl_divergence
 
 from ppl_dgp.fit import fit_lbfgs
 from ppl_dgp.gp.means import Linear, Zero
-from ppl_dgp.gp.sparse_gp import SparseGP, data_plate, sparse_gp
+from ppl_dgp.gp.sparse_gp import SparseGP, sparse_gp
+from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.guides import DoublyStochastic, FullRank, Guide
 from ppl_dgp.kernels import RBF
 from ppl_dgp.numerics.gaussian import Gaussian, InducingGaussian

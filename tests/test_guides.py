@@ -13,8 +13,10 @@ from numpyro.infer.autoguide import AutoNormal
 from rules import MODEL, RULES, X, Y
 from scipy import stats
 
+from ppl_dgp.gp.emission import Emission
+from ppl_dgp.gp.marginal import Marginal
 from ppl_dgp.gp.means import Zero
-from ppl_dgp.gp.sparse_gp import Emission, Marginal, SparseGP
+from ppl_dgp.gp.sparse_gp import SparseGP
 from ppl_dgp.guides import Conditional, Diagonal, FullRank, Guide
 from ppl_dgp.kernels import RBF
 from ppl_dgp.likelihoods import Gaussian

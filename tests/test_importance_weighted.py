@@ -8,7 +8,8 @@ import numpyro.distributions as dist
 import pytest
 from compiled import initial
 
-from ppl_dgp.gp.sparse_gp import data_plate, sparse_gp
+from ppl_dgp.gp.sparse_gp import sparse_gp
+from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.guides import Conditional, DoublyStochastic, Guide, MeanField
 from ppl_dgp.kernels import RBF
 from ppl_dgp.models import deep_gp

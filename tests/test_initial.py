@@ -8,7 +8,8 @@ import pytest
 from numpyro.infer import SVI
 
 from ppl_dgp.fit.initial import initialise
-from ppl_dgp.gp.sparse_gp import data_plate, sparse_gp
+from ppl_dgp.gp.sparse_gp import sparse_gp
+from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.guides import DoublyStochastic, Guide
 from ppl_dgp.kernels import RBF
 from ppl_dgp.models import deep_gp

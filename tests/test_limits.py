@@ -15,7 +15,8 @@ import pytest
 from scipy import stats
 
 from ppl_dgp.gp.means import Linear
-from ppl_dgp.gp.sparse_gp import data_plate, sparse_gp
+from ppl_dgp.gp.sparse_gp import sparse_gp
+from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.guides import Conditional, DoublyStochastic, Guide, Markov, MeanField
 from ppl_dgp.kernels import RBF
 from ppl_dgp.objectives import PowerEP

@@ -13,7 +13,9 @@ from compiled import loss
 from ppl_dgp import likelihoods
 from ppl_dgp.gp.means import Zero
 from ppl_dgp.gp.moment_matching import linearised, matched
-from ppl_dgp.gp.sparse_gp import data_plate, offer, sparse_gp
+from ppl_dgp.gp.representation import offer
+from ppl_dgp.gp.sparse_gp import sparse_gp
+from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF
 from ppl_dgp.numerics.gaussian import Gaussian, InducingGaussian
 from ppl_dgp.numerics.linalg import cholesky, inverse_lower

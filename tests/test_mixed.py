@@ -14,7 +14,8 @@ from compiled import initial
 from numpyro.distributions import constraints
 from numpyro.handlers import seed
 
-from ppl_dgp.gp.sparse_gp import Marginal, sparse_gp
+from ppl_dgp.gp.marginal import Marginal
+from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.guides import Guide, MeanField
 from ppl_dgp.kernels import RBF
 from ppl_dgp.likelihoods import (

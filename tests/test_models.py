@@ -12,7 +12,8 @@ from scipy import optimize, stats
 
 from ppl_dgp.fit import fit_lbfgs
 from ppl_dgp.gp.means import Linear
-from ppl_dgp.gp.sparse_gp import data_plate, sparse_gp
+from ppl_dgp.gp.sparse_gp import sparse_gp
+from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.guides import DoublyStochastic, Guide, MeanField
 from ppl_dgp.kernels import RBF
 from ppl_dgp.models import deep_gp, exact_gp_regression, sparse_gp_regression

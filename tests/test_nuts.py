@@ -11,7 +11,8 @@ from numpyro.infer import MCMC, NUTS, Predictive
 
 from ppl_dgp.fit import fit_svi
 from ppl_dgp.gp.means import Linear
-from ppl_dgp.gp.sparse_gp import data_plate, sparse_gp
+from ppl_dgp.gp.sparse_gp import sparse_gp
+from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.guides import DoublyStochastic, Guide
 from ppl_dgp.kernels import RBF
 from ppl_dgp.models import deep_gp, exact_gp_regression, sparse_gp_regression

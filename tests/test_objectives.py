@@ -12,7 +12,8 @@ from numpyro import handlers
 from numpyro.infer import Trace_ELBO
 
 from ppl_dgp.gp.means import Linear
-from ppl_dgp.gp.sparse_gp import data_plate, sparse_gp
+from ppl_dgp.gp.sparse_gp import sparse_gp
+from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.guides import Conditional, DoublyStochastic, FullRank, Guide, MeanField
 from ppl_dgp.kernels import RBF
 from ppl_dgp.objectives import BlackBoxAlpha, PowerEP

@@ -13,7 +13,8 @@ from numpyro.infer import Trace_ELBO
 
 from ppl_dgp.gp.means import Linear
 from ppl_dgp.gp.moment_matching import linearised, matched, matched_covariance
-from ppl_dgp.gp.sparse_gp import SparseGP, data_plate, sparse_gp
+from ppl_dgp.gp.sparse_gp import SparseGP, sparse_gp
+from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.guides import (
     Conditional,
     Coupled,

@@ -13,7 +13,8 @@ from scipy import stats
 
 from ppl_dgp.fit import SiteWarning, fit_power_ep, power_ep
 from ppl_dgp.fit.site_program import SweepSchedule
-from ppl_dgp.gp.sparse_gp import data_plate, sparse_gp
+from ppl_dgp.gp.sparse_gp import sparse_gp
+from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.guides import Diagonal, FullRank, Guide
 from ppl_dgp.kernels import RBF
 from ppl_dgp.likelihoods import Gaussian, Scalar

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Shaped
 from numpyro.handlers import replay, seed, substitute, trace
 
 from ppl_dgp.gp.contract import Trace
-from ppl_dgp.gp.sparse_gp import emission_of
+from ppl_dgp.gp.emission import emission_of
 from ppl_dgp.objectives.site_roles import SiteRoles, classify_sites
 from ppl_dgp.objectives.weights import log_weights
 

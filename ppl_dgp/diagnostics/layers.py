@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpyro.handlers import replay, seed, substitute, trace
 
-from ppl_dgp.gp.sparse_gp import Marginal, emission_of
+from ppl_dgp.gp.emission import emission_of
+from ppl_dgp.gp.marginal import Marginal
 from ppl_dgp.prediction.predict import global_sites
 
 

@@ -14,7 +14,8 @@ from numpyro.handlers import seed, trace
 from numpyro.infer import ELBO, SVI
 
 from ppl_dgp.fit.program import build_finish, cached_program
-from ppl_dgp.gp.sparse_gp import emission_of, unwrap
+from ppl_dgp.gp.emission import emission_of
+from ppl_dgp.gp.wrappers import unwrap
 from ppl_dgp.objectives import Collapsed
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ppl_dgp.gp.marginal import Marginal
 from ppl_dgp.gp.means import Linear
-from ppl_dgp.gp.sparse_gp import Marginal, SparseGP
+from ppl_dgp.gp.sparse_gp import SparseGP
 from ppl_dgp.kernels import Constant
 from ppl_dgp.numerics.gaussian import Gaussian
 

@@ -32,7 +32,8 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
-from ppl_dgp.gp.sparse_gp import SparseGP, unwrap
+from ppl_dgp.gp.sparse_gp import SparseGP
+from ppl_dgp.gp.wrappers import unwrap
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.linalg import cholesky, inverse_lower
 from ppl_dgp.numerics.power_mean import Alpha, is_number, log_det_ratio

@@ -29,7 +29,8 @@ from numpyro.distributions import biject_to, constraints
 from numpyro.primitives import Messenger
 
 from ppl_dgp.gp.contract import Parameters
-from ppl_dgp.gp.sparse_gp import Emission, Propagation, Representation
+from ppl_dgp.gp.emission import Emission
+from ppl_dgp.gp.representation import Propagation, Representation
 from ppl_dgp.guides.conditional import CoupledConditional
 from ppl_dgp.guides.hidden import HiddenRule, Latent
 from ppl_dgp.numerics.gaussian import Gaussian

@@ -15,7 +15,9 @@ from numpyro.infer.autoguide import AutoGuide
 from numpyro.primitives import Messenger
 
 from ppl_dgp.gp.contract import Model, Parameters
-from ppl_dgp.gp.sparse_gp import Emission, Propagation, emission_of, mask_of, unwrap
+from ppl_dgp.gp.emission import Emission, emission_of
+from ppl_dgp.gp.representation import Propagation
+from ppl_dgp.gp.wrappers import mask_of, unwrap
 from ppl_dgp.guides.conditional import CoupledConditional
 from ppl_dgp.guides.hidden import DoublyStochastic, HiddenRule, Latent, MeanField
 from ppl_dgp.guides.inducing import Earlier, FullRank, InducingRule, Optimal

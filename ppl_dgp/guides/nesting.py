@@ -18,7 +18,7 @@ from jaxtyping import Array
 from numpyro.handlers import seed, substitute, trace
 
 from ppl_dgp.gp.contract import Parameters
-from ppl_dgp.gp.sparse_gp import Emission, emission_of
+from ppl_dgp.gp.emission import Emission, emission_of
 from ppl_dgp.guides.conditional import CoupledConditional, FreeConditional, TiedConditional
 from ppl_dgp.guides.guide import Guide
 from ppl_dgp.guides.hidden import DoublyStochastic, Markov, MeanField, noise_of

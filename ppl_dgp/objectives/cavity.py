@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.primitives import Messenger
 
-from ppl_dgp.gp.sparse_gp import unwrap
+from ppl_dgp.gp.wrappers import unwrap
 from ppl_dgp.numerics.gaussian import Gaussian, InducingGaussian, moments_of
 from ppl_dgp.numerics.linalg import inverse_lower, lower_inverse_root
 from ppl_dgp.numerics.power_mean import Alpha, log1p_ratio, log_det_ratio

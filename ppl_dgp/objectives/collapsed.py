@@ -20,17 +20,12 @@ from numpyro.infer import ELBO
 
 from ppl_dgp import likelihoods
 from ppl_dgp.expectations import is_rough
+from ppl_dgp.gp.emission import Emission, emission_of
+from ppl_dgp.gp.marginal import Marginal
 from ppl_dgp.gp.old_posterior import old_posterior_of
-from ppl_dgp.gp.sparse_gp import (
-    Emission,
-    Marginal,
-    Propagation,
-    Representation,
-    SparseGP,
-    emission_of,
-    mask_of,
-    unwrap,
-)
+from ppl_dgp.gp.representation import Propagation, Representation
+from ppl_dgp.gp.sparse_gp import SparseGP
+from ppl_dgp.gp.wrappers import mask_of, unwrap
 from ppl_dgp.guides.guide import HiddenConditional
 from ppl_dgp.guides.hidden import Markov, MeanField, entropy
 from ppl_dgp.guides.trajectory import TrajectoryConditional

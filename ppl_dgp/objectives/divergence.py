@@ -15,7 +15,7 @@ from numpyro.infer import ELBO
 from numpyro.primitives import Messenger
 
 from ppl_dgp.gp.contract import Model, Trace
-from ppl_dgp.gp.sparse_gp import Propagation, Representation, check_propagation
+from ppl_dgp.gp.representation import Propagation, Representation, check_propagation
 from ppl_dgp.numerics.power_mean import Alpha, is_number
 from ppl_dgp.objectives.alpha import AlphaSchedule, checked_alpha
 from ppl_dgp.objectives.dependencies import prior_parents

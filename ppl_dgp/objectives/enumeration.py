@@ -22,7 +22,7 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
 from ppl_dgp.gp.contract import Trace
-from ppl_dgp.gp.sparse_gp import mask_of, unwrap
+from ppl_dgp.gp.wrappers import mask_of, unwrap
 from ppl_dgp.numerics.power_mean import Alpha, log_power_mean
 from ppl_dgp.objectives.site_roles import SiteRoles, row_sum
 

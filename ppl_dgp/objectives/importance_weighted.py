@@ -22,7 +22,8 @@ from jaxtyping import Array, Float
 from numpyro.primitives import Messenger
 
 from ppl_dgp.gp.contract import Trace
-from ppl_dgp.gp.sparse_gp import Marginal, Representation
+from ppl_dgp.gp.marginal import Marginal
+from ppl_dgp.gp.representation import Representation
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.linalg import cholesky, first_jitter
 from ppl_dgp.numerics.power_mean import Alpha

@@ -9,7 +9,8 @@ import jax
 from jaxtyping import Array
 from numpyro.primitives import Messenger
 
-from ppl_dgp.gp.sparse_gp import Propagation, Representation, unwrap
+from ppl_dgp.gp.representation import Propagation, Representation
+from ppl_dgp.gp.wrappers import unwrap
 from ppl_dgp.numerics.gaussian import moments_of
 
 

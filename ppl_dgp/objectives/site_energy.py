@@ -12,7 +12,8 @@ from jaxtyping import Array, Float
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import ELBO
 
-from ppl_dgp.gp.sparse_gp import emission_of, mask_of
+from ppl_dgp.gp.emission import emission_of
+from ppl_dgp.gp.wrappers import mask_of
 from ppl_dgp.likelihoods import Likelihood
 from ppl_dgp.objectives.alpha import checked_alpha
 from ppl_dgp.objectives.sites import SiteParameters, SweepRows, energy

@@ -9,7 +9,8 @@ import numpyro.distributions as dist
 from jaxtyping import Array
 
 from ppl_dgp.gp.contract import Trace
-from ppl_dgp.gp.sparse_gp import Propagation, Representation, unwrap
+from ppl_dgp.gp.representation import Propagation, Representation
+from ppl_dgp.gp.wrappers import unwrap
 from ppl_dgp.numerics.gaussian import moments_of
 from ppl_dgp.objectives.representation import feasible_representations
 from ppl_dgp.state_space.trajectory import trajectory_of

@@ -12,8 +12,9 @@ from jaxtyping import Array
 from numpyro.distributions.kl import kl_divergence
 
 from ppl_dgp.gp.contract import Trace
+from ppl_dgp.gp.emission import emission_of
 from ppl_dgp.gp.old_posterior import old_posterior_of
-from ppl_dgp.gp.sparse_gp import emission_of, mask_of, unwrap
+from ppl_dgp.gp.wrappers import mask_of, unwrap
 from ppl_dgp.numerics.power_mean import Alpha, is_number
 from ppl_dgp.objectives.cavity import renyi_and_cavity
 from ppl_dgp.objectives.site_roles import SiteRoles, row_sum

@@ -29,7 +29,8 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
 from ppl_dgp.gp.contract import Model, Parameters
-from ppl_dgp.gp.sparse_gp import Emission, SparseGP
+from ppl_dgp.gp.emission import Emission
+from ppl_dgp.gp.sparse_gp import SparseGP
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.linalg import cholesky

@@ -19,7 +19,8 @@ from numpyro.infer import ELBO
 
 from ppl_dgp.fit import Fit
 from ppl_dgp.gp.contract import Model, Parameters
-from ppl_dgp.gp.sparse_gp import Representation, unwrap
+from ppl_dgp.gp.representation import Representation
+from ppl_dgp.gp.wrappers import unwrap
 from ppl_dgp.guides import Guide
 from ppl_dgp.guides.guide import HiddenConditional
 from ppl_dgp.numerics.gaussian import Gaussian, moments_of

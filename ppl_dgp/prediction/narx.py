@@ -24,7 +24,8 @@ from jaxtyping import Array, Float
 from numpyro.handlers import block, replay, seed, substitute, trace
 
 from ppl_dgp.gp.contract import Parameters
-from ppl_dgp.gp.sparse_gp import SparseGP, emission_of
+from ppl_dgp.gp.emission import emission_of
+from ppl_dgp.gp.sparse_gp import SparseGP
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
 from ppl_dgp.numerics.gaussian import moments_of
 from ppl_dgp.prediction.forecast import Forecast

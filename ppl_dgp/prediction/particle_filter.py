@@ -23,7 +23,8 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Int
 
 from ppl_dgp.gp.contract import Model, Parameters
-from ppl_dgp.gp.sparse_gp import Emission, SparseGP
+from ppl_dgp.gp.emission import Emission
+from ppl_dgp.gp.sparse_gp import SparseGP
 from ppl_dgp.prediction.posterior_path import check_number, columns_of, draw, series
 from ppl_dgp.state_space.trajectory import followed
 

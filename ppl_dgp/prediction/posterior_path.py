@@ -15,7 +15,8 @@ from jaxtyping import Array, Float, Int
 from numpyro.handlers import replay, seed, substitute, trace
 
 from ppl_dgp.gp.contract import Model, Parameters
-from ppl_dgp.gp.sparse_gp import Emission, SparseGP, emission_of
+from ppl_dgp.gp.emission import Emission, emission_of
+from ppl_dgp.gp.sparse_gp import SparseGP
 from ppl_dgp.guides.trajectory import TrajectoryConditional
 from ppl_dgp.numerics.gaussian import moments_of
 from ppl_dgp.state_space.trajectory import Trajectory

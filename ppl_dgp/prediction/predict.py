@@ -15,7 +15,9 @@ from jaxtyping import Array, Float
 from numpyro.handlers import seed, substitute, trace
 
 from ppl_dgp.gp.contract import Parameters
-from ppl_dgp.gp.sparse_gp import Emission, Propagation, check_propagation, emission_of, unwrap
+from ppl_dgp.gp.emission import Emission, emission_of
+from ppl_dgp.gp.representation import Propagation, check_propagation
+from ppl_dgp.gp.wrappers import unwrap
 from ppl_dgp.guides import Guide
 from ppl_dgp.numerics.gaussian import Gaussian, moments_of
 from ppl_dgp.prediction.predictive_trace import (

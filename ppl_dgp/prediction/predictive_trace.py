@@ -14,7 +14,8 @@ from numpyro.handlers import replay, seed, substitute, trace
 from numpyro.primitives import Messenger
 
 from ppl_dgp.gp.contract import Parameters
-from ppl_dgp.gp.sparse_gp import Emission, Propagation, Representation, emission_of
+from ppl_dgp.gp.emission import Emission, emission_of
+from ppl_dgp.gp.representation import Propagation, Representation
 from ppl_dgp.guides import Guide
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
 from ppl_dgp.numerics.gaussian import Gaussian

@@ -24,7 +24,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from numpyro.handlers import block, seed, substitute, trace
 
-from ppl_dgp.gp.sparse_gp import Marginal, SparseGP
+from ppl_dgp.gp.marginal import Marginal
+from ppl_dgp.gp.sparse_gp import SparseGP
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.power_mean import Alpha

@@ -22,8 +22,10 @@ from jaxtyping import Array, Float, Int
 from numpyro.distributions import constraints
 from numpyro.handlers import block
 
+from ppl_dgp.gp.emission import Emission
 from ppl_dgp.gp.means import Zero
-from ppl_dgp.gp.sparse_gp import Emission, SparseGP, unwrap
+from ppl_dgp.gp.sparse_gp import SparseGP
+from ppl_dgp.gp.wrappers import unwrap
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.power_mean import Alpha
@@ -45,7 +47,7 @@ class Trajectory(dist.Distribution):
     """The states of S sequences: batch (), event (T + S, Q).
 
     ``log_prob`` is the density of the model in which the f(x_{t−1}, c_t) are independent given u (FITC), as of an
-    :class:`ppl_dgp.gp.sparse_gp.Emission`; draws take u as the function offered it, once for the whole trajectory.
+    :class:`ppl_dgp.gp.emission.Emission`; draws take u as the function offered it, once for the whole trajectory.
 
     :param function: f, of Q + C inputs, the state first.
     :param noise: Q's diagonal.

@@ -12,8 +12,9 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro.primitives import Messenger
 
 from ppl_dgp.gp.contract import Model, Parameters
+from ppl_dgp.gp.emission import emission_of
 from ppl_dgp.gp.old_posterior import OldPosterior, recalled, sites
-from ppl_dgp.gp.sparse_gp import SparseGP, emission_of
+from ppl_dgp.gp.sparse_gp import SparseGP
 from ppl_dgp.guides import Guide
 from ppl_dgp.numerics.gaussian import Gaussian, moments_of
 from ppl_dgp.numerics.linalg import cholesky

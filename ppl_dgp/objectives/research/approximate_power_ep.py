@@ -18,8 +18,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ppl_dgp.gp.contract import Model, Trace
+from ppl_dgp.gp.emission import emission_of
 from ppl_dgp.gp.old_posterior import old_posterior_of
-from ppl_dgp.gp.sparse_gp import Propagation, emission_of, mask_of, unwrap
+from ppl_dgp.gp.representation import Propagation
+from ppl_dgp.gp.wrappers import mask_of, unwrap
 from ppl_dgp.numerics.power_mean import is_number, log_power_mean
 from ppl_dgp.objectives.cavity import Cavities, independent_cavity, is_gaussian, renyi_and_cavity
 from ppl_dgp.objectives.divergence import AlphaDivergence, Globals, Probe

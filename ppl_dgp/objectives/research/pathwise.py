@@ -21,7 +21,7 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 from numpyro.handlers import substitute
 
-from ppl_dgp.gp.sparse_gp import unwrap
+from ppl_dgp.gp.wrappers import unwrap
 from ppl_dgp.numerics.power_mean import log_power_mean
 from ppl_dgp.objectives.divergence import AlphaDivergence, Probe
 from ppl_dgp.objectives.representation import RepresentationHandler

@@ -26,9 +26,12 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ppl_dgp import likelihoods
 from ppl_dgp.gp.contract import Trace
+from ppl_dgp.gp.emission import Emission, emission_of
 from ppl_dgp.gp.linear_map import Affine
+from ppl_dgp.gp.marginal import Marginal
 from ppl_dgp.gp.moment_matching import matched_covariance
-from ppl_dgp.gp.sparse_gp import Emission, Marginal, Propagation, emission_of, mask_of, unwrap
+from ppl_dgp.gp.representation import Propagation
+from ppl_dgp.gp.wrappers import mask_of, unwrap
 from ppl_dgp.guides.trajectory import TrajectoryConditional
 from ppl_dgp.numerics.gaussian import Gaussian, moments_of
 from ppl_dgp.numerics.linalg import cholesky

@@ -1,0 +1,152 @@
+"""Emissions: the distributions of noisy or observed function values, alone or side by side."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jaxtyping import Array, Float, Num
+from numpyro.distributions import constraints
+from numpyro.distributions.util import validate_sample
+
+from ppl_dgp import likelihoods
+from ppl_dgp.gp.wrappers import unwrap
+from ppl_dgp.numerics.power_mean import Alpha
+
+if TYPE_CHECKING:
+    from ppl_dgp.gp.marginal import Marginal
+else:  # a marginal makes emissions: its file imports this one
+    Marginal = Any
+
+
+class Emission(dist.Distribution):
+    """The distribution of a noisy or observed f(h): batch (B,), event (P,), or (1,) for labels from several functions.
+
+    ``log_prob`` is t_1, the marginal density given u of the model in which the f_n are independent given u (FITC); an
+    objective asks :meth:`tempered` for t_α instead. NumPyro's ``Trace_ELBO`` sees t_1 and bounds the FITC model.
+
+    :param partly: whether NaN in a value stands for an entry that was not observed, which then counts for nothing.
+    """
+
+    def __init__(self, marginal: Marginal, likelihood: likelihoods.Likelihood, partly: bool = False) -> None:
+        self.marginal, self.likelihood, self.partly = marginal, likelihood, partly
+        batch, functions = marginal.mean.shape
+        super().__init__((batch,), (likelihood.num_targets(functions),), validate_args=False)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        return constraints.independent(self.likelihood.support, 1)
+
+    @property
+    def parts(self) -> tuple[Emission, ...]:
+        """The emissions it is made of, of consecutive targets: itself."""
+        return (self,)
+
+    def split(self, value: Num[Array, "*S B P"]) -> list[Num[Array, "*S B _"]]:
+        """The columns of each part."""
+        return [value]
+
+    def partly_observed(self) -> Emission:
+        """The same, for values that may lack entries: NaN there."""
+        return Emission(self.marginal, self.likelihood, partly=True)
+
+    def tempered(self, value: Array, alpha: Alpha, *, u_outside: bool = False) -> Float[Array, "B"]:
+        """t_α of each row, summed over targets; ``u_outside`` averages the variance of q(u) outside the log."""
+        if not self.partly or not jnp.issubdtype(jnp.result_type(value), jnp.floating):
+            return self._tempered(value, alpha, u_outside).sum(-1)
+        there = ~jnp.isnan(value)
+        # what stands in for a missing entry must be possible, or its gradient would not be finite
+        each = self._tempered(jnp.where(there, value, self.likelihood.possible), alpha, u_outside)
+        return jnp.where(there, each, 0.0).sum(-1)
+
+    def _tempered(self, value: Array, alpha: Alpha, u_outside: bool) -> Float[Array, "B P"]:
+        marginal = self.marginal
+        if u_outside:
+            parts = (marginal.mean, jnp.broadcast_to(marginal.residual, marginal.mean.shape), marginal.from_u)
+            return self.likelihood.tempered_outside(value, *parts, alpha)
+        return self.likelihood.tempered(value, marginal.mean, marginal.variance, alpha)
+
+    @validate_sample
+    def log_prob(self, value: Array) -> Float[Array, "B"]:
+        """t_1(value), (B,)."""
+        return self.tempered(value, 1.0)
+
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
+        """Draws of shape ``sample_shape`` + (B, P)."""
+        shape = sample_shape + self.marginal.mean.shape
+        mean, variance = (jnp.broadcast_to(a, shape) for a in (self.marginal.mean, self.marginal.variance))
+        return self.likelihood.sample(key, mean, variance)
+
+    @property
+    def mean(self) -> Float[Array, "B _"]:
+        """Of y, (B, P); of several classes the probabilities, (B, C)."""
+        return self.likelihood.moments(self.marginal.mean, self.marginal.variance)[0]
+
+    @property
+    def variance(self) -> Float[Array, "B _"]:
+        """Of y, or of the classes' indicators."""
+        return self.likelihood.moments(self.marginal.mean, self.marginal.variance)[1]
+
+
+class JointEmission(Emission):
+    """Emissions of several functions side by side, such as the views of one latent: their targets are columns of y.
+
+    Its event is (P,), P the sum of theirs; given the row they are independent.
+    """
+
+    def __init__(self, *parts: Emission) -> None:
+        """:raises ValueError: if there are none, or their rows are not the same."""
+        if not parts or len({part.batch_shape for part in parts}) != 1:
+            raise ValueError(
+                f"parts: found rows {[part.batch_shape for part in parts]}, expected emissions of the same rows"
+            )
+        self._parts = parts
+        self._widths = [part.event_shape[0] for part in parts]
+        dist.Distribution.__init__(self, parts[0].batch_shape, (sum(self._widths),), validate_args=False)
+
+    @property
+    def parts(self) -> tuple[Emission, ...]:
+        return self._parts
+
+    @property
+    def partly(self) -> bool:  # type: ignore[override]
+        """Whether any part may lack entries."""
+        return any(part.partly for part in self._parts)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        return constraints.real_vector
+
+    def partly_observed(self) -> Emission:
+        return JointEmission(*(part.partly_observed() for part in self._parts))
+
+    def split(self, value: Num[Array, "*S B P"]) -> list[Num[Array, "*S B _"]]:
+        """The columns of each part."""
+        return jnp.split(value, np.cumsum(self._widths)[:-1], axis=-1)
+
+    def tempered(self, value: Array, alpha: Alpha, *, u_outside: bool = False) -> Float[Array, "B"]:
+        each = zip(self._parts, self.split(value), strict=True)
+        rows = [part.tempered(columns, alpha, u_outside=u_outside) for part, columns in each]
+        return jnp.stack(rows).sum(0)
+
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
+        keys = jax.random.split(key, len(self._parts))
+        draws = [part.sample(k, sample_shape) for k, part in zip(keys, self._parts, strict=True)]
+        return jnp.concatenate(draws, -1)
+
+    @property
+    def mean(self) -> Float[Array, "B _"]:
+        return jnp.concatenate([part.mean for part in self._parts], -1)
+
+    @property
+    def variance(self) -> Float[Array, "B _"]:
+        return jnp.concatenate([part.variance for part in self._parts], -1)
+
+
+def emission_of(distribution: dist.Distribution) -> Emission | None:
+    """The emission inside a site's distribution, None where there is no GP."""
+    inner = unwrap(distribution)
+    return inner if isinstance(inner, Emission) else None

@@ -1,0 +1,44 @@
+"""Representations of inducing outputs, hidden layers and functions: draws, or moments in their place.
+
+A program offers a draw by a message of our own type; guide and objective may answer with moments, or with other draws
+(design, section 1.2).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+from jaxtyping import Array
+from numpyro.primitives import _PYRO_STACK, apply_stack
+
+from ppl_dgp.numerics.gaussian import Gaussian
+
+#: how u is carried: integrated out, one draw per datum, or one draw for all
+Representation = Literal["marginal", "per_datum_sample", "shared_sample"]
+#: how a hidden layer is carried: as draws, or as moments by one of the deterministic propagations
+Propagation = Literal["draws", "moments", "full-moments", "linearised"]
+
+
+def check_propagation(value: str) -> None:
+    """Refuse what is no way of carrying h through the layers, by a ValueError."""
+    if value not in get_args(Propagation):
+        raise ValueError(f"propagation: found {value!r}, expected one of {', '.join(get_args(Propagation))}")
+
+
+def offer(name: str, value: Array) -> Array | Gaussian:
+    """Offer the draw of site ``name`` to guide and objective, who may answer with moments or per-datum draws.
+
+    The message has a type of our own and no name, so that trace, replay and block pass it by; without an answer the
+    draw itself comes back (design, section 1.2).
+    """
+    return answered(value, type="offer", offered=name)
+
+
+def answered(value: Any, **about: Any) -> Any:
+    """A value, or what a handler that knows messages of this type puts in its place."""
+    if not _PYRO_STACK:
+        return value
+    message: dict[str, Any] = {
+        **about, "fn": lambda: value, "args": (), "kwargs": {}, "value": None, "scale": None, "cond_indep_stack": [],
+    }  # fmt: skip
+    return apply_stack(message)["value"]
