@@ -190,15 +190,15 @@ def test_squared_distances(seed: int, offset: float) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: cholesky(jnp.ones((2, 3))), "matrix has shape"),
-        (lambda: cholesky(jnp.ones(3)), "matrix has shape"),
-        (lambda: cholesky(jnp.eye(3), -1e-6), "jitter is -1e-06"),
-        (lambda: cholesky(jnp.eye(3), 0.5), "jitter is 0.5"),
-        (lambda: cholesky(jnp.eye(3), jnp.ones(2)), "jitter has shape"),
-        (lambda: inverse_lower(jnp.ones((2, 3))), "lower has shape"),
-        (lambda: diag_quadratic(jnp.ones((2, 3)), jnp.ones((3, 3))), "a has shape"),
-        (lambda: diag_quadratic(jnp.ones((2, 3)), jnp.ones((1, 2, 2))), "a has shape"),
-        (lambda: squared_distance(jnp.ones((2, 3)), jnp.ones((2, 2))), "x has shape"),
+        (lambda: cholesky(jnp.ones((2, 3))), "matrix: found shape"),
+        (lambda: cholesky(jnp.ones(3)), "matrix: found shape"),
+        (lambda: cholesky(jnp.eye(3), -1e-6), "jitter: found -1e-06"),
+        (lambda: cholesky(jnp.eye(3), 0.5), "jitter: found 0.5"),
+        (lambda: cholesky(jnp.eye(3), jnp.ones(2)), "jitter: found shape"),
+        (lambda: inverse_lower(jnp.ones((2, 3))), "lower: found shape"),
+        (lambda: diag_quadratic(jnp.ones((2, 3)), jnp.ones((3, 3))), "a: found shape"),
+        (lambda: diag_quadratic(jnp.ones((2, 3)), jnp.ones((1, 2, 2))), "a: found shape"),
+        (lambda: squared_distance(jnp.ones((2, 3)), jnp.ones((2, 2))), "x: found shape"),
     ],
 )
 def test_bad_input_is_named(call, message: str, monkeypatch: pytest.MonkeyPatch) -> None:

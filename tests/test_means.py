@@ -76,15 +76,15 @@ def test_maps_keep_the_dtype() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda h: Zero(0), "num_outputs is 0"),
-        (lambda h: Zero()(h[0]), "h has shape"),
-        (lambda h: Constant(jnp.ones((2, 2)))(h), "value has shape"),
-        (lambda h: Linear(jnp.ones(3))(h), "weights has shape"),
-        (lambda h: Linear(jnp.ones((2, 2)))(h), "h has 3 columns"),
-        (lambda h: Linear(jnp.ones((3, 2)), jnp.ones(3))(h), "bias has shape"),
-        (lambda h: layer_map(h, 0), "width is 0"),
-        (lambda h: layer_map(h, -2), "width is -2"),
-        (lambda h: layer_map(h[0], 1), "x has shape"),
+        (lambda h: Zero(0), "num_outputs: found 0"),
+        (lambda h: Zero()(h[0]), "h: found shape"),
+        (lambda h: Constant(jnp.ones((2, 2)))(h), "value: found shape"),
+        (lambda h: Linear(jnp.ones(3))(h), "weights: found shape"),
+        (lambda h: Linear(jnp.ones((2, 2)))(h), "h: found 3 columns"),
+        (lambda h: Linear(jnp.ones((3, 2)), jnp.ones(3))(h), "bias: found shape"),
+        (lambda h: layer_map(h, 0), "width: found 0"),
+        (lambda h: layer_map(h, -2), "width: found -2"),
+        (lambda h: layer_map(h[0], 1), "x: found shape"),
     ],
 )
 def test_bad_input_is_named(call, message: str, monkeypatch: pytest.MonkeyPatch) -> None:

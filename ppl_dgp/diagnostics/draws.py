@@ -145,9 +145,9 @@ def _program(
         for site in replicated.values():
             emission = emission_of(site["fn"]) if site["type"] == "sample" else None
             for part in () if emission is None else emission.parts:
-                function = part.marginal.function
-                # m(Z) + k(Z,Z) L⁻ᵀ v = m(Z) + L v
-                functions[f"{function.name}/u"] = function(function.inducing).mean.T
+                for layer, function in part.marginal.functions.items():
+                    # m(Z) + k(Z,Z) L⁻ᵀ v = m(Z) + L v
+                    functions[f"{layer}/u"] = function(function.inducing).mean.T
         hidden = {name: guided[name]["value"] for name in roles.local_sites}
         latents = [name for name in roles.propagation if emission_of(replicated[name]["fn"]) is None]
         return {

@@ -84,7 +84,8 @@ def layer_marginals(
     with carried:
         found = trace(substitute(program, params)).get_trace(x)
     emissions = [emission_of(site["fn"]) for site in found.values() if site["type"] == "sample"]
-    marginals = {e.marginal.function.name: e.marginal for e in emissions if e is not None}
+    terms = [term.marginal for e in emissions if e is not None for term in e.marginal.terms]
+    marginals = {marginal.function.name: marginal for marginal in terms}
     if not marginals:
         raise TypeError(
             "model: found no layer made by sparse_gp, expected at least one; there are no maps to show"

@@ -43,20 +43,20 @@ __all__ = [
 
 def psi0(kernel: Kernel, inputs: Gaussian) -> Float[Array, " B"]:
     r""":math:`\langle k(h, h)\rangle`, (B,), in squared units of the function."""
-    dims = _checked(inputs).mean.shape[1]
+    dims = _checked_inputs(inputs).mean.shape[1]
     # where the terms are known the diagonal is quadratic, for which the cubature rule is exact
-    known = terms_of(kernel, dims, inputs.mean.dtype) is not None
-    return diagonal(kernel, inputs, cubature(dims) if known else quadrature(dims))
+    closed = terms_of(kernel, dims, inputs.mean.dtype) is not None
+    return diagonal(kernel, inputs, cubature(dims) if closed else quadrature(dims))
 
 
 def psi1(kernel: Kernel, inputs: Gaussian, z: Float[Array, "M D"]) -> Float[Array, "B M"]:
     r""":math:`\langle k(h, z_m)\rangle`, (B, M)."""
-    return _method(kernel, inputs, z).psi1(inputs, z)
+    return _expectations_at(kernel, inputs, z).psi1(inputs, z)
 
 
 def psi2(kernel: Kernel, inputs: Gaussian, z: Float[Array, "M D"]) -> Float[Array, "B M M"]:
     r""":math:`\langle k(h, z_m)\,k(h, z_{m'})\rangle` of each datum, (B, M, M): for few rows, else `psi2_sum`."""
-    return _method(kernel, inputs, z).psi2(inputs, z)
+    return _expectations_at(kernel, inputs, z).psi2(inputs, z)
 
 
 def psi2_sum(
@@ -74,13 +74,13 @@ def psi2_sum(
     :param block: rows at a time; by default as many as make 2¹⁸ numbers.
     :raises ValueError: also if `weights` are not one for each row, or `block` is not positive.
     """
-    method = _method(kernel, inputs, z)
+    method = _expectations_at(kernel, inputs, z)
     rows = inputs.mean.shape[0]
     if weights is None:
         weights = jnp.ones(rows, inputs.mean.dtype)
     if weights.ndim not in (1, 2) or weights.shape[0] != rows:
         raise ValueError(
-            f"weights has shape {weights.shape}, expected ({rows},) or ({rows}, C): one for each row of inputs."
+            f"weights: found shape {weights.shape}, expected ({rows},) or ({rows}, C), one for each row of inputs"
         )
     if isinstance(method, Closed) and method.has_pairs(inputs):
         size, places = method.row_size(z.shape[0]) // 2, _places(z.shape[0])
@@ -101,11 +101,11 @@ def psi2_quadratic(
     :param block: rows at a time, as in `psi2_sum`.
     :raises ValueError: also if `matrices` are not (P, M, M), or `block` is not positive.
     """
-    method = _method(kernel, inputs, z)
+    method = _expectations_at(kernel, inputs, z)
     size = z.shape[0]
     if matrices.ndim != 3 or matrices.shape[1:] != (size, size):
         raise ValueError(
-            f"matrices has shape {matrices.shape}, expected (P, {size}, {size}): one for each of P outputs."
+            f"matrices: found shape {matrices.shape}, expected (P, {size}, {size}), one for each of P outputs"
         )
     if isinstance(method, Closed) and method.has_pairs(inputs):
         first, second = np.tril_indices(size)
@@ -126,17 +126,17 @@ def psi2_quadratic(
 
 def input_kernel(kernel: Kernel, inputs: Gaussian, z: Float[Array, "M D"]) -> Float[Array, "B M D"]:
     r""":math:`\langle h\,k(h, z_m)\rangle`, (B, M, D)."""
-    return _method(kernel, inputs, z).input_kernel(inputs, z)
+    return _expectations_at(kernel, inputs, z).input_kernel(inputs, z)
 
 
 def input_input_kernel(kernel: Kernel, inputs: Gaussian, z: Float[Array, "M D"]) -> Float[Array, "B M D D"]:
     r""":math:`\langle h h^\top k(h, z_m)\rangle`, (B, M, D, D)."""
-    return _method(kernel, inputs, z).input_input_kernel(inputs, z)
+    return _expectations_at(kernel, inputs, z).input_input_kernel(inputs, z)
 
 
 def kernel_kernel_input(kernel: Kernel, inputs: Gaussian, z: Float[Array, "M D"]) -> Float[Array, "B M M D"]:
     r""":math:`\langle k(h, z_m)\,k(h, z_{m'})\,h\rangle` of each datum, (B, M, M, D): for few rows."""
-    return _method(kernel, inputs, z).kernel_kernel_input(inputs, z)
+    return _expectations_at(kernel, inputs, z).kernel_kernel_input(inputs, z)
 
 
 def psi4(
@@ -150,12 +150,12 @@ def psi4(
     :returns: (B, M) for w (D,), else (B, P, M).
     :raises ValueError: also if `linear` has none of these shapes.
     """
-    rows, dims = _checked(inputs).mean.shape
+    rows, dims = _checked_inputs(inputs).mean.shape
     fits = linear.ndim in (1, 2) or (linear.ndim == 3 and linear.shape[0] == rows)
     if not fits or linear.shape[-1] != dims:
         raise ValueError(
-            f"linear has shape {linear.shape}, expected ({dims},), (P, {dims}) or ({rows}, P, {dims}): "
-            "weights of the inputs."
+            f"linear: found shape {linear.shape}, expected ({dims},), (P, {dims}) or ({rows}, P, {dims}), "
+            "weights of the inputs"
         )
     products = jnp.swapaxes(input_kernel(kernel, inputs, z), -1, -2)
     return jnp.matmul(linear, products, precision="highest")
@@ -163,7 +163,9 @@ def psi4(
 
 def is_rough(kernel: Kernel, dims: int) -> bool:
     """Whether the statistics of k(h, z) over D inputs are the cubature rule's: no closed form, and D > 2."""
-    return dims > 2 and isinstance(_chosen(kernel, dims, jnp.result_type(float)), CubatureExpectations)
+    return dims > 2 and isinstance(
+        _expectations_of(kernel, dims, jnp.result_type(float)), CubatureExpectations
+    )
 
 
 def _places(size: int) -> np.ndarray:
@@ -173,15 +175,15 @@ def _places(size: int) -> np.ndarray:
     return high * (high + 1) // 2 + low
 
 
-def _method(kernel: Kernel, inputs: Gaussian, z: Array) -> Closed | CubatureExpectations:
+def _expectations_at(kernel: Kernel, inputs: Gaussian, z: Array) -> Closed | CubatureExpectations:
     """What computes the statistics of k(h, z): closed form where the kernel has one."""
-    dims = _checked(inputs).mean.shape[1]
+    dims = _checked_inputs(inputs).mean.shape[1]
     if z.ndim != 2 or z.shape[1] != dims:
-        raise ValueError(f"z has shape {z.shape}, expected (M, {dims}): points of the space of inputs.")
-    return _chosen(kernel, dims, inputs.mean.dtype)
+        raise ValueError(f"z: found shape {z.shape}, expected (M, {dims}), points of the space of inputs")
+    return _expectations_of(kernel, dims, inputs.mean.dtype)
 
 
-def _chosen(kernel: Kernel, dims: int, dtype: Any) -> Closed | CubatureExpectations:
+def _expectations_of(kernel: Kernel, dims: int, dtype: Any) -> Closed | CubatureExpectations:
     terms = terms_of(kernel, dims, dtype)
     if terms is not None:
         return Closed(terms)
@@ -189,19 +191,19 @@ def _chosen(kernel: Kernel, dims: int, dtype: Any) -> Closed | CubatureExpectati
     return Closed(()) if rest is None else CubatureExpectations(rest, dims)
 
 
-def _checked(inputs: Gaussian) -> Gaussian:
+def _checked_inputs(inputs: Gaussian) -> Gaussian:
     if not isinstance(inputs, Gaussian):
         raise TypeError(
-            f"inputs is {type(inputs).__name__}, expected Gaussian(mean, scale): scale 0 makes points of it."
+            f"inputs: found {type(inputs).__name__}, expected Gaussian(mean, scale); scale 0 makes points of it"
         )
     mean, scale = inputs.mean, inputs.scale
     if mean.ndim != 2 or scale.shape not in (mean.shape, (*mean.shape, mean.shape[-1])):
         raise ValueError(
-            f"inputs has a mean of shape {mean.shape} and a scale of shape {scale.shape}, expected (B, D) and "
-            "(B, D) standard deviations or (B, D, D) lower Cholesky factors."
+            f"inputs: found a mean of shape {mean.shape} and a scale of shape {scale.shape}, expected (B, D) and "
+            "(B, D) standard deviations or (B, D, D) lower Cholesky factors"
         )
     if inputs.factor is not None:
         raise ValueError(
-            "inputs has a factor, expected None: give scale the lower Cholesky factors of the whole covariance."
+            "inputs: found a factor, expected none; give scale the lower Cholesky factors of the whole covariance"
         )
     return inputs

@@ -56,7 +56,7 @@ def sum_rows(
 def _length(rows: int, row_size: int, block: int | None) -> int:
     """Rows in a block: blocks of nearly one length, none longer than asked for."""
     if block is not None and block < 1:
-        raise ValueError(f"block is {block}, expected a positive number of rows, or None for a default.")
+        raise ValueError(f"block: found {block}, expected a positive number of rows, or None for a default")
     longest = max(1, BLOCK_NUMBERS // max(1, row_size)) if block is None else block
     return -(-rows // max(1, -(-rows // longest)))
 

@@ -10,7 +10,7 @@ and two terms are one about a centre between z and z',
     = (h-c)^\top (P_1 + P_2) (h-c) + (z-z')^\top \tfrac{P_1 P_2}{P_1 + P_2} (z-z').
 
 Everything is finite, with its gradient, where V or P vanishes: no inverse of either is taken. Distances are from
-each datum's own mean, and exponents sums of squares, which is what 32 bits need.
+each datum's log_mass_of_rows mean, and exponents sums of squares, which is what 32 bits need.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from jaxtyping import Array, Float
 
 from ppl_dgp.expectations.terms import Term
 from ppl_dgp.numerics.gaussian import Gaussian
-from ppl_dgp.numerics.linalg import inverse_lower, squared_distance
+from ppl_dgp.numerics.linalg import inverse_lower, precise_matmul, squared_distance
 
 
 class _Tilt(NamedTuple):
@@ -95,7 +95,7 @@ class Closed:
             # E[h] = m̃, E[h ℓᵀh] = m̃ ℓᵀm̃ + Cℓ
             first = mean
             if form is not None:
-                first = mean * _dot(mean, form)[..., None] + _apply(covariance, form)
+                first = mean * _dot(mean, form)[..., None] + _transformed(covariance, form)
             total += mass[..., None] * first
         return total
 
@@ -112,7 +112,7 @@ class Closed:
             )
             second = full[:, None] + _outer(mean, mean)
             if form is not None:
-                mixed = _outer(_apply(covariance, form), mean)
+                mixed = _outer(_transformed(covariance, form), mean)
                 second = second * _dot(mean, form)[..., None, None] + mixed + jnp.swapaxes(mixed, -1, -2)
             total += mass[..., None, None] * second
         return total
@@ -146,8 +146,8 @@ class Closed:
         apart = 0.5 * squared_distance(separated, separated)[first, second]
         of_rows = jnp.concatenate([-0.5 * weights, weights * mean], 1)
         of_pairs = jnp.concatenate([centre**2, centre], 1)
-        own = tilt.log_volume - 0.5 * jnp.sum(weights * mean**2, 1)
-        exponent = _matmul(of_rows, of_pairs.T) + own[:, None] - 0.5 * apart
+        log_mass_of_rows = tilt.log_volume - 0.5 * jnp.sum(weights * mean**2, 1)
+        exponent = precise_matmul(of_rows, of_pairs.T) + log_mass_of_rows[:, None] - 0.5 * apart
         return term.variance**2 * jnp.exp(exponent)
 
     def kernel_kernel_input(self, inputs: Gaussian, z: Float[Array, "M D"]) -> Float[Array, "B M M D"]:
@@ -166,9 +166,9 @@ def _pair_input(one: Term, other: Term, inputs: Gaussian, z: Float[Array, "M D"]
     # E[h ℓᵀh ℓ'ᵀh] = m̃ E[ℓᵀh ℓ'ᵀh] + Cℓ ℓ'ᵀm̃ + Cℓ' ℓᵀm̃
     value = mean * part.product[..., None]
     if one.slope is not None:
-        value += _apply(part.covariance, one.slope * z)[:, :, None] * part.second[..., None]
+        value += _transformed(part.covariance, one.slope * z)[:, :, None] * part.second[..., None]
     if other.slope is not None:
-        value += _apply(part.covariance, other.slope * z)[:, None] * part.first[..., None]
+        value += _transformed(part.covariance, other.slope * z)[:, None] * part.first[..., None]
     return part.mass[..., None] * value
 
 
@@ -186,16 +186,16 @@ def _tilt(scale: Array, precision: Float[Array, " D"]) -> _Tilt:
     identity = jnp.eye(scale.shape[-1], dtype=scale.dtype)
     # I + P^½ V P^½ = GGᵀ has eigenvalues from 1 on; T = G⁻¹ P^½
     whitened = root[:, None] * scale
-    lower = jnp.linalg.cholesky(identity + _matmul(whitened, jnp.swapaxes(whitened, -1, -2)))
+    lower = jnp.linalg.cholesky(identity + precise_matmul(whitened, jnp.swapaxes(whitened, -1, -2)))
     whiten = inverse_lower(lower) * root
     # VWV = L (TL)ᵀ(TL) Lᵀ
-    inner = _matmul(whiten, scale)
+    inner = precise_matmul(whiten, scale)
     back = jnp.swapaxes(inner, -1, -2)
-    remaining = identity - _matmul(back, inner)
+    remaining = identity - precise_matmul(back, inner)
     return _Tilt(
         root=whiten,
-        gain=_matmul(_matmul(scale, back), whiten),
-        covariance=_matmul(_matmul(scale, remaining), jnp.swapaxes(scale, -1, -2)),
+        gain=precise_matmul(precise_matmul(scale, back), whiten),
+        covariance=precise_matmul(precise_matmul(scale, remaining), jnp.swapaxes(scale, -1, -2)),
         log_volume=-jnp.sum(jnp.log(jnp.diagonal(lower, axis1=-2, axis2=-1)), axis=1),
     )
 
@@ -203,9 +203,9 @@ def _tilt(scale: Array, precision: Float[Array, " D"]) -> _Tilt:
 def _tilted(term: Term, inputs: Gaussian, z: Float[Array, "M D"]) -> _TiltedMoments:
     tilt = _tilt(inputs.scale, term.precision)
     offset = z - inputs.mean[:, None]
-    distance = jnp.sum(_apply(tilt.root, offset) ** 2, axis=-1)
+    distance = jnp.sum(_transformed(tilt.root, offset) ** 2, axis=-1)
     mass = term.variance * jnp.exp(tilt.log_volume[:, None] - 0.5 * distance)
-    mean = inputs.mean[:, None] + _apply(tilt.gain, offset)
+    mean = inputs.mean[:, None] + _transformed(tilt.gain, offset)
     return _TiltedMoments(mass, mean, tilt.covariance, None if term.slope is None else term.slope * z)
 
 
@@ -218,39 +218,41 @@ def _pair(one: Term, other: Term, inputs: Gaussian, z: Float[Array, "M D"]) -> _
     apart = squared_distance(separated, separated)
     offset = z - inputs.mean[:, None]
     ahead, behind = share * offset, (1.0 - share) * offset
-    left, right = _apply(tilt.root, ahead), _apply(tilt.root, behind)
+    left, right = _transformed(tilt.root, ahead), _transformed(tilt.root, behind)
     # |T(c − m)|² by one matrix product for each datum
-    distance = jnp.sum(left**2, -1)[:, :, None] + jnp.sum(right**2, -1)[:, None] + 2.0 * _inner(left, right)
+    distance = (
+        jnp.sum(left**2, -1)[:, :, None] + jnp.sum(right**2, -1)[:, None] + 2.0 * _inner_products(left, right)
+    )
     log_mass = tilt.log_volume[:, None, None] - 0.5 * (apart + distance)
     mass = one.variance * other.variance * jnp.exp(log_mass)
 
-    ahead, behind = _apply(tilt.gain, ahead), _apply(tilt.gain, behind)
+    ahead, behind = _transformed(tilt.gain, ahead), _transformed(tilt.gain, behind)
     first = second = jnp.ones((1, 1, 1), mass.dtype)
     cross = jnp.zeros((1, 1, 1), mass.dtype)
     if one.slope is not None:
         form = jnp.broadcast_to(one.slope * z, offset.shape)
-        first = _dot(inputs.mean[:, None] + ahead, form)[:, :, None] + _inner(form, behind)
+        first = _dot(inputs.mean[:, None] + ahead, form)[:, :, None] + _inner_products(form, behind)
     if other.slope is not None:
         form = jnp.broadcast_to(other.slope * z, offset.shape)
-        second = _dot(inputs.mean[:, None] + behind, form)[:, None] + _inner(ahead, form)
+        second = _dot(inputs.mean[:, None] + behind, form)[:, None] + _inner_products(ahead, form)
         if one.slope is not None:
-            cross = _inner(one.slope * z, _apply(tilt.covariance, form))
+            cross = _inner_products(one.slope * z, _transformed(tilt.covariance, form))
     return _PairMoments(mass, ahead, behind, tilt.covariance, first, second, cross)
 
 
-def _apply(matrix: Array, vectors: Array) -> Array:
+def _transformed(matrix: Array, vectors: Array) -> Array:
     """The (B, D, D) or diagonal (B, D) matrices times vectors (B, M, D) or (M, D)."""
     if matrix.ndim == 2:
         return matrix[:, None] * vectors
-    return _matmul(vectors, jnp.swapaxes(matrix, -1, -2))
+    return precise_matmul(vectors, jnp.swapaxes(matrix, -1, -2))
 
 
 def _dot(a: Array, b: Array) -> Array:
     return jnp.sum(a * b, axis=-1)
 
 
-def _inner(a: Array, b: Array) -> Array:
-    return _matmul(a, jnp.swapaxes(b, -1, -2))
+def _inner_products(a: Array, b: Array) -> Array:
+    return precise_matmul(a, jnp.swapaxes(b, -1, -2))
 
 
 def _outer(a: Array, b: Array) -> Array:
@@ -260,7 +262,3 @@ def _outer(a: Array, b: Array) -> Array:
 def _sqrt(x: Array) -> Array:
     """√x with gradient 0 where x is 0: a dimension that is not active stays so."""
     return jnp.where(x > 0.0, jnp.sqrt(jnp.where(x > 0.0, x, 1.0)), 0.0)
-
-
-def _matmul(a: Array, b: Array) -> Array:
-    return jnp.matmul(a, b, precision="highest")

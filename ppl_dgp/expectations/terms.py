@@ -48,8 +48,8 @@ def terms_of(kernel: Kernel, dims: int, dtype: DTypeLike) -> tuple[Term, ...] | 
             if isinstance(kernel, Sum):
                 return first + second
             products = [_product(a, b) for a in first for b in second]
-            known = tuple(term for term in products if term is not None)
-            return known if len(known) == len(products) else None
+            factors = tuple(term for term in products if term is not None)
+            return factors if len(factors) == len(products) else None
     return None
 
 

@@ -57,10 +57,10 @@ class Emission(dist.Distribution):
         """t_α of each row, summed over targets; ``u_outside`` averages the variance of q(u) outside the log."""
         if not self.partly or not jnp.issubdtype(jnp.result_type(value), jnp.floating):
             return self._tempered(value, alpha, u_outside).sum(-1)
-        there = ~jnp.isnan(value)
+        observed = ~jnp.isnan(value)
         # what stands in for a missing entry must be possible, or its gradient would not be finite
-        each = self._tempered(jnp.where(there, value, self.likelihood.possible), alpha, u_outside)
-        return jnp.where(there, each, 0.0).sum(-1)
+        terms = self._tempered(jnp.where(observed, value, self.likelihood.possible), alpha, u_outside)
+        return jnp.where(observed, terms, 0.0).sum(-1)
 
     def _tempered(self, value: Array, alpha: Alpha, u_outside: bool) -> Float[Array, "B P"]:
         marginal = self.marginal
@@ -128,8 +128,8 @@ class JointEmission(Emission):
         return jnp.split(value, np.cumsum(self._widths)[:-1], axis=-1)
 
     def tempered(self, value: Array, alpha: Alpha, *, u_outside: bool = False) -> Float[Array, "B"]:
-        each = zip(self._parts, self.split(value), strict=True)
-        rows = [part.tempered(columns, alpha, u_outside=u_outside) for part, columns in each]
+        pairs = zip(self._parts, self.split(value), strict=True)
+        rows = [part.tempered(columns, alpha, u_outside=u_outside) for part, columns in pairs]
         return jnp.stack(rows).sum(0)
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:

@@ -23,55 +23,61 @@ else:  # JAX rebuilds pytrees with batched leaves and placeholders: a call check
 @register_dataclass
 @dataclass(frozen=True, eq=False)
 class Zero:
-    """The mean m(h) = 0 for `num_outputs` outputs."""
+    """Mean function m(h) = 0 for `num_outputs` outputs."""
 
     num_outputs: int = field(default=1, metadata={"static": True})
 
     def __post_init__(self) -> None:
         if index(self.num_outputs) < 1:
-            raise ValueError(f"num_outputs is {self.num_outputs}, expected at least 1.")
+            raise ValueError(f"num_outputs: found {self.num_outputs}, expected at least 1")
 
     def __call__(self, h: Float[Array, "N D"]) -> Float[Array, "N P"]:
         """Zeros of shape (N, num_outputs), in the dtype of h."""
-        return jnp.zeros((*_checked(h).shape[:-1], self.num_outputs), h.dtype)
+        return jnp.zeros((*_checked_rows(h).shape[:-1], self.num_outputs), h.dtype)
 
 
 @register_dataclass
 @dataclass(frozen=True, eq=False)
 class Constant:
-    """The mean m(h) = value, in units of the output: one number for each of P outputs, or a scalar."""
+    """Mean function m(h) = value, in units of the output: one number for each of P outputs, or a scalar."""
 
     value: Vector
 
     def __call__(self, h: Float[Array, "N D"]) -> Float[Array, "N P"]:
-        """The value for each of the N rows of h. Raises ValueError if it is neither scalar nor vector."""
+        """The value for each of the N rows of h.
+
+        :raises ValueError: if it is neither scalar nor vector.
+        """
         dtype = h.dtype if isinstance(self.value, int | float) else None
         value = jnp.atleast_1d(jnp.asarray(self.value, dtype))
         if value.ndim != 1:
-            raise ValueError(f"value has shape {value.shape}, expected (P,) or (): jax.vmap over a batch.")
-        return jnp.broadcast_to(value, (*_checked(h).shape[:-1], value.shape[0]))
+            raise ValueError(f"value: found shape {value.shape}, expected (P,) or (); jax.vmap over a batch")
+        return jnp.broadcast_to(value, (*_checked_rows(h).shape[:-1], value.shape[0]))
 
 
 @register_dataclass
 @dataclass(frozen=True, eq=False)
 class Linear:
-    """The mean m(h) = h W + b, with weights W of shape (D, P) and bias b of shape (P,) or scalar."""
+    """Mean function m(h) = h W + b, with weights W of shape (D, P) and bias b of shape (P,) or scalar."""
 
     weights: Matrix
     bias: Vector = 0.0
 
     def __call__(self, h: Float[Array, "N D"]) -> Float[Array, "N P"]:
-        """The mean at the N rows of h. Raises ValueError if h, weights and bias do not fit each other."""
+        """The mean at the N rows of h.
+
+        :raises ValueError: if h, weights and bias do not fit each other.
+        """
         shape = jnp.shape(self.weights)
         if len(shape) != 2:
-            raise ValueError(f"weights has shape {shape}, expected (D, P): jax.vmap over a batch.")
-        if _checked(h).shape[-1] != shape[0]:
+            raise ValueError(f"weights: found shape {shape}, expected (D, P); jax.vmap over a batch")
+        if _checked_rows(h).shape[-1] != shape[0]:
             raise ValueError(
-                f"h has {h.shape[-1]} columns, but weights has shape {shape}: expected {shape[0]} columns; "
-                "layer_map(h, width) gives weights that fit."
+                f"h: found {h.shape[-1]} columns, expected {shape[0]} as weights of shape {shape} have rows; "
+                "layer_map(h, width) gives weights that fit"
             )
         if jnp.shape(self.bias) not in ((), (shape[1],)):
-            raise ValueError(f"bias has shape {jnp.shape(self.bias)}, expected ({shape[1]},) or a scalar.")
+            raise ValueError(f"bias: found shape {jnp.shape(self.bias)}, expected ({shape[1]},) or a scalar")
         return jnp.matmul(h, self.weights, precision="highest") + self.bias
 
 
@@ -81,7 +87,7 @@ Mean: TypeAlias = Zero | Constant | Linear
 def affine(mean: Mean, num_inputs: int) -> tuple[Float[Array, "D P"] | None, Float[Array, " #P"]]:
     """The mean as m(h) = h W + b: W (D, P), or None where it is constant, and b (P,) or (1,).
 
-    Raises TypeError for a mean of another kind.
+    :raises TypeError: for a mean of another kind.
     """
     if isinstance(mean, Linear):
         return jnp.asarray(mean.weights), jnp.atleast_1d(jnp.asarray(mean.bias))
@@ -97,13 +103,14 @@ def layer_map(x: Float[Array, "N D"], width: int) -> Float[Array, "D width"]:
 
     The identity if width = D; the identity beside columns of zeros if width > D; the leading right-singular
     vectors of x, the strongest first and each with its largest entry positive, if width < D (Salimbeni &
-    Deisenroth 2017, equation 3.12). Give x centred, as standardised data are. Raises ValueError for a width
-    below 1 and for an x that is not of shape (N, D).
+    Deisenroth 2017, equation 3.12). Give x centred, as standardised data are.
+
+    :raises ValueError: for a width below 1 and for an x that is not of shape (N, D).
     """
     if index(width) < 1:
-        raise ValueError(f"width is {width}, expected at least 1 output for the layer.")
+        raise ValueError(f"width: found {width}, expected at least 1 output for the layer")
     if x.ndim != 2:
-        raise ValueError(f"x has shape {x.shape}, expected (N, D): add an axis.")
+        raise ValueError(f"x: found shape {x.shape}, expected (N, D); add an axis")
     rows, dims = x.shape
     if width >= dims:
         return jnp.eye(dims, width, dtype=x.dtype)
@@ -114,7 +121,7 @@ def layer_map(x: Float[Array, "N D"], width: int) -> Float[Array, "D width"]:
     return (directions * jnp.sign(largest)).T
 
 
-def _checked(h: Array) -> Array:
+def _checked_rows(h: Array) -> Array:
     if h.ndim < 2:
-        raise ValueError(f"h has shape {h.shape}, a mean function expects (N, D): add an axis.")
+        raise ValueError(f"h: found shape {h.shape}, expected (N, D); add an axis")
     return h

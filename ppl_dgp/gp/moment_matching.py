@@ -73,14 +73,14 @@ def matched(f: Function, inputs: Gaussian, slope: Float[Array, "B P D"] | None =
     :param slope: a linear function of the input, one per datum, that is subtracted: what a Markov guide says of h.
     :raises ValueError: if u is carried as a draw or a mean per datum, where no moments can be shared by the rows.
     """
-    given = pieces(f), inputs, slope
+    arguments = pieces(f), inputs, slope
     # two parts, for a gradient goes through all of a part: who asks for averages alone does not pay for the rest
-    return MatchedMoments(*in_double(_averages, *given), *in_double(_spreads, *given))
+    return MatchedMoments(*in_double(_averages, *arguments), *in_double(_spreads, *arguments))
 
 
 def _averages(f: Function, inputs: Gaussian, slope: Float[Array, "B P D"] | None) -> tuple[Array, Array]:
     """⟨φ⟩ and the mean."""
-    mean_u, _ = _moments_of_u(f)
+    mean_u, _ = _inducing_moments(f)
     weights, linear, bias, _ = _first_moments(f, inputs, slope)
     mean = weights @ mean_u.T + bias
     return weights, mean if linear is None else mean + jnp.einsum("bpd,bd->bp", linear, inputs.mean)
@@ -88,7 +88,7 @@ def _averages(f: Function, inputs: Gaussian, slope: Float[Array, "B P D"] | None
 
 def _spreads(f: Function, inputs: Gaussian, slope: Float[Array, "B P D"] | None) -> tuple[Array, Array]:
     """⟨D(h)⟩ and the variance beyond it."""
-    mean_u, covariance_u = _moments_of_u(f)
+    mean_u, covariance_u = _inducing_moments(f)
     weights, linear, _, cross = _first_moments(f, inputs, slope)
     precision = f.whiten.T @ f.whiten
     # φᵀ (S + µµᵀ) φ = tr(Wᵀ (S + µµᵀ) W k kᵀ), φ = W k
@@ -109,7 +109,7 @@ def matched_covariance(f: Function, inputs: Gaussian) -> Float[Array, "B P P"]:
 
 
 def _matched_covariance(f: Function, inputs: Gaussian) -> Float[Array, "B P P"]:
-    mean_u, _ = _moments_of_u(f)
+    mean_u, _ = _inducing_moments(f)
     weights, linear, _, cross = _first_moments(f, inputs, None)
     outputs = mean_u.shape[0]
     residual, beyond = _spreads(f, inputs, None)
@@ -138,7 +138,7 @@ def linearised(f: Function, inputs: Gaussian) -> tuple[MatchedMoments, Float[Arr
 
     The GP's own variance is frozen at the mean, so it does not tend to the ELBO.
     """
-    mean_u, _ = _moments_of_u(f)
+    mean_u, _ = _inducing_moments(f)
 
     def centre(h: Float[Array, " D"]) -> Float[Array, " P"]:
         weights = f.kernel(h[None], f.inducing) @ f.whiten.T
@@ -154,7 +154,7 @@ def linearised(f: Function, inputs: Gaussian) -> tuple[MatchedMoments, Float[Arr
     return MatchedMoments(weights, f.mean(at) + weights @ mean_u.T, residual, beyond), jacobian
 
 
-def _moments_of_u(f: Function) -> tuple[Float[Array, "P M"], Float[Array, "P M M"]]:
+def _inducing_moments(f: Function) -> tuple[Float[Array, "P M"], Float[Array, "P M M"]]:
     u = f.u if isinstance(f.u, Gaussian) else Gaussian(f.u, jnp.zeros_like(f.u))
     if u.mean.ndim != 2:
         raise ValueError(
@@ -168,7 +168,7 @@ def _first_moments(
     f: Function, inputs: Gaussian, slope: Float[Array, "B P D"] | None
 ) -> tuple[Array, Array | None, Array, Array]:
     """⟨φ⟩, the mean's linear part less ``slope`` (B, P, D), its bias, and Cov(h, φ µ_p), (B, P, D)."""
-    mean_u, _ = _moments_of_u(f)
+    mean_u, _ = _inducing_moments(f)
     plain = expectations.psi1(f.kernel, inputs, f.inducing)
     weights = plain @ f.whiten.T
     linear, bias = affine(f.mean, inputs.mean.shape[1])

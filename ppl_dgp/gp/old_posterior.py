@@ -63,7 +63,7 @@ class OldPosterior:
 
     @classmethod
     def of(cls, function: SparseGP, moments: Gaussian) -> OldPosterior:
-        """What is to be remembered under q(u) = N(moments).
+        """Old posterior of data that left q(u) = N(moments).
 
         Directions in which q(u) is wider than its prior (noise of an optimiser; a likelihood that is not log-concave)
         count as silent.
@@ -77,7 +77,7 @@ class OldPosterior:
 
     @classmethod
     def blank(cls, function: SparseGP) -> OldPosterior:
-        """Of no data: its factor is 1."""
+        """Old posterior of no data: its factor is 1."""
         prior = _prior(function)
         size, outputs = prior[2].shape
         zero = jnp.zeros((outputs, size), prior[0].dtype)
@@ -114,7 +114,7 @@ class Site:
 
 
 class OldPosteriorFactor(dist.Distribution):
-    """The memory as an observed factor of a model, under its new function; its value is a 0 that means nothing.
+    """Old posterior as an observed factor of a model, under its new function; its value is a 0 that means nothing.
 
     ``log_prob`` is t_1; objectives ask :meth:`tempered` for t_α.
     """
@@ -183,13 +183,13 @@ def _log_det(lower: Float[Array, "P A A"]) -> Float[Array, " P"]:
 
 
 def old_posterior_of(distribution: dist.Distribution) -> OldPosteriorFactor | None:
-    """The memory inside a site's distribution, None where there is none."""
+    """Old posterior's factor inside a site's distribution, None where there is none."""
     inner = unwrap(distribution)
     return inner if isinstance(inner, OldPosteriorFactor) else None
 
 
 def recalled(function: SparseGP) -> Array:
-    """Observe the memory of ``function``: the site ``name/memory``, its contents parameters ``name/memory/…``.
+    """Observe the old posterior of ``function``: the site ``name/memory``, its contents parameters ``name/memory/…``.
 
     They are parameters so that one compiled program serves every batch and a fit saves them with all else; their
     gradient is zero, and an optimiser without weight decay leaves them as they are. They start as those of no data.
@@ -205,5 +205,5 @@ def recalled(function: SparseGP) -> Array:
 
 
 def sites(name: str) -> dict[str, str]:
-    """The parameters that hold the memory of the GP ``name``, by the fields of :class:`OldPosterior`."""
+    """Parameters that hold the old posterior of the GP ``name``, by the fields of :class:`OldPosterior`."""
     return {key: f"{name}/memory/{key}" for key in OldPosterior.__dataclass_fields__}

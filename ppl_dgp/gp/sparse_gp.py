@@ -66,12 +66,12 @@ def sparse_gp(
     mean = Zero(num_outputs) if mean is None else mean
     infer: dict[str, Any] = {"role": "inducing", "reused": reused, "initial_scale": initial_scale}
     if begin_at is not None:
-        infer["start"] = lambda: _regressed(kernel, inducing, whiten, mean, *begin_at())
+        infer["start"] = lambda: _regression_start(kernel, inducing, whiten, mean, *begin_at())
     draw = numpyro.sample(f"{name}/u", prior, infer=infer)
     return SparseGP(name, kernel, inducing, whiten, mean, offer(f"{name}/u", draw), nugget)
 
 
-def _regressed(
+def _regression_start(
     kernel: Kernel, z: Array, whiten: Array, mean: Mean, inputs: Array, targets: Array, noise: Any
 ) -> Float[Array, "P M"]:
     """E[v | targets] = (s² I + φᵀφ)⁻¹ φᵀ(y − m(h)), φ = k(h, Z) L⁻ᵀ."""
@@ -100,13 +100,15 @@ class SparseGP:
 
         :raises ValueError: if h is not (B, D) with the D of the inducing inputs.
         """
-        found = jnp.shape(h.mean if isinstance(h, Gaussian) else h)
-        if len(found) != 2 or found[1] != self.inducing.shape[1]:
+        shape = jnp.shape(h.mean if isinstance(h, Gaussian) else h)
+        if len(shape) != 2 or shape[1] != self.inducing.shape[1]:
             expected = f"(B, {self.inducing.shape[1]})"
-            raise ValueError(f"{self.name}: found inputs of shape {found}, expected {expected}, as Z has")
+            raise ValueError(f"{self.name}: found inputs of shape {shape}, expected {expected}, as Z has")
         if isinstance(h, Gaussian):
-            known = linearised(self, h)[0] if h.linearise else matched(self, h)
-            return _evaluated(Marginal(self, h, known.weights, known.mean, known.residual, known.beyond))
+            moments = linearised(self, h)[0] if h.linearise else matched(self, h)
+            return _offered_marginal(
+                Marginal(self, h, moments.weights, moments.mean, moments.residual, moments.beyond)
+            )
         weights = self.kernel(h, self.inducing) @ self.whiten.T
         residual = self.kernel.diag(h) - jnp.square(weights).sum(1)
         # k(h,h) ≥ ‖A‖² in exact arithmetic; rounding alone can bring it below, by a few ulps of k
@@ -116,7 +118,7 @@ class SparseGP:
         else:
             centre = project(weights, self.u)
             from_u = jnp.zeros_like(centre)
-        return _evaluated(Marginal(self, h, weights, self.mean(h) + centre, residual, from_u))
+        return _offered_marginal(Marginal(self, h, weights, self.mean(h) + centre, residual, from_u))
 
     def joint(self, h: Float[Array, "B D"]) -> tuple[Float[Array, "B P"], Float[Array, "P B B"]]:
         """Mean (B, P) and full covariance (P, B, B) of f at the rows of h, given u or under its moments."""
@@ -129,6 +131,6 @@ class SparseGP:
         return marginal.mean, covariance
 
 
-def _evaluated(marginal: Marginal) -> Marginal:
+def _offered_marginal(marginal: Marginal) -> Marginal:
     """Offer a function's marginals to an objective that would rather have a draw of it (as ``offer`` does of u)."""
     return answered(marginal, type="evaluate", marginal=marginal)  # type: ignore[no-any-return]

@@ -22,7 +22,6 @@ from numpyro.distributions import constraints
 
 from ppl_dgp.gp.contract import Parameters
 from ppl_dgp.gp.emission import Emission
-from ppl_dgp.gp.means import affine
 from ppl_dgp.gp.moment_matching import matched, matched_covariance
 from ppl_dgp.gp.representation import Propagation, Representation, check_propagation
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
@@ -268,10 +267,7 @@ class Markov(HiddenRule):
 
     def _declared(self, name: str, size: int, step: Emission, at: Float[Array, "B P"]) -> Parameters:
         def slope() -> Array:
-            rows, width = step.marginal.mean.shape
-            weights, _ = affine(step.marginal.function.mean, at.shape[1])
-            linear = jnp.zeros((width, at.shape[1])) if weights is None else weights.T
-            return jnp.broadcast_to(linear, (rows, width, at.shape[1]))
+            return step.marginal.slope(at.shape[1])
 
         def intercept() -> Array:
             return step.marginal.mean - jnp.einsum("bqp,bp->bq", slope(), at)

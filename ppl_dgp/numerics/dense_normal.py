@@ -51,7 +51,7 @@ class DenseNormal(dist.Distribution):
 def log_density(matrix: Float[Array, "N N"], y: Float[Array, "P N"]) -> Float[Array, ""]:
     """Σ_p log N(y_p; 0, A), where A needs jitter of A and that."""
     lower, _ = cholesky(matrix, 0.0)
-    return _log_density(lower, jax.scipy.linalg.solve_triangular(lower, y.T, lower=True))
+    return _whitened_log_density(lower, jax.scipy.linalg.solve_triangular(lower, y.T, lower=True))
 
 
 @log_density.defjvp
@@ -64,10 +64,10 @@ def _(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Array, Array
     slope = 0.5 * (alpha @ alpha.T - len(y) * lower_gram(inverse))
     # what jitter adds grows with the mean diagonal
     grown = jitter * jnp.trace(slope) * jnp.diagonal(dmatrix).mean()
-    return _log_density(lower, whitened), jnp.sum(slope * dmatrix) + grown - jnp.sum(alpha.T * dy)
+    return _whitened_log_density(lower, whitened), jnp.sum(slope * dmatrix) + grown - jnp.sum(alpha.T * dy)
 
 
-def _log_density(lower: Float[Array, "N N"], whitened: Float[Array, "N P"]) -> Float[Array, ""]:
+def _whitened_log_density(lower: Float[Array, "N N"], whitened: Float[Array, "N P"]) -> Float[Array, ""]:
     rows, columns = whitened.shape
     log_det = jnp.log(jnp.diagonal(lower)).sum() + 0.5 * rows * jnp.log(2.0 * jnp.pi)
     return -0.5 * jnp.square(whitened).sum() - columns * log_det

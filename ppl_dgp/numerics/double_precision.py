@@ -1,4 +1,4 @@
-"""Part of a 32-bit computation in 64 bits, with its gradient."""
+"""Mixed precision: a part of a 32-bit computation in 64 bits, with its gradient."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def in_double(function: Callable[..., T], *arguments: Any) -> T:
     """
     leaves, tree = jax.tree.flatten(arguments)
     # numbers of Python, and integers of NumPy, may be shapes
-    traced = [isinstance(leaf, jax.Array) or _single(leaf) for leaf in leaves]
-    if not any(_single(leaf) for leaf in leaves):
+    traced = [isinstance(leaf, jax.Array) or _is_float32(leaf) for leaf in leaves]
+    if not any(_is_float32(leaf) for leaf in leaves):
         return function(*arguments)
 
     def widened(*arrays: Any) -> T:
-        given = iter(arrays)
+        remaining = iter(arrays)
         all_leaves = [
-            next(given) if is_traced else leaf for leaf, is_traced in zip(leaves, traced, strict=True)
+            next(remaining) if is_traced else leaf for leaf, is_traced in zip(leaves, traced, strict=True)
         ]
         return function(*_converted(jax.tree.unflatten(tree, all_leaves), jnp.float32, jnp.float64))
 
@@ -38,7 +38,7 @@ def in_double(function: Callable[..., T], *arguments: Any) -> T:
 
     def forward(*arrays: Any) -> Any:
         with jax.enable_x64(True):
-            return jax.vjp(lambda *given: _converted(widened(*given), jnp.float64, jnp.float32), *arrays)
+            return jax.vjp(lambda *values: _converted(widened(*values), jnp.float64, jnp.float32), *arrays)
 
     def backward(pull: Any, slope: Any) -> Any:
         with jax.enable_x64(True):
@@ -48,13 +48,13 @@ def in_double(function: Callable[..., T], *arguments: Any) -> T:
     return narrow(*(leaf for leaf, is_traced in zip(leaves, traced, strict=True) if is_traced))  # type: ignore[no-any-return]
 
 
-def _single(leaf: Any) -> bool:
+def _is_float32(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array | np.ndarray) and leaf.dtype == np.float32
 
 
 def _converted(tree: Any, old: Any, new: Any) -> Any:
     def one(leaf: Any) -> Any:
-        found = isinstance(leaf, jax.Array | np.ndarray) and leaf.dtype == old
-        return jax.lax.convert_element_type(leaf, new) if found else leaf
+        has_dtype = isinstance(leaf, jax.Array | np.ndarray) and leaf.dtype == old
+        return jax.lax.convert_element_type(leaf, new) if has_dtype else leaf
 
     return jax.tree.map(one, tree)

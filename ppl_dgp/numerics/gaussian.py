@@ -1,4 +1,4 @@
-"""Moments carried in place of a draw (design, section 1.2): a mean and a scale, as a pytree."""
+"""Gaussian moments in place of a draw (design, section 1.2): a mean and a scale, as a pytree."""
 
 from __future__ import annotations
 

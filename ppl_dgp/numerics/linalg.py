@@ -19,18 +19,19 @@ def squared_distance(x: Float[Array, "N D"], z: Float[Array, "M D"]) -> Float[Ar
     """|x_n − z_m|², never negative and exactly 0 between equal rows, by one matrix product.
 
     What lies below the product's rounding error counts as 0. Derivatives are those of the exact distance.
-    Raises ValueError if x and z have different numbers of columns.
+
+    :raises ValueError: if x and z have different numbers of columns.
     """
     if x.ndim != 2 or z.ndim != 2 or x.shape[1] != z.shape[1]:
         raise ValueError(
-            f"x has shape {x.shape} and z {z.shape}, expected (N, D) and (M, D): points of one space."
+            f"x: found shape {x.shape} beside z of shape {z.shape}, expected (N, D) and (M, D), points of one space"
         )
     # |x − z|² does not change with the origin; one amid the points keeps the cancellation small
     origin = jax.lax.stop_gradient(jnp.mean(z, axis=0)) if z.shape[0] else 0.0
     x, z = x - origin, z - origin
     # |x − z|² = |x|² + |z|² − 2 xᵀz
     norms = jnp.sum(x**2, axis=1)[:, None] + jnp.sum(z**2, axis=1)
-    r2 = norms - 2.0 * _matmul(x, z.T)
+    r2 = norms - 2.0 * precise_matmul(x, z.T)
     rounding = 4.0 * jnp.finfo(r2.dtype).eps * norms
     return r2 + jax.lax.stop_gradient(jnp.where(r2 > rounding, r2, 0.0) - r2)
 
@@ -50,9 +51,9 @@ def cholesky(
     says that the matrix was singular to working precision. Derivatives take j as a constant and see only the
     successful L, so they are finite whenever L is. The symmetric part of A is used.
 
-    Raises ValueError for a matrix that is not square, and for a `jitter` outside 0 to 0.1.
+    :raises ValueError: for a matrix that is not square, and for a `jitter` outside 0 to 0.1.
     """
-    return _each(_jittered_cholesky, matrix, jitter)
+    return _for_each_matrix(_jittered_cholesky, matrix, jitter)
 
 
 def whitening(
@@ -60,28 +61,28 @@ def whitening(
 ) -> tuple[Float[Array, "*batch M M"], Float[Array, "*batch"]]:
     """L⁻¹ of the factor that :func:`cholesky` finds, and its jitter; derivatives are three matmuls, no solves.
 
-    Raises ValueError as :func:`cholesky`.
+    :raises ValueError: as :func:`cholesky`.
     """
-    return _each(_whitening, matrix, jitter)
+    return _for_each_matrix(_whitening, matrix, jitter)
 
 
-def _each(
+def _for_each_matrix(
     of_one: Any, matrix: Float[Array, "*batch M M"], jitter: float | Float[Array, ""] | None
 ) -> tuple[Float[Array, "*batch M M"], Float[Array, "*batch"]]:
     """A function of a matrix and its first jitter, for each of a batch."""
     if matrix.ndim < 2 or matrix.shape[-1] != matrix.shape[-2]:
-        raise ValueError(f"matrix has shape {matrix.shape}, expected square matrices (..., M, M).")
+        raise ValueError(f"matrix: found shape {matrix.shape}, expected square matrices (..., M, M)")
     if isinstance(jitter, int | float) and not 0.0 <= jitter <= LARGEST_JITTER:
         raise ValueError(
-            f"jitter is {jitter}, expected 0 to {LARGEST_JITTER}: it is relative to the mean diagonal."
+            f"jitter: found {jitter}, expected 0 to {LARGEST_JITTER}; it is relative to the mean diagonal"
         )
     first = jnp.asarray(first_jitter(matrix.dtype) if jitter is None else jitter, matrix.dtype)
     if first.ndim:
-        raise ValueError(f"jitter has shape {first.shape}, expected a scalar.")
+        raise ValueError(f"jitter: found shape {first.shape}, expected a scalar")
     for _ in range(matrix.ndim - 2):
         of_one = jax.vmap(of_one, in_axes=(0, None))
-    found: tuple[Array, Array] = of_one(matrix, first)
-    return found
+    factors: tuple[Array, Array] = of_one(matrix, first)
+    return factors
 
 
 def _one_by_one(of_one: Callable[[Array], Array]) -> Callable[[Array], Array]:
@@ -90,15 +91,15 @@ def _one_by_one(of_one: Callable[[Array], Array]) -> Callable[[Array], Array]:
     jaxlib hands the matrices of a batch to threads and waits for them on one of these: within a compiled loop, on a
     machine of two cores, calls that wait for each other wait for ever.
     """
-    each: Any = custom_vmap(of_one)
+    mapped: Any = custom_vmap(of_one)
 
-    @each.def_vmap  # type: ignore[untyped-decorator, unused-ignore]
+    @mapped.def_vmap  # type: ignore[untyped-decorator, unused-ignore]
     def _(_size: int, _batched: list[bool], matrices: Array) -> tuple[Array, bool]:
-        in_turn = lambda batch: jax.lax.map(each, batch)
-        found: Array = jax.lax.platform_dependent(matrices, cpu=in_turn, default=jax.vmap(of_one))
-        return found, True
+        in_turn = lambda batch: jax.lax.map(mapped, batch)
+        results: Array = jax.lax.platform_dependent(matrices, cpu=in_turn, default=jax.vmap(of_one))
+        return results, True
 
-    return each  # type: ignore[no-any-return]
+    return mapped  # type: ignore[no-any-return]
 
 
 @_one_by_one
@@ -107,7 +108,7 @@ def _factor(matrix: Float[Array, "M M"]) -> Float[Array, "M M"]:
 
 
 @jax.jit
-def _factorised(
+def _first_finite_factor(
     matrix: Float[Array, "M M"], first: Float[Array, ""]
 ) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
     """The first Cholesky factor that is finite, and the jitter it needed."""
@@ -138,7 +139,7 @@ def _factorised(
 def _jittered_cholesky(
     matrix: Float[Array, "M M"], first: Float[Array, ""]
 ) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
-    return _factorised(matrix, first)
+    return _first_finite_factor(matrix, first)
 
 
 @_jittered_cholesky.defjvp
@@ -146,7 +147,7 @@ def _(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[tuple[Array,
     (matrix, first), (dmatrix, _) = primals, tangents
     lower, jitter = _jittered_cholesky(matrix, first)
     # dL = L Φ(L⁻¹ dA L⁻ᵀ) (Smith 1995; Murray 2016)
-    dlower = _matmul(lower, _inner(inverse_lower(lower), dmatrix, jitter))
+    dlower = precise_matmul(lower, _lower_differential(inverse_lower(lower), dmatrix, jitter))
     return (lower, jitter), (dlower, jnp.zeros_like(jitter))
 
 
@@ -154,7 +155,7 @@ def _(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[tuple[Array,
 def _whitening(
     matrix: Float[Array, "M M"], first: Float[Array, ""]
 ) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
-    lower, jitter = _factorised(matrix, first)
+    lower, jitter = _first_finite_factor(matrix, first)
     return _inverse(lower), jitter
 
 
@@ -163,11 +164,11 @@ def _(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[tuple[Array,
     (matrix, first), (dmatrix, _) = primals, tangents
     whiten, jitter = _whitening(matrix, first)
     # d(L⁻¹) = −L⁻¹ dL L⁻¹ = −Φ(L⁻¹ dA L⁻ᵀ) L⁻¹
-    dwhiten = -_matmul(_inner(whiten, dmatrix, jitter), whiten)
+    dwhiten = -precise_matmul(_lower_differential(whiten, dmatrix, jitter), whiten)
     return (whiten, jitter), (dwhiten, jnp.zeros_like(jitter))
 
 
-def _inner(
+def _lower_differential(
     inverse: Float[Array, "M M"], dmatrix: Float[Array, "M M"], jitter: Float[Array, ""]
 ) -> Float[Array, "M M"]:
     """Φ(L⁻¹ dA L⁻ᵀ), Φ = the lower triangle with half the diagonal."""
@@ -175,16 +176,16 @@ def _inner(
     same = (row == column).astype(inverse.dtype)
     # dA = d(sym A) + j · mean diag(dA) · I
     da = 0.5 * (dmatrix + dmatrix.T) + jitter / len(inverse) * jnp.sum(same * dmatrix) * same
-    return ((row > column) + 0.5 * same) * _matmul(_matmul(inverse, da), inverse.T)
+    return ((row > column) + 0.5 * same) * precise_matmul(precise_matmul(inverse, da), inverse.T)
 
 
 def inverse_lower(lower: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
     """L⁻¹ of a lower triangular L, to be formed once and applied by matmul: much faster than many solves.
 
-    Raises ValueError for a matrix that is not square.
+    :raises ValueError: for a matrix that is not square.
     """
     if lower.ndim < 2 or lower.shape[-1] != lower.shape[-2]:
-        raise ValueError(f"lower has shape {lower.shape}, expected square matrices (..., M, M).")
+        raise ValueError(f"lower: found shape {lower.shape}, expected square matrices (..., M, M)")
     identity = jnp.broadcast_to(jnp.eye(lower.shape[-1], dtype=lower.dtype), lower.shape)
     return solve_triangular(lower, identity, lower=True)
 
@@ -205,27 +206,27 @@ def lower_inverse_root(matrix: Float[Array, "*batch M M"]) -> Float[Array, "*bat
 @jax.custom_jvp
 def gram(a: Float[Array, "N M"]) -> Float[Array, "M M"]:
     """AᵀA, whose gradient is one product: autodiff takes one for each of its factors."""
-    return _matmul(a.T, a)
+    return precise_matmul(a.T, a)
 
 
 @gram.defjvp
 def _(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Array, Array]:
     (a,), (da,) = primals, tangents
-    half = _matmul(da.T, a)
+    half = precise_matmul(da.T, a)
     return gram(a), half + half.T
 
 
 def diag_quadratic(a: Float[Array, "N M"], s_tril: Float[Array, "P M M"]) -> Float[Array, "N P"]:
     """The variances diag(A S_p Aᵀ) for S_p = s_tril[p] s_tril[p]ᵀ, with a gradient written by hand.
 
-    Raises ValueError where the shapes do not fit.
+    :raises ValueError: where the shapes do not fit.
     """
     if a.ndim != 2 or s_tril.ndim != 3 or s_tril.shape[1:] != (a.shape[1], a.shape[1]):
         raise ValueError(
-            f"a has shape {a.shape} and s_tril {s_tril.shape}, expected (N, M) and (P, M, M): "
-            "one Cholesky factor for each of P outputs."
+            f"a: found shape {a.shape} beside s_tril of shape {s_tril.shape}, expected (N, M) and (P, M, M), "
+            "one Cholesky factor for each of P outputs"
         )
-    return _diag_quadratic(a, _matmul(s_tril, jnp.swapaxes(s_tril, -1, -2)))
+    return _diag_quadratic(a, precise_matmul(s_tril, jnp.swapaxes(s_tril, -1, -2)))
 
 
 @jax.custom_vjp
@@ -236,7 +237,9 @@ def _diag_quadratic(a: Float[Array, "N M"], s: Float[Array, "P M M"]) -> Float[A
 def _diag_quadratic_forward(a: Array, s: Array) -> tuple[Array, tuple[Array, Array]]:
     outputs, size, _ = s.shape
     # T_p = A S_p, all outputs in one matmul; the variance is the row sum of T_p ∘ A
-    projected = _matmul(a, jnp.swapaxes(s, 0, 1).reshape(size, outputs * size)).reshape(-1, outputs, size)
+    projected = precise_matmul(a, jnp.swapaxes(s, 0, 1).reshape(size, outputs * size)).reshape(
+        -1, outputs, size
+    )
     # not negative in exact arithmetic
     return jnp.maximum(jnp.einsum("npm,nm->np", projected, a, precision="highest"), 0.0), (a, projected)
 
@@ -249,12 +252,13 @@ def _diag_quadratic_backward(saved: tuple[Array, Array], w: Float[Array, "N P"])
     weighted = (w[:, :, None] * a[:, None, :]).reshape(rows, outputs * size)
     # a dot over the leading axes of both is slow on CPU: the transpose is made beforehand
     transposed = jax.lax.optimization_barrier(a.T)
-    ds = _matmul(transposed, weighted).reshape(size, outputs, size)
+    ds = precise_matmul(transposed, weighted).reshape(size, outputs, size)
     return da, jnp.swapaxes(ds, 0, 1)
 
 
 _diag_quadratic.defvjp(_diag_quadratic_forward, _diag_quadratic_backward)
 
 
-def _matmul(a: Array, b: Array) -> Array:
+def precise_matmul(a: Array, b: Array) -> Array:
+    """A matrix product in the full precision of its dtype, on accelerators too."""
     return jnp.matmul(a, b, precision="highest")

@@ -51,8 +51,8 @@ def log_power_mean(
     close = jnp.where(near, centre, 0.0) + jnp.log1p((weights * jnp.expm1(safe * inside)).sum(0)) / safe
     exponent = jnp.where(possible, log_weights + safe * jnp.where(possible, log_p, 0.0), -jnp.inf)
     far = logsumexp(jnp.where(near, 0.0, exponent), axis=0) / safe
-    found = jnp.where(near, close, far)
-    return found if isinstance(alpha, int | float) else jnp.where(jnp.asarray(alpha) == 0.0, centre, found)
+    mean = jnp.where(near, close, far)
+    return mean if isinstance(alpha, int | float) else jnp.where(jnp.asarray(alpha) == 0.0, centre, mean)
 
 
 def log_det_ratio(

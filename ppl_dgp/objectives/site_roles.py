@@ -9,6 +9,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array
 
 from ppl_dgp.gp.contract import Trace
+from ppl_dgp.gp.emission import emission_of
 from ppl_dgp.gp.representation import Propagation, Representation
 from ppl_dgp.gp.wrappers import unwrap
 from ppl_dgp.numerics.gaussian import moments_of
@@ -140,13 +141,25 @@ def _assign_representations(found: SiteRoles, model: Trace, guide: Trace) -> Non
     groups = [group for group in found.dims]
     if len(groups) == 1:
         found.num_rows = found.plates[groups[0]].shape[0]
+    added = _added_functions(model)
     wishes: dict[str, Representation] = {}
     for name in found.global_sites:
         if name not in model or model[name]["infer"].get("role") != "inducing":
             continue
         wish = guide[name]["infer"].get("representation")
         if wish is None:
-            joint = model[name]["infer"].get("reused") or found.local_sites
+            joint = model[name]["infer"].get("reused") or found.local_sites or name in added
             wish = "shared_sample" if joint or moments_of(guide[name]["fn"]) is None else "marginal"
         wishes[name] = "shared_sample" if len(groups) != 1 else wish
     found.representations = feasible_representations(wishes, guide)
+
+
+def _added_functions(model: Trace) -> set[str]:
+    """The inducing sites of functions that add up: a guide written by hand may link their u, and moments miss that."""
+    sites: set[str] = set()
+    for site in model.values():
+        emission = emission_of(site["fn"]) if site["type"] == "sample" else None
+        for part in () if emission is None else emission.parts:
+            names = [f"{name}/u" for name in part.marginal.functions]
+            sites |= set(names) if len(names) > 1 else set()
+    return sites

@@ -187,8 +187,7 @@ def joint_prediction(
 
     def one(sample_key: Array) -> tuple[Array, Array]:
         found = model_sites(sample_key, model, guide, params, x, joint_rows=True)
-        marginal = _single(_emission(found)).marginal
-        return marginal.function.joint(marginal.rows)
+        return _single(_emission(found)).marginal.joint()
 
     means, covariances = jax.lax.map(one, jax.random.split(key, num_samples))
     centre = means.mean(0)

@@ -114,7 +114,7 @@ class _JointRows(Messenger):
 
 
 def shared_sample(key: Array, emission: Emission) -> Float[Array, "N P"]:
-    mean, covariance = emission.marginal.function.joint(emission.marginal.rows)
+    mean, covariance = emission.marginal.joint()
     lower, _ = cholesky(covariance)
     noise = jax.random.normal(key, mean.shape)
     return mean + jnp.einsum("pnm,mp->np", lower, noise)

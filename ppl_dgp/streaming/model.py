@@ -31,7 +31,8 @@ class _Functions(Messenger):
     def process_message(self, msg: dict[str, Any]) -> None:
         emission = emission_of(msg["fn"]) if msg["type"] == "sample" else None
         if emission is not None:
-            self.found.setdefault(emission.marginal.function.name, emission.marginal.function)
+            for name, function in emission.marginal.functions.items():
+                self.found.setdefault(name, function)
 
 
 @lru_cache(maxsize=64)
