@@ -26,6 +26,7 @@ import numpyro
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
+from ppl_dgp.gp.contract import hidden_role
 from ppl_dgp.gp.representation import offer
 from ppl_dgp.gp.sparse_gp import SparseGP, sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
@@ -170,9 +171,9 @@ class _Settings:
             k = kernel_parameters("gp", self.kernel, self.latent, lengthscale)
             f = sparse_gp("gp", k, inducing, given.num_functions(self.num_outputs), jitter=self.jitter)
             with data_plate(size or x.shape[0], index):
-                infer: dict[str, Any] = {"role": "hidden"}
+                infer = hidden_role()
                 if y is not None:
-                    infer["start"] = lambda: latents_around(scores)
+                    infer = hidden_role(lambda: latents_around(scores))
                 h = offer("x", numpyro.sample("x", g(x).noisy(variance), infer=infer))
                 return numpyro.sample("y", emission(f(h), given, index, y is not None, self.missing), obs=y)
 

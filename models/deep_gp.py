@@ -22,6 +22,7 @@ import numpyro
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
+from ppl_dgp.gp.contract import hidden_role
 from ppl_dgp.gp.marginal import Marginal
 from ppl_dgp.gp.means import Linear, layer_map
 from ppl_dgp.gp.representation import offer
@@ -98,7 +99,7 @@ class Layers:
         """Sample the hidden layers ``layer1/h``, …, from inputs h; gives the last function's marginal."""
         for layer, (f, variance) in enumerate(zip(self.functions, self.noises, strict=False), start=1):
             site = f"layer{layer}/h"
-            h = offer(site, numpyro.sample(site, f(h).noisy(variance), infer={"role": "hidden"}))
+            h = offer(site, numpyro.sample(site, f(h).noisy(variance), infer=hidden_role()))
         return self.functions[-1](h)
 
 

@@ -27,6 +27,7 @@ import numpyro
 from jaxtyping import Array
 from numpyro.distributions import constraints
 
+from ppl_dgp.gp.contract import hidden_role
 from ppl_dgp.gp.means import Linear, Mean, Zero
 from ppl_dgp.gp.representation import offer
 from ppl_dgp.gp.sparse_gp import sparse_gp
@@ -134,7 +135,7 @@ def gpssm(
         counted: Any = True
         if windows is not None and rows is not None:
             trajectory, weight, counted = trajectory.in_windows(windows), windows.weight, windows.counted
-        infer = {"role": "hidden", "start": lambda: begin.path(jnp.sqrt(q))}
+        infer = hidden_role(lambda: begin.path(jnp.sqrt(q)))
         with numpyro.handlers.scale(scale=weight):
             path = offer("x", numpyro.sample("x", trajectory, infer=infer))
             states = trajectory.states(path)

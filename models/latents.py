@@ -19,6 +19,7 @@ import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
+from ppl_dgp.gp.contract import hidden_role
 from ppl_dgp.gp.representation import offer
 from ppl_dgp.numerics.gaussian import Gaussian
 
@@ -177,7 +178,7 @@ def standard_normal(name: str, latent: int, start: Callable[[], Gaussian]) -> An
     :param start: where q(x_n) begins.
     """
     prior = dist.Normal(0.0, 1.0).expand([latent]).to_event(1)
-    return offer(name, numpyro.sample(name, prior, infer={"role": "hidden", "start": start}))
+    return offer(name, numpyro.sample(name, prior, infer=hidden_role(start)))
 
 
 def latents_around(scores: Float[Array, "B Q"]) -> Gaussian:

@@ -26,6 +26,7 @@ import numpyro
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
+from ppl_dgp.gp.contract import hidden_role
 from ppl_dgp.gp.means import Linear, Mean, Zero
 from ppl_dgp.gp.representation import offer
 from ppl_dgp.gp.sparse_gp import sparse_gp
@@ -121,7 +122,7 @@ def switching_gpssm(
         shape = num_sequences, width
         x_0 = Gaussian(jnp.full(shape, initial[0]), jnp.full(shape, initial[1] ** 0.5))
         trajectory = SwitchingTrajectory(f, q, RegimeChain(pi, moves), controls, x_0, where)
-        infer = {"role": "hidden", "start": lambda: begin.path(jnp.sqrt(q.mean(0)))}
+        infer = hidden_role(lambda: begin.path(jnp.sqrt(q.mean(0))))
         states = trajectory.states(offer("x", numpyro.sample("x", trajectory, infer=infer)))
         with data_plate(x.shape[0]):
             return numpyro.sample("y", observation(g(states), given, None, y is not None, missing), obs=y)

@@ -9,7 +9,10 @@ import pytest
 
 IN_CONTEXT = """
 import json, jax, numpy as np
-from ppl_dgp import Guide, PowerEP, fit_svi, sparse_gp_regression
+from ppl_dgp.guides.guide import Guide
+from ppl_dgp.objectives.power_ep import PowerEP
+from ppl_dgp.fit.stochastic import fit_svi
+from ppl_dgp.models.gp_regression import sparse_gp_regression
 x = np.random.default_rng(0).normal(size=(4, 1))
 model = sparse_gp_regression(4, train_inducing=False)
 with jax.enable_x64(True):
@@ -29,7 +32,9 @@ def heard(event, **about):
     if name in ("cache_hits", "cache_misses"):
         counted[name[6:]] += 1
 jax.monitoring.register_event_listener(heard)
-from ppl_dgp import Guide, fit_svi, sparse_gp_regression
+from ppl_dgp.guides.guide import Guide
+from ppl_dgp.fit.stochastic import fit_svi
+from ppl_dgp.models.gp_regression import sparse_gp_regression
 from ppl_dgp.objectives import PowerEP
 x = np.linspace(0.0, 1.0, 20)[:, None]
 model = sparse_gp_regression(5)

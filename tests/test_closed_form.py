@@ -13,7 +13,7 @@ from ppl_dgp.guides import FullRank, Guide
 from ppl_dgp.kernels import RBF
 from ppl_dgp.models import deep_gp, sparse_gp_regression
 from ppl_dgp.numerics.power_mean import log_det_ratio
-from ppl_dgp.objectives import Collapsed, PowerEP, certain, collapsed_energy, collapsed_posterior
+from ppl_dgp.objectives import Collapsed, PowerEP, collapsed_energy, collapsed_posterior, deterministic_inputs
 from ppl_dgp.objectives.factors import Factors
 from ppl_dgp.prediction.predict import predict
 
@@ -87,7 +87,7 @@ def test_energy_and_posterior_are_those_of_explicit_matrices(case, monkeypatch):
     expected_covariance = KERNEL(Z, Z) - kzx @ np.linalg.solve(covariance, kzx.T)
     np.testing.assert_allclose(lower @ q.covariance()[0] @ lower.T, expected_covariance, atol=1e-9)
     # in pieces of four rows and what remains, with a traced α, which takes no branch of its own
-    monkeypatch.setattr(certain, "PIECE_NUMBERS", 4 * len(Z))
+    monkeypatch.setattr(deterministic_inputs, "PIECE_NUMBERS", 4 * len(Z))
     found = jax.jit(lambda a: collapsed_energy(KERNEL, Z, jnp.asarray(noise), X, Y, a, None, 0.0, blocks))(
         jnp.asarray(alpha)
     )
@@ -174,7 +174,7 @@ def test_columns_with_noise_of_their_own_are_columns_on_their_own():
     ["powers and noise per row", "powers per block, a zero among them", "the variational bound, one noise"],
 )
 def test_gradients_are_finite_differences(case, monkeypatch):
-    monkeypatch.setattr(certain, "PIECE_NUMBERS", 4 * len(Z))
+    monkeypatch.setattr(deterministic_inputs, "PIECE_NUMBERS", 4 * len(Z))
     alpha, blocks, noise = CASES[case]
 
     def of(log_scales, z, rows):

@@ -20,7 +20,8 @@ from ppl_dgp.models import deep_gplvm, dynamical_gplvm, gplvm
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.objectives import Collapsed, PowerEP
 from ppl_dgp.prediction.latents import infer_latents, relevance, row_log_density
-from ppl_dgp.prediction.predict import model_sites, predict
+from ppl_dgp.prediction.predict import predict
+from ppl_dgp.prediction.predictive_trace import model_sites
 
 KEY = jax.random.PRNGKey(1)
 RANDOM = np.random.default_rng(1)

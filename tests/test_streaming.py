@@ -13,11 +13,12 @@ from jaxtyping import TypeCheckError
 from numpyro import handlers
 from scipy import stats
 
-from ppl_dgp import checkpoint, data_plate, likelihoods
+from ppl_dgp import checkpoint, likelihoods
 from ppl_dgp.fit import fit_svi, natural_adam
 from ppl_dgp.gp.means import Linear
 from ppl_dgp.gp.old_posterior import OldPosterior, OldPosteriorFactor, old_posterior_of
 from ppl_dgp.gp.sparse_gp import SparseGP, sparse_gp
+from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.guides import DoublyStochastic, Guide
 from ppl_dgp.kernels import RBF
 from ppl_dgp.models import deep_gp, sparse_gp_regression

@@ -12,11 +12,12 @@ from typing import Any
 import pandas as pd
 
 from ppl_dgp.cli import run_directory
-from ppl_dgp.cli.commands import Task, load_task, record_of, run_program
+from ppl_dgp.cli.commands import load_task, record_of, run_program
 from ppl_dgp.cli.errors import BadInput
 from ppl_dgp.cli.programs import contained
 from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.settings import Settings
+from ppl_dgp.cli.task import Task
 from ppl_dgp.diagnostics.compare import Comparison, tabulate
 
 UNUSED_BY_SPARSE = ("hidden",)

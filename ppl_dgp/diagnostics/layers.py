@@ -11,9 +11,10 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpyro.handlers import replay, seed, substitute, trace
 
+from ppl_dgp.gp.contract import role_of
 from ppl_dgp.gp.emission import emission_of
 from ppl_dgp.gp.marginal import Marginal
-from ppl_dgp.prediction.predict import global_sites
+from ppl_dgp.prediction.predictive_trace import global_sites
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +77,7 @@ def layer_marginals(
     globals_, carried = global_sites(key, guide, params, x, draw="shared_sample")
 
     def at_the_mean(msg: dict[str, Any]) -> Array | None:
-        hidden = msg["type"] == "sample" and msg["infer"].get("role") == "hidden"
+        hidden = msg["type"] == "sample" and role_of(msg).hidden
         emission = emission_of(msg["fn"]) if hidden else None
         return None if emission is None else emission.marginal.mean
 

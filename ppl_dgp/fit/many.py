@@ -26,8 +26,8 @@ from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.result import Fit, Interrupted, assemble, checked_data, fingerprint, finished
 from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.training import Training, check_inducing, check_settings
-from ppl_dgp.objectives import AlphaDivergence
 from ppl_dgp.objectives.alpha import checked_alpha
+from ppl_dgp.objectives.capabilities import capabilities_of
 from ppl_dgp.state_space.windows import WINDOWS
 
 
@@ -115,7 +115,7 @@ def fit_many(
     for name, chosen in programs.items():
         group = [members[number] for number in chosen]
         its_own = objective
-        if name == "bound" and isinstance(objective, AlphaDivergence):
+        if name == "bound" and capabilities_of(objective).takes_alpha:
             # a number: α is then no argument of the program
             group, its_own = [replace(member, alpha=None) for member in group], objective.at_alpha(0.0)
         together = BatchedTraining(model, guide, its_own, optim, group, batch_size, chunk)
@@ -288,7 +288,7 @@ def _members(
         listed = ", ".join(f"{count} {name}" for name, count in found.items())
         raise ValueError(f"found {listed}, expected as many of each; give what all share once, not in a list")
     size = max(found.values(), default=1)
-    if alphas is not None and not isinstance(objective, AlphaDivergence):
+    if alphas is not None and not capabilities_of(objective).takes_alpha:
         raise ValueError(
             f"alphas: found {type(objective).__name__}, expected an objective with an alpha such as PowerEP; leave "
             "them out"

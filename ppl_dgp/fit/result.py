@@ -16,7 +16,7 @@ from numpyro.infer import ELBO, SVI
 from ppl_dgp.fit.program import build_finish, cached_program
 from ppl_dgp.gp.emission import emission_of
 from ppl_dgp.gp.wrappers import unwrap
-from ppl_dgp.objectives import Collapsed
+from ppl_dgp.objectives.capabilities import capabilities_of
 
 
 class FitError(RuntimeError):
@@ -79,7 +79,7 @@ def mean_loss(losses: Float[np.ndarray, "R steps"]) -> Float[np.ndarray, " R"]:
 
 def finished(restart_params: Mapping[str, Array], svi: SVI, x: Array, y: Array) -> dict[str, Array]:
     """The R stacked parameters, with those of the q(u) that a ``Collapsed`` objective has optimised away."""
-    if not isinstance(svi.loss, Collapsed):
+    if not capabilities_of(svi.loss).optimises_inducing:
         return dict(restart_params)
     restarts = len(next(iter(restart_params.values())))
     each = [{name: value[r] for name, value in restart_params.items()} for r in range(restarts)]

@@ -27,7 +27,7 @@ from ppl_dgp.fit.prefetch import Waited, prefetched
 from ppl_dgp.fit.result import Fit, assemble, checked_data
 from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.training import check_inducing, check_settings, started
-from ppl_dgp.objectives import Collapsed
+from ppl_dgp.objectives.capabilities import capabilities_of
 from ppl_dgp.state_space.windows import WINDOWS
 
 #: row numbers have 32 bits
@@ -179,9 +179,10 @@ def _check_streamed(
         raise ValueError(
             "model: found a series in windows, whose rows belong together; train it with fit_svi"
         )
-    if isinstance(objective, Collapsed):
+    if capabilities_of(objective).needs_all_rows:
         raise ValueError(
-            "objective: found Collapsed, which needs all rows at once; take PowerEP(0.0), or fit_svi on a part of them"
+            f"objective: found {type(objective).__name__}, which needs all rows at once; take PowerEP(0.0), or fit_svi "
+            "on a part of them"
         )
     if window < 1:
         raise ValueError(f"window is {window}, expected at least 1 block of rows; raise it")

@@ -22,7 +22,7 @@ from ppl_dgp.fit.result import Fit, FitError, Interrupted, mean_loss
 from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.session import PIECE_SECONDS, deferred_interrupt, one_blas_thread, progress_bar
 from ppl_dgp.guides import Guide, Optimal
-from ppl_dgp.objectives import Collapsed
+from ppl_dgp.objectives.capabilities import capabilities_of
 
 Fits = TypeVar("Fits", Fit, list[Fit])
 
@@ -180,7 +180,7 @@ def check_inducing(guide: Callable[..., Any], objective: ELBO) -> None:
     if (
         isinstance(guide, Guide)
         and isinstance(guide.inducing, Optimal)
-        and not isinstance(objective, Collapsed)
+        and not capabilities_of(objective).optimises_inducing
     ):
         raise ValueError(
             "guide: found inducing=Optimal(), whose q(u) no gradient trains; use objective=Collapsed(), best with "

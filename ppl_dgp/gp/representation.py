@@ -6,17 +6,13 @@ A program offers a draw by a message of our own type; guide and objective may an
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from jaxtyping import Array
 from numpyro.primitives import _PYRO_STACK, apply_stack
 
+from ppl_dgp.gp.contract import Propagation
 from ppl_dgp.numerics.gaussian import Gaussian
-
-#: how u is carried: integrated out, one draw per datum, or one draw for all
-Representation = Literal["marginal", "per_datum_sample", "shared_sample"]
-#: how a hidden layer is carried: as draws, or as moments by one of the deterministic propagations
-Propagation = Literal["draws", "moments", "full-moments", "linearised"]
 
 
 def check_propagation(value: str) -> None:

@@ -17,6 +17,7 @@ import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
+from ppl_dgp.gp.contract import JITTER_SUFFIX, inducing_role, inducing_site
 from ppl_dgp.gp.marginal import Marginal
 from ppl_dgp.gp.means import Mean, Zero
 from ppl_dgp.gp.moment_matching import linearised, matched
@@ -61,14 +62,15 @@ def sparse_gp(
         raise ValueError(f"num_outputs: found {num_outputs}, expected at least 1")
     whiten, used = whitening(kernel(inducing, inducing), jitter)
     nugget = jax.lax.stop_gradient(used) * kernel.diag(inducing).mean()
-    numpyro.deterministic(f"{name}/jitter", jax.lax.stop_gradient(used))
+    numpyro.deterministic(name + JITTER_SUFFIX, jax.lax.stop_gradient(used))
     prior = dist.Normal(0.0, 1.0).expand((num_outputs, inducing.shape[0])).to_event(2)
     mean = Zero(num_outputs) if mean is None else mean
-    infer: dict[str, Any] = {"role": "inducing", "reused": reused, "initial_scale": initial_scale}
+    start = None
     if begin_at is not None:
-        infer["start"] = lambda: _regression_start(kernel, inducing, whiten, mean, *begin_at())
-    draw = numpyro.sample(f"{name}/u", prior, infer=infer)
-    return SparseGP(name, kernel, inducing, whiten, mean, offer(f"{name}/u", draw), nugget)
+        start = lambda: _regression_start(kernel, inducing, whiten, mean, *begin_at())
+    role = inducing_role(start, initial_scale=initial_scale, reused=reused)
+    draw = numpyro.sample(inducing_site(name), prior, infer=role)
+    return SparseGP(name, kernel, inducing, whiten, mean, offer(inducing_site(name), draw), nugget)
 
 
 def _regression_start(

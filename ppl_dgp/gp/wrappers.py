@@ -10,6 +10,8 @@ import numpyro.distributions as dist
 from jaxtyping import Array
 from numpyro.distributions import MaskedDistribution
 
+from ppl_dgp.gp.contract import DATA_PLATE
+
 
 def unwrap(distribution: dist.Distribution) -> dist.Distribution:
     """A site's distribution, freed of the wrappers that plates, masks and ``to_event`` put on."""
@@ -31,7 +33,7 @@ def mask_of(distribution: dist.Distribution) -> Any:
 def data_plate(size: int, index: Array | None = None, subsample_size: int | None = None) -> numpyro.plate:
     """The plate ``data`` over ``size`` rows; ``index`` (B,) names the rows at hand, ``subsample_size`` draws them."""
     if index is None:
-        return numpyro.plate("data", size, subsample_size)
+        return numpyro.plate(DATA_PLATE, size, subsample_size)
     # a plate's indices come from a message like any other, so a substitution can answer it
-    with numpyro.handlers.substitute(data={"data": index}):
-        return numpyro.plate("data", size, subsample_size=index.shape[0])
+    with numpyro.handlers.substitute(data={DATA_PLATE: index}):
+        return numpyro.plate(DATA_PLATE, size, subsample_size=index.shape[0])

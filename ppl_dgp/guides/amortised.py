@@ -28,9 +28,8 @@ from numpyro.contrib.module import eqx_module, flax_module, nnx_module
 from numpyro.distributions import biject_to, constraints
 from numpyro.primitives import Messenger
 
-from ppl_dgp.gp.contract import Parameters
+from ppl_dgp.gp.contract import Parameters, Propagation, Representation
 from ppl_dgp.gp.emission import Emission
-from ppl_dgp.gp.representation import Propagation, Representation
 from ppl_dgp.guides.conditional import CoupledConditional
 from ppl_dgp.guides.hidden import HiddenRule, Latent
 from ppl_dgp.numerics.gaussian import Gaussian

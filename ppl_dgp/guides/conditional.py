@@ -14,10 +14,9 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
-from ppl_dgp.gp.contract import Parameters
+from ppl_dgp.gp.contract import Parameters, Propagation, Representation
 from ppl_dgp.gp.emission import Emission
 from ppl_dgp.gp.marginal import Marginal
-from ppl_dgp.gp.representation import Propagation, Representation
 from ppl_dgp.guides.hidden import HiddenRule, entropy, gaussian, noise, noise_of, per_datum, per_datum_scale
 from ppl_dgp.numerics.gaussian import Gaussian, project
 from ppl_dgp.numerics.linalg import cholesky

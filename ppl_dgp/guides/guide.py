@@ -14,9 +14,8 @@ from numpyro.handlers import block
 from numpyro.infer.autoguide import AutoGuide
 from numpyro.primitives import Messenger
 
-from ppl_dgp.gp.contract import Model, Parameters
+from ppl_dgp.gp.contract import LOC_SUFFIX, Model, Parameters, Propagation, role_of, with_request
 from ppl_dgp.gp.emission import Emission, emission_of
-from ppl_dgp.gp.representation import Propagation
 from ppl_dgp.gp.wrappers import mask_of, unwrap
 from ppl_dgp.guides.conditional import CoupledConditional
 from ppl_dgp.guides.hidden import DoublyStochastic, HiddenRule, Latent, MeanField
@@ -74,9 +73,9 @@ class _GuideHandler(Messenger):
             msg["stop"] = True
         if msg["type"] != "sample" or msg.get("mine"):
             return
-        name, role = msg["name"], msg["infer"].get("role")
+        name, role = msg["name"], role_of(msg)
         # an emission without a role is data to come: y at new rows
-        awaited = role is None and name not in self.others and emission_of(msg["fn"]) is not None
+        awaited = role.kind is None and name not in self.others and emission_of(msg["fn"]) is not None
         if msg["is_observed"] or awaited or name in self.guide.observed:
             self.guide.observed.add(name)
             # data have no place in q: nobody further out sees the site, and nothing reads its value
@@ -90,35 +89,39 @@ class _GuideHandler(Messenger):
                 unwrap(msg["fn"]).enumerate_support(False).ravel()[0], msg["fn"].shape()
             )
             msg["stop"] = True
-        elif role == "inducing":
+        elif role.inducing:
             self._inducing(msg)
-        elif role == "hidden":
+        elif role.hidden:
             self._hidden(msg)
         elif name in self.others:
             msg["value"], msg["stop"] = self.others[name], True
         else:
             raise ValueError(
-                f"guide: found the latent site {name!r} without a role; give it infer={{'role': ...}}, observe it, or "
+                f"guide: found the latent site {name!r} without a role; give it infer=hidden_role(), observe it, or "
                 "pass others=AutoNormal (any AutoGuide class) to approximate it"
             )
 
     def postprocess_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] == "sample" and not msg["is_observed"] and msg["name"] not in self.guide.observed:
             self.values[msg["name"]] = msg["value"]
-            if msg["infer"].get("role") == "inducing":
+            if role_of(msg).inducing:
                 self.earlier[msg["name"]] = Earlier(msg["fn"], msg["value"])
 
     def _inducing(self, msg: dict[str, Any]) -> None:
-        infer = msg["infer"]
-        scale = infer.get("initial_scale", 1.0)
+        role = role_of(msg)
         rule = self.guide.inducing
-        with _StartAt(f"{msg['name']}_loc", infer.get("start")):
-            msg["fn"] = rule.distribution(msg["name"], msg["fn"].event_shape, scale, dict(self.earlier))
-        # steps that share a function need one draw of it where q of a step depends on it, and only there: where p and q
-        # have nothing to cancel, E log p(x | u) is the same term by term
-        drawn = infer.get("reused") and along_function(self.guide.hidden)
-        representations = "shared_sample" if drawn else self.guide.hidden.inducing
-        msg["infer"] = {**infer, "representation": representations}
+        with _StartAt(msg["name"] + LOC_SUFFIX, role.start):
+            msg["fn"] = rule.distribution(
+                msg["name"], msg["fn"].event_shape, role.initial_scale, dict(self.earlier)
+            )
+        # what the objective decides by how u is represented: where p and q of steps that share a function have nothing
+        # to cancel, E log p(x | u) is the same term by term
+        hidden = self.guide.hidden
+        request: dict[str, Any] = {
+            "representation": hidden.inducing,
+            "follows_function": along_function(hidden),
+        }
+        msg["infer"] = with_request(msg, **request)
 
     def _hidden(self, msg: dict[str, Any]) -> None:
         trajectory = trajectory_of(msg["fn"])
@@ -136,11 +139,11 @@ class _GuideHandler(Messenger):
             self._latent(msg, size)
             return
         rule = self._hidden_rule()
-        params = rule.declare(msg["name"], size, _started(step, msg["infer"].get("start")), self.datum)
+        params = rule.declare(msg["name"], size, _started(step, role_of(msg).start), self.datum)
         mask = mask_of(msg["fn"])
         conditional = HiddenConditional(rule, params, step)
         msg["fn"] = conditional if mask is True else conditional.mask(mask)
-        msg["infer"] = {**msg["infer"], "propagation": rule.propagation}
+        msg["infer"] = with_request(msg, propagation=rule.propagation)
 
     def _hidden_rule(self) -> HiddenRule:
         rule = self.guide.hidden
@@ -155,7 +158,7 @@ class _GuideHandler(Messenger):
         """A rule along a trajectory, and x_0, a latent without a GP in front."""
         name, rule, initial_rule = msg["name"], self._hidden_rule(), self.guide.latent_rule
         whole, windows = trajectory.whole or trajectory, trajectory.windows
-        start = msg["infer"].get("start")
+        start = role_of(msg).start
         begin = start() if start is not None else Gaussian(whole.mean, jnp.ones(whole.event_shape))
         # where each state that has a q(x_0) follows: of all sequences, or of all windows whose start no rule knows
         smoothed = rule.knows_states and (initial_rule.knows_states or initial_rule.from_model)
@@ -176,7 +179,7 @@ class _GuideHandler(Messenger):
             msg["fn"] = TrajectoryConditional(trajectory, rule, params, initial_rule, initial)
         else:
             msg["fn"] = self._in_windows(name, trajectory, begin, initial, smoothed)
-        msg["infer"] = {**msg["infer"], "propagation": rule.propagation}
+        msg["infer"] = with_request(msg, propagation=rule.propagation)
 
     def _in_windows(
         self, name: str, trajectory: Trajectory, begin: Gaussian, initial: Parameters, smoothed: bool
@@ -227,7 +230,7 @@ class _GuideHandler(Messenger):
                 "expected a vector for each row; write dist.Normal(0, 1).expand([Q]).to_event(1)"
             )
         mask = mask_of(prior)
-        latent = Latent(prior, msg["infer"].get("start"))
+        latent = Latent(prior, role_of(msg).start)
         q = rule.initial(rule.declare_initial(name, size, latent, self.datum), latent)
         msg["fn"] = q if mask is True or rule.from_model else q.mask(mask)
 
@@ -315,7 +318,7 @@ class Guide:
         self._sizes: dict[str, int] = {}
         self._others: AutoGuide | None = None
         if self.others is not None:
-            hide = lambda msg: msg["type"] == "sample" and bool(msg["infer"].get("role"))
+            hide = lambda msg: msg["type"] == "sample" and role_of(msg).kind is not None
             self._others = self.others(block(self.model, hide_fn=hide))
 
     def _meaning(self) -> tuple[Any, ...]:

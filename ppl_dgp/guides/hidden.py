@@ -20,10 +20,10 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
-from ppl_dgp.gp.contract import Parameters
+from ppl_dgp.gp.contract import Parameters, Propagation, Representation
 from ppl_dgp.gp.emission import Emission
 from ppl_dgp.gp.moment_matching import matched, matched_covariance
-from ppl_dgp.gp.representation import Propagation, Representation, check_propagation
+from ppl_dgp.gp.representation import check_propagation
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.linalg import cholesky

@@ -17,7 +17,7 @@ from jax.scipy.linalg import block_diag
 from jaxtyping import Array
 from numpyro.handlers import seed, substitute, trace
 
-from ppl_dgp.gp.contract import Parameters
+from ppl_dgp.gp.contract import Parameters, role_of
 from ppl_dgp.gp.emission import Emission, emission_of
 from ppl_dgp.guides.conditional import CoupledConditional, FreeConditional, TiedConditional
 from ppl_dgp.guides.guide import Guide
@@ -101,14 +101,14 @@ def nested_start(poorer: Guide, richer: Guide, params: Parameters, *args: Any, *
     # left out, so that the richer guide shows the shapes it has
     common = {k: value for k, value in params.items() if not k.endswith(_RESHAPED) and "u_link" not in k}
     own = trace(substitute(seed(richer.model, jax.random.PRNGKey(0)), common)).get_trace(*args, **kwargs)
-    sites = [name for name, site in own.items() if site.get("infer", {}).get("role") == "inducing"]
+    sites = [name for name, site in own.items() if role_of(site).inducing]
     found = _translated(poorer.inducing, richer.inducing, sites, params)
     for name, site in (
         trace(substitute(seed(richer, jax.random.PRNGKey(0)), common)).get_trace(*args, **kwargs).items()
     ):
         if site["type"] == "param":
             found[name] = _widened(name, found.get(name, site["value"]), site["value"])
-        elif site["type"] == "sample" and site["infer"].get("role") == "hidden":
+        elif site["type"] == "sample" and role_of(site).hidden:
             for parameter in hidden:
                 start, step = found[f"{name}_{parameter}"], _steps(own[name])
                 value = _WHERE_POORER.get(parameter, lambda start, step: jnp.zeros_like(start))
@@ -117,7 +117,7 @@ def nested_start(poorer: Guide, richer: Guide, params: Parameters, *args: Any, *
                 # along a trajectory a coupled rule does not start at the model's own conditional
                 found[f"{name}_shrinkage"] = jnp.zeros_like(found[f"{name}_shrinkage"])
                 found[f"{name}_scale"] = jnp.ones_like(found[f"{name}_scale"])
-        elif site["type"] == "sample" and site["infer"].get("role") == "inducing":
+        elif site["type"] == "sample" and role_of(site).inducing:
             for parameter in inducing:
                 factor = found[f"{name}_{parameter}"]
                 scale = _SLIGHT * found[f"{name}_scale"][..., None]

@@ -18,8 +18,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
-from ppl_dgp.gp.contract import Parameters
-from ppl_dgp.gp.representation import Propagation
+from ppl_dgp.gp.contract import Parameters, Propagation
 from ppl_dgp.gp.wrappers import unwrap
 from ppl_dgp.guides.hidden import HiddenRule, Latent, entropy, gaussian
 from ppl_dgp.numerics.gaussian import Gaussian, moments_of

@@ -1,5 +1,6 @@
 """Objectives: which divergence is minimised."""
 
+from ppl_dgp.objectives.capabilities import Capabilities, capabilities_of
 from ppl_dgp.objectives.closed_form import collapsed_energy, collapsed_posterior
 from ppl_dgp.objectives.collapsed import Collapsed
 from ppl_dgp.objectives.divergence import AlphaDivergence
@@ -21,12 +22,14 @@ __all__ = [
     "AlphaDivergence",
     "ApproximatePowerEP",
     "BlackBoxAlpha",
+    "Capabilities",
     "Collapsed",
     "ImportanceWeighted",
     "PathWarning",
     "Pathwise",
     "PowerEP",
     "SiteEnergy",
+    "capabilities_of",
     "collapsed_energy",
     "collapsed_posterior",
 ]

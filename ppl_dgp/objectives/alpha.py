@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from ppl_dgp.numerics.compatibility import is_traced
+
 #: α of a step, like an optax schedule: ``optax.linear_schedule(0.0, 1.0, 2000)``
 AlphaSchedule = Callable[[Any], Any]
 
@@ -41,7 +43,7 @@ def checked_alphas(name: str, alpha: Any) -> float | Array:
             "factor"
         )
     # what is traced has no value yet
-    if not isinstance(alpha, jax.core.Tracer):
+    if not is_traced(alpha):
         values = np.ravel(alpha)
         outside = np.flatnonzero(~((values >= 0.0) & (values <= 1.0)))
         if outside.size:

@@ -36,10 +36,10 @@ def renyi_and_cavity(
             name, _expanded(inner_q.base_dist, shape), _expanded(inner_p.base_dist, shape), epsilon
         )
         return divergence, dist.TransformedDistribution(cavity, inner_q.transforms)
-    ours, theirs = _gaussian(q), _gaussian(p)
-    if ours is None or theirs is None:
+    of_q, of_p = _gaussian(q), _gaussian(p)
+    if of_q is None or of_p is None:
         raise TypeError(_not_gaussian(name, q, p))
-    (mean, scale), (centre, unit) = ours, theirs
+    (mean, scale), (centre, unit) = of_q, of_p
     if scale.ndim == mean.ndim and unit.ndim == mean.ndim:
         value, m, s = _diagonal((mean - centre) / unit, scale / unit, epsilon)
         value = value.sum(tuple(range(-q.event_dim, 0)))
@@ -98,8 +98,8 @@ def flat_cavity(h: Gaussian, copies: Float[Array, " T"], alpha: Alpha) -> tuple[
     :param copies: n_t, the factors that touch x_t: above alpha.
     """
     left = 1.0 - alpha / copies
-    each = 0.5 * (log(2.0 * pi) + log1p_ratio(-alpha / copies, jnp.ones_like(left)))
-    return jnp.log(h.scale).sum(-1) + h.mean.shape[-1] * each, Gaussian(
+    constant = 0.5 * (log(2.0 * pi) + log1p_ratio(-alpha / copies, jnp.ones_like(left)))
+    return jnp.log(h.scale).sum(-1) + h.mean.shape[-1] * constant, Gaussian(
         h.mean, h.scale / jnp.sqrt(left)[:, None]
     )
 
@@ -133,13 +133,13 @@ def _gaussian(distribution: dist.Distribution) -> tuple[Array, Array] | None:
     inner, shape = unwrap(distribution), distribution.shape()
     if isinstance(inner, dist.LowRankMultivariateNormal):
         return jnp.broadcast_to(inner.loc, shape), jnp.linalg.cholesky(inner.covariance_matrix)
-    found = moments_of(inner)
-    if found is None:
+    moments = moments_of(inner)
+    if moments is None:
         return None
-    if found.factor is not None:
-        return found.mean, jnp.linalg.cholesky(found.covariance())
-    scale = found.scale
-    return _floating(found.mean, shape), _floating(scale, shape + scale.shape[found.mean.ndim :])
+    if moments.factor is not None:
+        return moments.mean, jnp.linalg.cholesky(moments.covariance())
+    scale = moments.scale
+    return _floating(moments.mean, shape), _floating(scale, shape + scale.shape[moments.mean.ndim :])
 
 
 def _floating(value: Any, shape: tuple[int, ...]) -> Array:

@@ -1,4 +1,4 @@
-r"""What a layer's regression needs of rows whose inputs are known, summed over pieces so that no N × M matrix is held.
+r"""Sums over rows whose inputs are known, for a layer's regression: in pieces, so that no N × M matrix is held.
 
 With φ = L⁻¹k(Z, x), D_b the covariance of the rows of a factor given u, S_b their noise and V_b = α_b D_b + S_b,
 
@@ -55,15 +55,15 @@ class DeterministicInputs(Features):
             return self._alike(noise[0], factors.corrected)
         noise = jnp.broadcast_to(noise, (rows, noise.shape[1]))
         pieces = max(1, PIECE_NUMBERS // self.inducing.shape[0])
-        found = factors.members(rows)
-        powers = factors.powers(rows if found is None else len(found[0]))
+        blocks = factors.members(rows)
+        powers = factors.powers(rows if blocks is None else len(blocks[0]))
         # one power for all needs no place among the pieces
         each = None if isinstance(powers, float) or not powers.ndim else powers
-        if found is None:
+        if blocks is None:
             variance = jnp.broadcast_to(self.variance, self.difference.shape)
             part: Callable[..., Sums] = partial(self._rows, powers, factors.corrected)
             return Statistics(*_summed(part, (self.x, self.difference, variance, noise, each), pieces))
-        members, valid = found
+        members, valid = blocks
         gathered = (self.x[members], self.difference[members], noise[members], jnp.asarray(valid), each)
         part = partial(self._blocks, powers, factors.corrected)
         return Statistics(*_summed(part, gathered, max(1, pieces // members.shape[1])))

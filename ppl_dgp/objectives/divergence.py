@@ -1,74 +1,36 @@
-"""What the α objectives share: one minibatch and one set of traces per particle, weights per datum (design, 4)."""
+"""The α-divergence objectives: one minibatch and one set of traces per particle, weights per datum (design, 4).
+
+A loss takes four steps. The **probe**, one run of guide and model, fixes the minibatch and says which part each site
+plays. To **resolve** it is to decide what is drawn, what is integrated out, and what the particles share. Each
+**particle** is one more run, at draws of its own. To **reduce** them is to take their power mean, row by row.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
-from numpyro.handlers import replay, seed, substitute, trace
 from numpyro.infer import ELBO
 from numpyro.primitives import Messenger
 
-from ppl_dgp.gp.contract import Model, Trace
-from ppl_dgp.gp.representation import Propagation, Representation, check_propagation
+from ppl_dgp.gp.contract import Model, Parameters, Propagation, Representation, Trace
+from ppl_dgp.gp.representation import check_propagation
 from ppl_dgp.numerics.power_mean import Alpha, is_number
 from ppl_dgp.objectives.alpha import AlphaSchedule, checked_alpha
-from ppl_dgp.objectives.dependencies import prior_parents
 from ppl_dgp.objectives.enumeration import enumerate_discrete, power_mean_over_draws
-from ppl_dgp.objectives.representation import RepresentationHandler, require_marginals
+from ppl_dgp.objectives.loss_steps import Globals, Particle, Probe, Resolution, Weighed
+from ppl_dgp.objectives.representation import Logarithm, RepresentationHandler, choose_representations
+from ppl_dgp.objectives.runs import ProgramRuns
 from ppl_dgp.objectives.site_roles import SiteRoles, classify_sites
 from ppl_dgp.objectives.weights import global_kl, log_weights, old_posterior_terms
 
-Own = TypeVar("Own", bound="AlphaDivergence")
+Divergence = TypeVar("Divergence", bound="AlphaDivergence")
 #: the axis of the particles, by which one may look at the others
 PARTICLES = "particles"
-
-
-#: log weights by group, log q of a guide's discrete sites, and traces of model and guide
-Weighed = tuple[dict[str, Array], dict[str, Array], tuple[Trace, Trace]]
-
-
-@dataclass(frozen=True)
-class Particle:
-    """One draw of the locals: traces of model and guide at values of some sites.
-
-    ``still`` holds all else, and ``alone`` what the other particles drew.
-    """
-
-    traces: Callable[..., tuple[Trace, Trace]]
-    u_outside: bool
-    moments: frozenset[str]
-    known: dict[str, Array]
-
-
-@dataclass(frozen=True)
-class Probe:
-    """A run of guide and model, and which part each site plays.
-
-    ``again`` runs both once more, given a key, a handler of their offers, and what wraps the guide.
-    """
-
-    roles: SiteRoles
-    model: Trace
-    guide: Trace
-    again: Callable[[Array, RepresentationHandler, Callable[[Model], Model]], tuple[Trace, Trace]]
-
-
-@dataclass(frozen=True)
-class Globals:
-    """The program that the latents are drawn from, and what is known before they are.
-
-    ``divergence`` is that of q(θ), None to have its KL from each particle; ``weights`` those of local sites, per row.
-    """
-
-    guide: Model
-    divergence: Array | None = None
-    weights: dict[str, Array] = field(default_factory=dict)
 
 
 def stop_gradient(values: Any) -> Any:
@@ -77,7 +39,7 @@ def stop_gradient(values: Any) -> Any:
 
 
 class AlphaDivergence(ELBO):
-    """An objective −D(q(θ), p(θ)) + Σ_n (1/α) log E w_n^α; subclasses say what is drawn inside the logarithm."""
+    """The objective −D(q(θ), p(θ)) + Σ_n (1/α) log E w_n^α; subclasses say what is drawn inside the logarithm."""
 
     #: whether θ stays outside the logarithm (a bound) or is drawn anew inside it (an energy)
     globals_outside_log: bool
@@ -85,6 +47,8 @@ class AlphaDivergence(ELBO):
     along_trajectories: bool = False
     #: discrete latents of the data plate are summed out
     can_infer_discrete = True
+    takes_alpha = True
+    learns_streams = True
 
     def __init__(
         self,
@@ -127,15 +91,15 @@ class AlphaDivergence(ELBO):
         """What makes two objectives the same, so that fits of equal ones share a program; NaN equals nothing."""
         return {**vars(self), "alpha": self.alpha if self.schedule is None else None}
 
-    def at_step(self: Own, step: Any) -> Own:
+    def at_step(self: Divergence, step: Any) -> Divergence:
         """This objective with the α that its schedule has at a step; itself where α is a number."""
         return self if self.schedule is None else self.at_alpha(jnp.asarray(self.schedule(step)))
 
-    def at_alpha(self: Own, alpha: Alpha) -> Own:
+    def at_alpha(self: Divergence, alpha: Alpha) -> Divergence:
         """This objective with another α, as many particles as before; it may be traced, and is not looked at."""
-        found = copy.copy(self)
-        found.schedule, found.alpha = None, alpha
-        return found
+        other = copy.copy(self)
+        other.schedule, other.alpha = None, alpha
+        return other
 
     def loss(
         self,
@@ -154,88 +118,96 @@ class AlphaDivergence(ELBO):
             raise ValueError(
                 "alpha: found a schedule without a step; train with fit_svi, or take at_step(step)"
             )
-        probe_key, representation_key, particle_key = jax.random.split(rng_key, 3)
-        # one run fixes the minibatch of all particles, the globals, and which site plays which part
-        probe_guide = traced_run(guide, probe_key, param_map, args, kwargs)
-        probe_model = traced_run(replay(model, probe_guide), probe_key, param_map, args, kwargs)
-        powered = not is_number(self.alpha, 0.0)
-        roles = classify_sites(probe_model, probe_guide, powered)
-        fixed = {**param_map, **roles.plates}
+        probe = self._probe(rng_key, param_map, ProgramRuns(model, guide, args, kwargs))
+        if self._powered and probe.roles.trajectories and not self.along_trajectories:
+            return -self._along(probe)
+        resolved = self._resolve(probe)
+        draw = lambda key: self._particle(probe, resolved, key)
+        particles = self._over_particles(draw, jax.random.split(probe.particle_key, self.num_particles))
+        return -self._reduce(probe.roles, resolved, *particles)
 
-        def both(
-            program: Model,
-            key: Array,
-            known: dict[str, Any],
-            represented: RepresentationHandler,
-            alone: bool = False,
-        ) -> tuple[Trace, Trace]:
-            with represented:
-                with self._functions(representation_key, alone):
-                    guide_trace = traced_run(program, key, known, args, kwargs)
-                with self._functions(representation_key, alone):
-                    model_trace = traced_run(replay(model, guide_trace), key, known, args, kwargs)
-            represented.check_heard()
-            return model_trace, guide_trace
+    @property
+    def _powered(self) -> bool:
+        """Whether α is positive, so that there is a logarithm."""
+        return not is_number(self.alpha, 0.0)
 
-        if powered and roles.trajectories and not self.along_trajectories:
-            again = lambda key, represented, wrap: both(wrap(guide), key, fixed, represented)
-            return -self._along(Probe(roles, probe_model, probe_guide, again), particle_key)
-        propagation = self._propagation(roles)
-        representations, u_outside = self._representations(roles)
-        if propagation:
-            representations = require_marginals(roles.representations, probe_guide)
-        known_model = substitute(model, data=param_map)
-        parents = lambda: prior_parents(known_model, args, kwargs)
-        globals_ = self._globals(guide, roles, probe_model, probe_guide, parents)
-        shared: dict[str, Any] = {}
+    def _probe(self, key: Array, params: Parameters, runs: ProgramRuns) -> Probe:
+        """One run of guide and model."""
+        probe_key, shared_key, particle_key = jax.random.split(key, 3)
+        model, guide = runs.traces(probe_key, params)
+        roles = classify_sites(model, guide, self._powered)
+        values = {**params, **roles.plates}
+        return Probe(runs, roles, model, guide, values, params, shared_key, particle_key)
+
+    def _resolve(self, probe: Probe) -> Resolution:
+        """How each latent is carried, and what is known, or drawn, before the particles are."""
+        roles = probe.roles
+        propagation, logarithm = self._propagation(roles), self._logarithm
+        representations = self._representations(probe, propagation)
+        globals_ = self._globals(probe)
+        values, answers = dict(probe.values), {}
         # without locals there is nothing inside the logarithm to average: the particles are draws of θ
-        only_outside = self.along_trajectories and not (roles.local_sites or roles.guided_discrete)
-        if self.globals_outside_log and powered and not only_outside:
+        averaged = self.along_trajectories and not (roles.local_sites or roles.guided_discrete)
+        if self.globals_outside_log and self._powered and not averaged:
             # θ, and each datum's draw of u, are shared by the particles
-            fixed.update({name: probe_guide[name]["value"] for name in roles.global_sites})
-            represented = RepresentationHandler(representations, roles.num_rows, representation_key)
-            represented.answer_all(probe_guide)
-            shared = represented.store
+            values.update({name: probe.guide[name]["value"] for name in roles.global_sites})
+            represented = RepresentationHandler(representations, roles.num_rows, probe.shared_key)
+            represented.answer_all(probe.guide)
+            answers = represented.store
+        # without locals the closed form averages over u outside
+        u_outside = logarithm == "below_u" and not roles.local_sites
+        return Resolution(globals_, representations, propagation, u_outside, values, answers, averaged)
 
-        def draw(key: Array) -> tuple[dict[str, Array], dict[str, Array], Array]:
-            key_run, representation_key = jax.random.split(key)
+    def _particle(
+        self, probe: Probe, resolved: Resolution, key: Array
+    ) -> tuple[dict[str, Array], dict[str, Array], Array]:
+        """One draw of the latents: the log weights of its rows, log q of discrete sites, and its divergence of q(θ)."""
+        key_run, representation_key = jax.random.split(key)
+        roles = probe.roles
 
-            def traces(
-                values: dict[str, Array], still: bool = False, alone: bool = False
-            ) -> tuple[Trace, Trace]:
-                known, store = {**fixed, **values}, dict(shared)
-                if still:
-                    known, store = {**stop_gradient(fixed), **values}, stop_gradient(store)
-                represented = RepresentationHandler(
-                    representations, roles.num_rows, representation_key, store, propagation
-                )
-                return both(globals_.guide, key_run, known, represented, alone)
+        def traces(values: dict[str, Array], still: bool = False, alone: bool = False) -> tuple[Trace, Trace]:
+            known, answers = {**resolved.values, **values}, dict(resolved.answers)
+            if still:
+                known, answers = {**stop_gradient(resolved.values), **values}, stop_gradient(answers)
+            represented = RepresentationHandler(
+                resolved.representations, roles.num_rows, representation_key, answers, resolved.propagation
+            )
+            functions = lambda: self._functions(probe.shared_key, alone)
+            with represented:
+                both = probe.runs.traces(key_run, known, resolved.globals.guide, functions)
+            represented.check_heard()
+            return both
 
-            particle = Particle(traces, u_outside, frozenset(propagation), globals_.weights)
-            weights, log_q, (model_trace, guide_trace) = self._weigh(roles, probe_model, particle)
-            kl = globals_.divergence
-            if kl is None:
-                kl = global_kl(roles, model_trace, guide_trace, self.alpha, frozenset(propagation))
-            return weights, log_q, kl - old_posterior_terms(roles, model_trace, self._power_of_memory)
+        weights, log_q, (model, guide) = self._weigh(roles, probe.model, Particle(traces, resolved))
+        kl = resolved.globals.divergence
+        if kl is None:
+            kl = global_kl(roles, model, guide, self.alpha, resolved.carried)
+        return weights, log_q, kl - old_posterior_terms(roles, model, self._power_of_memory)
 
-        keys = jax.random.split(particle_key, self.num_particles)
-        weights, log_q, kl = self._over_particles(draw, keys)
-        objective = -kl.mean()
+    def _reduce(
+        self,
+        roles: SiteRoles,
+        resolved: Resolution,
+        weights: dict[str, Float[Array, "S ..."]],
+        log_q: dict[str, Array],
+        divergence: Float[Array, " S"],
+    ) -> Float[Array, ""]:
+        """The objective of all particles: each row's power mean, at the row's scale."""
+        objective = -divergence.mean()
         for group, log_w in weights.items():
-            rows = log_w.mean(0) if only_outside else self._power_mean(log_w, log_q.get(group))
+            rows = log_w.mean(0) if resolved.averaged else self._power_mean(log_w, log_q.get(group))
             objective = objective + roles.scales[group] * rows.sum()
-        return -objective
+        return objective
 
-    def _along(self, probe: Probe, key: Array) -> Float[Array, ""]:
+    def _along(self, probe: Probe) -> Float[Array, ""]:
         """The objective of a model with a trajectory, at α > 0.
 
         :raises ValueError: where there is none but path by path.
         """
-        found = probe.roles.trajectories[0]
         raise ValueError(
-            f"{type(self).__name__}: found the trajectory {found!r} at alpha={self.alpha}, whose paths in one "
-            "logarithm have hopeless weights; take PowerEP, which tempers its steps one by one, or alpha=0, or for a "
-            "short series Pathwise"
+            f"{type(self).__name__}: found the trajectory {probe.roles.trajectories[0]!r} at alpha={self.alpha}, whose "
+            "paths in one logarithm have hopeless weights; take PowerEP, which tempers its steps one by one, or "
+            "alpha=0, or for a short series Pathwise"
         )
 
     @property
@@ -247,7 +219,8 @@ class AlphaDivergence(ELBO):
         """The log weights of one particle's rows, for each group."""
 
         def weigh(model_trace: Trace, guide_trace: Trace) -> dict[str, Array]:
-            about = particle.u_outside, particle.moments, particle.known
+            resolved = particle.resolved
+            about = resolved.u_outside, resolved.carried, resolved.globals.weights
             return log_weights(roles, model_trace, guide_trace, self.alpha, *about)
 
         return enumerate_discrete(roles, probe, particle.traces, weigh)
@@ -260,44 +233,43 @@ class AlphaDivergence(ELBO):
             return jax.tree.map(lambda leaf: leaf[None], particle(keys[0]))
         return self.vectorize_particles_fn(particle, keys)
 
-    def _globals(
-        self,
-        guide: Model,
-        roles: SiteRoles,
-        model_trace: Trace,
-        guide_trace: Trace,
-        parents: Callable[[], dict[str, set[str]]],
-    ) -> Globals:
-        """What is known before the draws; ``parents`` finds on which other sites each site's distribution depends."""
-        return Globals(guide)
+    def _globals(self, probe: Probe) -> Globals:
+        """What is known before the draws."""
+        return Globals(probe.runs.guide)
 
     def _functions(self, key: Array, alone: bool = False) -> Messenger:
         """What stands between a function and its marginals: nothing, they are integrated out."""
         return Messenger()
 
     def _propagation(self, roles: SiteRoles) -> dict[str, Propagation]:
-        """The hidden layers that are carried as moments."""
-        found = {name: self.propagation or how for name, how in roles.propagation.items()}
-        found = {name: how for name, how in found.items() if how != "draws"}
-        if found and not is_number(self.alpha, 0.0) and self.globals_outside_log:
+        """The hidden layers that are carried as moments, and how."""
+        asked = {name: self.propagation or how for name, how in roles.propagation.items()}
+        carried: dict[str, Propagation] = {name: how for name, how in asked.items() if how != "draws"}
+        if carried and self._powered and self.globals_outside_log:
             raise ValueError(
-                f"propagation: found {set(found.values())} at alpha={self.alpha}, where each datum needs its draws; "
+                f"propagation: found {set(carried.values())} at alpha={self.alpha}, where each datum needs its draws; "
                 "take alpha=0, BlackBoxAlpha or ApproximatePowerEP, or propagation='draws'"
             )
-        return found
+        return carried
 
-    def _representations(self, roles: SiteRoles) -> tuple[dict[str, Representation], bool]:
-        """How each u is carried, and whether its moments are to stay outside the logarithm."""
-        wish = dict(roles.representations)
-        if is_number(self.alpha, 0.0) or not self.globals_outside_log:
-            return wish, False
-        if not roles.local_sites:
-            # without locals the closed form averages over u outside
-            return wish, True
-        return {k: "per_datum_sample" if v == "marginal" else v for k, v in wish.items()}, False
+    @property
+    def _logarithm(self) -> Logarithm:
+        """Where the logarithm stands."""
+        if not self._powered:
+            return "none"
+        return "below_u" if self.globals_outside_log else "above_u"
 
-
-def traced_run(fn: Model, key: Array, values: dict[str, Array], args: Any, kwargs: Any) -> Trace:
-    """A trace of ``fn`` with given values of parameters and sites."""
-    found: Trace = trace(substitute(seed(fn, key), data=values)).get_trace(*args, **kwargs)
-    return found
+    def _representations(
+        self, probe: Probe, propagation: dict[str, Propagation], logarithm: Logarithm | None = None
+    ) -> dict[str, Representation]:
+        """How each u is carried, the logarithm standing where it does, or where it is said to."""
+        roles = probe.roles
+        return choose_representations(
+            roles.inducing,
+            probe.guide,
+            one_plate=roles.one_plate,
+            local_sites=bool(roles.local_sites),
+            added=roles.added,
+            logarithm=self._logarithm if logarithm is None else logarithm,
+            propagated=bool(propagation),
+        )

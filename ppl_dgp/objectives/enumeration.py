@@ -44,8 +44,8 @@ def enumerate_discrete(
     """
     names = [*roles.summed, *roles.guided_discrete]
     if not names:
-        found = traces({})
-        return weigh(*found), {}, found
+        both = traces({})
+        return weigh(*both), {}, both
     groups = {roles.groups[name] for name in names}
     if len(groups) != 1 or "" in groups:
         raise ValueError(
@@ -74,8 +74,8 @@ def enumerate_discrete(
         )
     grid = jnp.meshgrid(*supports.values(), indexing="ij")
     values = {
-        name: jax.vmap(lambda value, like=probe[name]["value"]: jnp.full_like(like, value))(each.ravel())
-        for name, each in zip(supports, grid, strict=True)
+        name: jax.vmap(lambda value, like=probe[name]["value"]: jnp.full_like(like, value))(points.ravel())
+        for name, points in zip(supports, grid, strict=True)
     }
 
     def one(value: dict[str, Array]) -> tuple[dict[str, Array], Array]:
@@ -104,7 +104,7 @@ def enumerate_discrete(
         else:
             weights[group] = jnp.where(mask, weights[group], weights[group] + share)
     # other groups know nothing of these sites
-    weights = {name: each if name == group else each[0] for name, each in weights.items()}
+    weights = {name: log_w if name == group else log_w[0] for name, log_w in weights.items()}
     if not guided:
         weights[group] = weights[group][0]
     first = traces({name: value[0] for name, value in values.items()})

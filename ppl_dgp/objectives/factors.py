@@ -1,4 +1,4 @@
-"""How the likelihood is cut into factors, each treated with a power of its own (Bui 2017, 2.3.7).
+"""Factors of the likelihood, each treated with a power of its own (Bui 2017, 2.3.7).
 
 One factor per row, or one per block of rows, whose covariance given u is then kept.
 """
@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Integer
 
+from ppl_dgp.numerics.compatibility import is_traced
 from ppl_dgp.objectives.alpha import checked_alphas
 
 #: so many rows at most in one block, whose covariance matrix is formed
@@ -52,7 +53,7 @@ class Factors:
         labelled = (
             isinstance(blocks, np.ndarray | jax.Array) and blocks.dtype.kind in "iu" and blocks.ndim == 1
         )
-        if not labelled or isinstance(blocks, jax.core.Tracer):
+        if not labelled or is_traced(blocks):
             raise TypeError(
                 f"{name}: blocks: found {type(blocks).__name__}, expected a number of rows, 'all', or an array of "
                 "whole numbers, one label per row (N,), known before compilation"
@@ -92,10 +93,10 @@ class Factors:
             )
         order = np.argsort(block, kind="stable")
         starts = np.cumsum(sizes) - sizes
-        found = np.zeros((len(sizes), sizes.max()), int)
+        members = np.zeros((len(sizes), sizes.max()), int)
         valid = np.arange(sizes.max()) < sizes[:, None]
-        found[block[order], np.arange(rows) - starts[block[order]]] = order
-        return found, valid
+        members[block[order], np.arange(rows) - starts[block[order]]] = order
+        return members, valid
 
     def powers(self, count: int) -> float | Float[Array, ""] | Float[Array, " F"]:
         """α, checked against the number of factors.

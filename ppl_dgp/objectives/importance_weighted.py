@@ -23,13 +23,14 @@ from numpyro.primitives import Messenger
 
 from ppl_dgp.gp.contract import Trace
 from ppl_dgp.gp.marginal import Marginal
-from ppl_dgp.gp.representation import Representation
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.linalg import cholesky, first_jitter
 from ppl_dgp.numerics.power_mean import Alpha
 from ppl_dgp.objectives.alpha import AlphaSchedule
-from ppl_dgp.objectives.divergence import PARTICLES, AlphaDivergence, Particle, Weighed, stop_gradient
+from ppl_dgp.objectives.divergence import PARTICLES, AlphaDivergence, stop_gradient
 from ppl_dgp.objectives.enumeration import power_mean_over_draws
+from ppl_dgp.objectives.loss_steps import Particle, Weighed
+from ppl_dgp.objectives.representation import Logarithm
 from ppl_dgp.objectives.site_roles import SiteRoles
 from ppl_dgp.objectives.weights import log_weights
 
@@ -69,8 +70,10 @@ class ImportanceWeighted(AlphaDivergence):
     def _over_particles(self, particle: Callable[[Array], Any], keys: Array) -> Any:
         return jax.vmap(particle, axis_name=PARTICLES)(keys)
 
-    def _representations(self, roles: SiteRoles) -> tuple[dict[str, Representation], bool]:
-        return dict(roles.representations), False
+    @property
+    def _logarithm(self) -> Logarithm:
+        # what is inside it sees a draw of f
+        return "none"
 
     def _weigh(self, roles: SiteRoles, probe: Trace, particle: Particle) -> Weighed:
         if not self.doubly_reparameterised:
@@ -94,8 +97,8 @@ class ImportanceWeighted(AlphaDivergence):
         share = jax.lax.stop_gradient(self._share(explicit[group]))
         scaled = {name: _scaled(value, 1.0 + self.alpha * share) for name, value in draws.items()}
         reach = self._density(roles, *particle.traces(scaled, still=True))
-        own = self._density(roles, *particle.traces(draws, still=True, alone=True))
-        weights = {group: jnp.stack([explicit[group], reach[group], own[group]])}
+        density = self._density(roles, *particle.traces(draws, still=True, alone=True))
+        weights = {group: jnp.stack([explicit[group], reach[group], density[group]])}
         return weights, {}, (model_trace, guide_trace)
 
     def _share(self, log_w: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -110,10 +113,10 @@ class ImportanceWeighted(AlphaDivergence):
     def _power_mean(self, log_w: Float[Array, "S ..."], log_q: Array | None) -> Float[Array, "..."]:
         if not self.doubly_reparameterised:
             return super()._power_mean(log_w, log_q)
-        explicit, reach, own = log_w[:, 0], log_w[:, 1], log_w[:, 2]
+        explicit, reach, density = log_w[:, 0], log_w[:, 1], log_w[:, 2]
         value = power_mean_over_draws(jax.lax.stop_gradient(explicit), self.alpha, None)
         share = jax.lax.stop_gradient(jax.nn.softmax(self.alpha * explicit, axis=0))
-        surrogate = (share * (explicit + reach - self.alpha * own)).sum(0)
+        surrogate = (share * (explicit + reach - self.alpha * density)).sum(0)
         return value + surrogate - jax.lax.stop_gradient(surrogate)
 
 

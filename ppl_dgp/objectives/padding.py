@@ -1,4 +1,4 @@
-"""Tables padded to equal length: what an objective is told so that the rows appended count for nothing."""
+"""Tables padded to equal length: an objective is told which rows are real, so that the others count for nothing."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class Statistics:
 
 
 class Features:
-    """What a regression needs of its inputs."""
+    """The inputs of a layer, as its regression needs them."""
 
     def statistics(self, noise: Float[Array, "#N C"], factors: Factors) -> Statistics:
         """The sums over rows under Gaussian noise of the given variance, one row of it if all have the same."""
@@ -149,12 +149,12 @@ class GaussianInputs(Features):
         return f.whiten @ total @ f.whiten.T
 
     def _products(self, weights: Float[Array, "N P"]) -> Float[Array, "P M"]:
-        found = (weights * self.offset).T @ self.phi
+        products = (weights * self.offset).T @ self.phi
         if self.rest is None:
-            return found
+            return products
         f = self.function
         cross = expectations.psi4(f.kernel, self.inputs, f.inducing, self.rest)
-        return found + jnp.einsum("np,npm->pm", weights, cross) @ f.whiten.T
+        return products + jnp.einsum("np,npm->pm", weights, cross) @ f.whiten.T
 
     def _squares(self) -> Float[Array, "N P"]:
         mean, variance = self.offset, self.variance
@@ -183,10 +183,10 @@ class Regression:
         return self._of(Statistics.optimum)
 
     def _of(self, what: Callable[[Statistics], Part]) -> Part:
-        def found(features: Features, noise: Array, site: Site | None) -> Part:
+        def part(features: Features, noise: Array, site: Site | None) -> Part:
             sums = features.statistics(noise, self.factors)
             return what(sums if site is None else sums.remembering(site))
 
         given = self.features, self.noise, self.site
         # of certain inputs the gram matrix is a product with its transpose, positive in any precision
-        return in_double(found, *given) if isinstance(self.features, GaussianInputs) else found(*given)
+        return in_double(part, *given) if isinstance(self.features, GaussianInputs) else part(*given)

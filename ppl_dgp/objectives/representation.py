@@ -1,54 +1,108 @@
-"""Answers the ``carry`` messages of a sparse GP: u as moments, one draw per datum, or the joint draw."""
+"""Representation of the inducing outputs u: integrated out, one draw per datum, or one draw for all."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import jax
 from jaxtyping import Array
 from numpyro.primitives import Messenger
 
-from ppl_dgp.gp.representation import Propagation, Representation
+from ppl_dgp.gp.contract import Propagation, Representation, SiteRole, Trace
 from ppl_dgp.gp.wrappers import unwrap
 from ppl_dgp.numerics.gaussian import moments_of
 
+#: where an objective's logarithm stands: there is none, or it is outside u, below u, or above whole paths
+Logarithm = Literal["none", "above_u", "below_u", "above_paths"]
 
-def feasible_representations(
-    wishes: dict[str, Representation],
-    guide: dict[str, dict[str, Any]],
+
+def choose_representations(
+    roles: Mapping[str, SiteRole],
+    guide: Trace,
+    *,
+    asked: Representation | None = None,
     draw: Representation = "per_datum_sample",
+    one_plate: bool = True,
+    local_sites: bool = False,
+    added: Collection[str] = (),
+    logarithm: Logarithm = "none",
+    propagated: bool = False,
 ) -> dict[str, Representation]:
-    """The wishes, but draws where moments would be wrong: outputs that are correlated, layers that others depend on.
+    """How each u is represented (design, sections 1.2, 1.4, 1.5 and 4, "Variance of the estimator").
 
-    :param wishes: by inducing site, in the model's order.
+    The first line that holds decides what is wished for, and each line below the rule may still change it:
+
+    ====================================================  ======================================================
+    paths are inside the logarithm                        ``shared_sample``
+    hidden layers are carried as moments                  ``marginal``, or an error where the rest would not be
+    a prediction asks for it                              as asked; ``shared_sample`` of a function that is reused
+    a guide asks for it                                   as asked; ``shared_sample`` of a function that is reused,
+                                                          if q of a step depends on the function
+    a guide written by hand does not                      ``shared_sample`` of a function that is reused, beside
+                                                          local latents, without moments, or where functions add
+                                                          up; else ``marginal``
+    ----------------------------------------------------  ------------------------------------------------------
+    data in several plates, or in none                    ``shared_sample``
+    ``marginal``, but q(u) links outputs or layers        ``draw``
+    ``marginal``, but local latents stand in a logarithm  ``per_datum_sample``
+    below u
+    ====================================================  ======================================================
+
+    Moments of u and one draw per datum have the same expectation where no logarithm is around them, and much less
+    variance than one draw for all. A function that is used more than once per datum is one function: integrated out
+    at each use it would be several, and where p and q cancel step by step this is no bound.
+
+    :param roles: of the inducing sites in the model's order, with what the guide asks.
     :param guide: a run of the guide.
-    :param draw: the kind of draw that takes the place of moments.
+    :param asked: what a caller asks for instead of the guide.
+    :param draw: the kind of draw that takes the place of moments where these would be wrong.
+    :param one_plate: whether all data are in one plate.
+    :param local_sites: whether rows have latents.
+    :param added: inducing sites of functions that add up: a guide written by hand may link their u, and moments miss
+        that.
+    :param logarithm: where the objective's logarithm stands.
+    :param propagated: whether hidden layers are carried as moments, which need moments of every u.
+    :raises ValueError: where they are, and q(u) links outputs or layers or a function needs one draw.
     """
-    depended_on = {earlier for name in wishes for earlier in getattr(guide[name]["fn"], "given", ())}
-    return {
-        name: draw
-        if wish == "marginal" and (name in depended_on or moments_of(guide[name]["fn"]) is None)
-        else wish
-        for name, wish in wishes.items()
-    }
-
-
-def require_marginals(
-    wishes: dict[str, Representation], guide: dict[str, dict[str, Any]]
-) -> dict[str, Representation]:
-    """Moments of every u, for hidden layers that are carried as moments.
-
-    :raises ValueError: where q(u) links outputs or layers, or a function is used more than once.
-    """
-    for name, wish in wishes.items():
+    depended_on = {earlier for name in roles for earlier in getattr(guide[name]["fn"], "given", ())}
+    chosen: dict[str, Representation] = {}
+    for name, role in roles.items():
         q = guide[name]["fn"]
-        if getattr(q, "given", ()) or moments_of(q) is None or wish == "shared_sample":
-            raise ValueError(
-                f"propagation: found a q(u) at {name!r} with links between layers or outputs, or a function that needs "
-                "one draw, expected moments of u for itself; take inducing=FullRank(), or propagation='draws'"
-            )
-    return dict.fromkeys(wishes, "marginal")
+        linked = name in depended_on or moments_of(q) is None
+        if logarithm == "above_paths":
+            chosen[name] = "shared_sample"
+            continue
+        wish = _wish(role, asked, propagated, local_sites or moments_of(q) is None or name in added)
+        if not one_plate and asked is None:
+            wish = "shared_sample"
+        if propagated:
+            _check_moments(name, q, wish)
+            wish = "marginal"
+        elif wish == "marginal" and linked:
+            wish = draw
+        elif wish == "marginal" and local_sites and logarithm == "below_u":
+            wish = "per_datum_sample"
+        chosen[name] = wish
+    return chosen
+
+
+def _wish(role: SiteRole, asked: Representation | None, propagated: bool, drawn: bool) -> Representation:
+    """What is wished for before q(u) and the objective are looked at."""
+    if asked is not None:
+        return "shared_sample" if role.reused and not propagated else asked
+    if role.representation is not None:
+        return "shared_sample" if role.reused and role.follows_function else role.representation
+    return "shared_sample" if role.reused or drawn else "marginal"
+
+
+def _check_moments(name: str, q: Any, wish: Representation) -> None:
+    if getattr(q, "given", ()) or moments_of(q) is None or wish == "shared_sample":
+        raise ValueError(
+            f"propagation: found a q(u) at {name!r} with links between layers or outputs, or a function that needs "
+            "one draw, expected moments of u for itself; take inducing=FullRank(), or propagation='draws'"
+        )
 
 
 class RepresentationHandler(Messenger):
@@ -116,9 +170,9 @@ class RepresentationHandler(Messenger):
     def _moments(self, name: str) -> Any:
         if name not in self.store:
             q = self._distributions[name]
-            own = getattr(unwrap(q), "moments", None)
-            if own is not None:
-                moments = own(self.propagation[name])
+            rule_moments = getattr(unwrap(q), "moments", None)
+            if rule_moments is not None:
+                moments = rule_moments(self.propagation[name])
             else:  # a plain latent, a vector for each row
                 moments = moments_of(q) if len(q.shape()) == 2 else None
             if moments is None:

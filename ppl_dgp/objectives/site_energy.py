@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import ELBO
 
+from ppl_dgp.gp.contract import Model, Parameters, role_of
 from ppl_dgp.gp.emission import emission_of
 from ppl_dgp.gp.wrappers import mask_of
 from ppl_dgp.likelihoods import Likelihood
@@ -20,7 +21,7 @@ from ppl_dgp.objectives.sites import SiteParameters, SweepRows, energy
 
 
 class Layer(NamedTuple):
-    """What a run of the model says of its one layer: the inducing site's name, the rows, the likelihood."""
+    """The one layer of a model, as a run of it has it: the inducing site's name, the rows, the likelihood."""
 
     site: str
     rows: SweepRows
@@ -31,18 +32,18 @@ class Layer(NamedTuple):
         return lambda y, mean, variance: self.likelihood.tempered(y, mean, variance, alpha)
 
 
-def read_layer(model: Callable[..., Any], params: Mapping[str, Array], *args: Any, **kwargs: Any) -> Layer:
+def read_layer(model: Model, params: Mapping[str, Array], *args: Any, **kwargs: Any) -> Layer:
     """The layer of a model at given parameters, by running it.
 
     :raises ValueError: if it has other latents than one layer's inducing outputs, other data than one site, or masks.
     :raises TypeError: if the data are not those of f(x).noisy(...) or f(x).observe(...).
     """
     seeded = substitute(seed(model, jax.random.PRNGKey(0)), data=dict(params))
-    found = trace(seeded).get_trace(*args, **kwargs)
-    sites = {name: site for name, site in found.items() if site["type"] == "sample"}
+    run = trace(seeded).get_trace(*args, **kwargs)
+    sites = {name: site for name, site in run.items() if site["type"] == "sample"}
     latent = [name for name, site in sites.items() if not site["is_observed"]]
     observed = [name for name, site in sites.items() if site["is_observed"]]
-    if [sites[name]["infer"].get("role") for name in latent] != ["inducing"] or len(observed) != 1:
+    if [role_of(sites[name]).kind for name in latent] != ["inducing"] or len(observed) != 1:
         raise ValueError(
             f"model: found the latent sites {sorted(latent)} and the data {sorted(observed)}, expected the inducing "
             "outputs of one layer and one site of data; use fit_svi with PowerEP otherwise"
@@ -57,9 +58,9 @@ def read_layer(model: Callable[..., Any], params: Mapping[str, Array], *args: An
     if mask_of(site["fn"]) is not True:
         raise ValueError("model: found masked rows, expected all to count; leave them out of x and y instead")
     plates = {
-        each["name"]: each["args"][0] / len(each["value"])
-        for each in found.values()
-        if each["type"] == "plate"
+        plate["name"]: plate["args"][0] / len(plate["value"])
+        for plate in run.values()
+        if plate["type"] == "plate"
     }
     expected = prod(plates[frame.name] for frame in site["cond_indep_stack"])
     if site["scale"] is not None and not (
@@ -86,6 +87,9 @@ class SiteEnergy(ELBO):
     An energy and no bound for α > 0; at α = 0 the variational bound.
     """
 
+    is_stochastic = False
+    needs_all_rows = True
+
     def __init__(self, alpha: float) -> None:
         """
         :param alpha: in [0, 1].
@@ -101,9 +105,9 @@ class SiteEnergy(ELBO):
     def loss(
         self,
         rng_key: Array,
-        param_map: dict[str, Array],
-        model: Callable[..., Any],
-        guide: Callable[..., Any],
+        param_map: Parameters,
+        model: Model,
+        guide: Model,
         *args: Any,
         **kwargs: Any,
     ) -> Float[Array, ""]:

@@ -1,4 +1,4 @@
-"""Which part each site plays: global or per datum, observed or latent, in which plate, at what scale."""
+"""Parts of the sites in an objective: global or per datum, observed or latent, in which plate, at what scale."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ from typing import Any
 import numpyro.distributions as dist
 from jaxtyping import Array
 
-from ppl_dgp.gp.contract import Trace
+from ppl_dgp.gp.contract import Propagation, SiteRole, Trace, inducing_site, role_of
 from ppl_dgp.gp.emission import emission_of
-from ppl_dgp.gp.representation import Propagation, Representation
 from ppl_dgp.gp.wrappers import unwrap
-from ppl_dgp.numerics.gaussian import moments_of
-from ppl_dgp.objectives.representation import feasible_representations
 from ppl_dgp.state_space.trajectory import trajectory_of
 
 
@@ -37,10 +34,22 @@ class SiteRoles:
     powers: dict[str, Any] = field(default_factory=dict)
     dims: dict[str, int] = field(default_factory=dict)
     scales: dict[str, float] = field(default_factory=dict)
-    representations: dict[str, Representation] = field(default_factory=dict)
+    #: of the inducing sites, with what the guide asks
+    inducing: dict[str, SiteRole] = field(default_factory=dict)
+    #: the inducing sites of functions that add up
+    added: set[str] = field(default_factory=set)
     #: of the hidden layers, as their rules wish
     propagation: dict[str, Propagation] = field(default_factory=dict)
-    num_rows: int = 0
+
+    @property
+    def one_plate(self) -> bool:
+        """Whether all that is inside plates is in one."""
+        return len(self.dims) == 1
+
+    @property
+    def num_rows(self) -> int:
+        """B, the rows at hand of the one data plate; 0 where there are several."""
+        return int(self.plates[next(iter(self.dims))].shape[0]) if self.one_plate else 0
 
 
 def row_sum(log_prob: Array, dim: int) -> Array:
@@ -50,108 +59,37 @@ def row_sum(log_prob: Array, dim: int) -> Array:
 
 
 def classify_sites(model: Trace, guide: Trace, powered: bool) -> SiteRoles:
-    """Read the parts off one run of guide and model.
+    """The parts of all sites, read off one run of guide and model.
 
     :param powered: whether α is positive, so that a logarithm stands around the locals of a row.
     :raises ValueError: if a latent of the model is missing from the guide, or a subsampled plate lies inside another
         and alpha is positive (its sum inside the logarithm has no unbiased estimate).
     """
-    found = SiteRoles()
-    ratio: dict[str, float] = {"": 1.0}
+    roles = SiteRoles(added=_added_functions(model))
+    ratios: dict[str, float] = {"": 1.0}
     for site in [*guide.values(), *model.values()]:
         if site["type"] == "plate":
-            found.plates[site["name"]] = site["value"]
-            ratio[site["name"]] = site["args"][0] / site["value"].shape[0]
-
-    def is_sample(site: dict[str, Any]) -> bool:
-        return site["type"] == "sample"
-
+            roles.plates[site["name"]] = site["value"]
+            ratios[site["name"]] = site["args"][0] / site["value"].shape[0]
     data_plates = {
         frame.name
         for site in model.values()
-        if is_sample(site) and site["is_observed"]
+        if site["type"] == "sample" and site["is_observed"]
         for frame in site["cond_indep_stack"]
     }
-
-    def assign(site: dict[str, Any]) -> bool:
-        """Note the group of a site; whether it is inside a data plate."""
-        frames = [frame for frame in site["cond_indep_stack"] if frame.name in data_plates]
-        outer = min(frames, key=lambda frame: frame.dim) if frames else None
-        name = "" if outer is None else outer.name
-        inner = [frame for frame in frames if frame is not outer]
-        for frame in inner:
-            if ratio[frame.name] != 1.0 and powered:
-                raise ValueError(
-                    f"alpha: found a positive one with the plate {frame.name!r} subsampled inside {name!r}; its sum "
-                    "inside the logarithm has no unbiased estimate: subsample the outer plate only, or take alpha=0"
-                )
-        found.groups[site["name"]] = name
-        if outer is not None:
-            found.dims[name] = outer.dim
-        found.scales[name] = ratio[name]
-        scale = 1.0 if site["scale"] is None else site["scale"]
-        found.powers[site["name"]] = scale / ratio[name]
-        return outer is not None
-
-    for name, site in model.items():
-        if not is_sample(site):
-            continue
-        inside = assign(site)
-        if site["is_observed"]:
-            found.factors.append(name)
-        elif unwrap(site["fn"]).has_enumerate_support:
-            if not inside:
-                raise ValueError(
-                    f"model: found the discrete latent {name!r} outside the data plate, where it cannot be summed out "
-                    "row by row; put it inside, or sum it out by hand"
-                )
-            found.factors.append(name)
-            (found.guided_discrete if name in guide else found.summed).append(name)
-        elif name not in guide:
-            raise ValueError(
-                f"guide: found no site {name!r}, a latent of the model; give it a role or a guide"
-            )
-        else:
-            # a point needs no moments
-            if site["infer"].get("role") == "hidden" and not isinstance(
-                unwrap(guide[name]["fn"]), dist.Delta
-            ):
-                found.propagation[name] = guide[name]["infer"].get("propagation", "draws")
-            if inside:
-                found.factors.append(name)
-                found.local_sites.append(name)
-            else:
-                found.global_sites.append(name)
-                if trajectory_of(site["fn"]) is not None:
-                    found.trajectories.append(name)
+    for site in model.values():
+        if site["type"] == "sample":
+            inside = _assign_group(roles, site, data_plates, ratios, powered)
+            _assign_part(roles, site, guide, inside)
     for name, site in guide.items():
-        if not is_sample(site) or name in model or site["is_observed"]:
+        if site["type"] != "sample" or name in model or site["is_observed"]:
             continue
-        if assign(site):
-            found.auxiliary_local.append(name)
-            found.local_sites.append(name)
+        if _assign_group(roles, site, data_plates, ratios, powered):
+            roles.auxiliary_local.append(name)
+            roles.local_sites.append(name)
         else:
-            found.global_sites.append(name)
-    _assign_representations(found, model, guide)
-    return found
-
-
-def _assign_representations(found: SiteRoles, model: Trace, guide: Trace) -> None:
-    """How each inducing site's u is carried: as its guide asks; a guide written by hand asks by having no locals."""
-    groups = [group for group in found.dims]
-    if len(groups) == 1:
-        found.num_rows = found.plates[groups[0]].shape[0]
-    added = _added_functions(model)
-    wishes: dict[str, Representation] = {}
-    for name in found.global_sites:
-        if name not in model or model[name]["infer"].get("role") != "inducing":
-            continue
-        wish = guide[name]["infer"].get("representation")
-        if wish is None:
-            joint = model[name]["infer"].get("reused") or found.local_sites or name in added
-            wish = "shared_sample" if joint or moments_of(guide[name]["fn"]) is None else "marginal"
-        wishes[name] = "shared_sample" if len(groups) != 1 else wish
-    found.representations = feasible_representations(wishes, guide)
+            roles.global_sites.append(name)
+    return roles
 
 
 def _added_functions(model: Trace) -> set[str]:
@@ -160,6 +98,60 @@ def _added_functions(model: Trace) -> set[str]:
     for site in model.values():
         emission = emission_of(site["fn"]) if site["type"] == "sample" else None
         for part in () if emission is None else emission.parts:
-            names = [f"{name}/u" for name in part.marginal.functions]
+            names = [inducing_site(name) for name in part.marginal.functions]
             sites |= set(names) if len(names) > 1 else set()
     return sites
+
+
+def _assign_group(
+    roles: SiteRoles, site: dict[str, Any], data_plates: set[str], ratios: dict[str, float], powered: bool
+) -> bool:
+    """Note the group of a site, its power and its scale; whether it is inside a data plate."""
+    frames = [frame for frame in site["cond_indep_stack"] if frame.name in data_plates]
+    outer = min(frames, key=lambda frame: frame.dim) if frames else None
+    group = "" if outer is None else outer.name
+    for frame in frames:
+        if frame is not outer and ratios[frame.name] != 1.0 and powered:
+            raise ValueError(
+                f"alpha: found a positive one with the plate {frame.name!r} subsampled inside {group!r}; its sum "
+                "inside the logarithm has no unbiased estimate: subsample the outer plate only, or take alpha=0"
+            )
+    roles.groups[site["name"]] = group
+    if outer is not None:
+        roles.dims[group] = outer.dim
+    roles.scales[group] = ratios[group]
+    scale = 1.0 if site["scale"] is None else site["scale"]
+    roles.powers[site["name"]] = scale / ratios[group]
+    return outer is not None
+
+
+def _assign_part(roles: SiteRoles, site: dict[str, Any], guide: Trace, inside: bool) -> None:
+    """Note the part of a site of the model, inside a data plate or not."""
+    name = site["name"]
+    if site["is_observed"]:
+        roles.factors.append(name)
+        return
+    if unwrap(site["fn"]).has_enumerate_support:
+        if not inside:
+            raise ValueError(
+                f"model: found the discrete latent {name!r} outside the data plate, where it cannot be summed out "
+                "row by row; put it inside, or sum it out by hand"
+            )
+        roles.factors.append(name)
+        (roles.guided_discrete if name in guide else roles.summed).append(name)
+        return
+    if name not in guide:
+        raise ValueError(f"guide: found no site {name!r}, a latent of the model; give it a role or a guide")
+    role = role_of(site)
+    # a point needs no moments
+    if role.hidden and not isinstance(unwrap(guide[name]["fn"]), dist.Delta):
+        roles.propagation[name] = role_of(guide[name]).propagation or "draws"
+    if inside:
+        roles.factors.append(name)
+        roles.local_sites.append(name)
+        return
+    roles.global_sites.append(name)
+    if role.inducing:
+        roles.inducing[name] = role
+    if trajectory_of(site["fn"]) is not None:
+        roles.trajectories.append(name)

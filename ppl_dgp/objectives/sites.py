@@ -35,7 +35,7 @@ Tempered = Callable[[Array, Array, Array], Array]
 
 
 class SweepRows(NamedTuple):
-    """What a sweep needs of the data: φ, D, m(x) and y."""
+    """The data as a sweep needs them: φ, D, m(x) and y."""
 
     phi: Float[Array, "N M"]
     residual: Float[Array, "N 1"]
@@ -129,9 +129,9 @@ def proposed(
     slope = lambda mean: jax.jvp(value, (mean,), (ones,))[1]
     first, second = jax.jvp(slope, (at.mean,), (ones,))
     shrinkage = 1.0 + alpha * second * at.variance
-    found = SiteParameters((first - second * at.mean) / shrinkage, -second / shrinkage)
-    finite = jnp.isfinite(found.location) & jnp.isfinite(found.precision)
-    return found, finite & (at.remaining > 0.0) & (shrinkage > 0.0)
+    sites = SiteParameters((first - second * at.mean) / shrinkage, -second / shrinkage)
+    finite = jnp.isfinite(sites.location) & jnp.isfinite(sites.precision)
+    return sites, finite & (at.remaining > 0.0) & (shrinkage > 0.0)
 
 
 def damped(
@@ -167,11 +167,11 @@ def sequential_sweep(
         carry: tuple[Array, Array, Array], row: Any
     ) -> tuple[tuple[Array, Array, Array], SiteParameters]:
         mean, covariance, skipped = carry
-        (phi, residual, offset, y), old, own = row
+        (phi, residual, offset, y), old, likelihood = row
         reach = covariance @ phi
         centre, spread = mean @ phi, reach @ phi
         at = Cavity(*(value[None] for value in cavity(centre, spread, old, alpha)))
-        new, sensible = proposed(tempered_at(own), y[None], offset[None], residual[None], at, alpha)
+        new, sensible = proposed(tempered_at(likelihood), y[None], offset[None], residual[None], at, alpha)
         new = damped(old, SiteParameters(new.location[0], new.precision[0]), damping, sensible[0])
         grown = 1.0 + (new.precision - old.precision) * spread
         good = sensible[0] & (grown > LEAST_GROWTH)
@@ -184,8 +184,8 @@ def sequential_sweep(
         covariance = covariance - gain[:, None, None] * reach[:, :, None] * reach[:, None, :]
         return (mean, covariance, skipped + (~good).sum(dtype=jnp.int32)), new
 
-    (_, _, skipped), found = jax.lax.scan(visit, start, (rows, sites, each))
-    return found, skipped
+    (_, _, skipped), visited = jax.lax.scan(visit, start, (rows, sites, each))
+    return visited, skipped
 
 
 #: of a step that would make the precision of q indefinite; after these, no step
@@ -222,8 +222,8 @@ def parallel_sweep(
         return count, attempt(jnp.where(count < SITE_HALVINGS, 0.5 * state[1][0], 0.0))
 
     share = jnp.asarray(damping, rows.phi.dtype)
-    _, (_, found, _) = jax.lax.while_loop(failed, halve, (jnp.zeros((), jnp.int32), attempt(share)))
-    return found, (~sensible).sum(dtype=jnp.int32)
+    _, (_, swept, _) = jax.lax.while_loop(failed, halve, (jnp.zeros((), jnp.int32), attempt(share)))
+    return swept, (~sensible).sum(dtype=jnp.int32)
 
 
 def restored(phi: Float[Array, "N M"], sites: SiteParameters, alpha: float) -> SiteParameters:

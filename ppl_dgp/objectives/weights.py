@@ -16,6 +16,7 @@ from ppl_dgp.gp.emission import emission_of
 from ppl_dgp.gp.old_posterior import old_posterior_of
 from ppl_dgp.gp.wrappers import mask_of, unwrap
 from ppl_dgp.numerics.power_mean import Alpha, is_number
+from ppl_dgp.objectives.capabilities import is_the_models
 from ppl_dgp.objectives.cavity import renyi_and_cavity
 from ppl_dgp.objectives.site_roles import SiteRoles, row_sum
 
@@ -55,11 +56,11 @@ def log_weights(
                 jnp.where(mask_of(site["fn"]), _expected(name, approximation["fn"], site["fn"], alpha), 0.0),
             )
             continue
-        ours = None
+        rule_weight = None
         if approximation is not None and not plain:
-            ours = getattr(unwrap(approximation["fn"]), "log_weight", None)
-        if ours is not None:
-            add(name, jnp.where(mask_of(site["fn"]), ours(site["value"], alpha), 0.0))
+            rule_weight = getattr(unwrap(approximation["fn"]), "log_weight", None)
+        if rule_weight is not None:
+            add(name, jnp.where(mask_of(site["fn"]), rule_weight(site["value"], alpha), 0.0))
             continue
         emission = emission_of(site["fn"])
         if old_posterior_of(site["fn"]) is not None:
@@ -81,10 +82,10 @@ def log_weights(
 
 def old_posterior_terms(roles: SiteRoles, model: Trace, alpha: Alpha) -> Array:
     """What the memories of streams say of u, always outside the logarithm: inside it, a part would be forgotten."""
-    found = [(name, old_posterior_of(model[name]["fn"])) for name in roles.factors]
+    memories = [(name, old_posterior_of(model[name]["fn"])) for name in roles.factors]
     terms = [
         roles.powers[name] * memory.tempered(alpha, u_outside=True)
-        for name, memory in found
+        for name, memory in memories
         if memory is not None
     ]
     return sum(terms, jnp.zeros(()))
@@ -94,10 +95,10 @@ def _expected(name: str, q: dist.Distribution, p: dist.Distribution, alpha: Alph
     """The weight of a hidden site that is carried as moments, averaged over it."""
     conditional: Any = unwrap(q)
     behind_gp = hasattr(conditional, "expected_weight")
-    if not is_number(alpha, 0.0) and not (behind_gp and conditional.rule.from_model):
-        found = conditional.rule if behind_gp else type(conditional).__name__
+    if not is_number(alpha, 0.0) and not (behind_gp and is_the_models(conditional.rule)):
+        kind = conditional.rule if behind_gp else type(conditional).__name__
         raise ValueError(
-            f"propagation: found moments of {found} at {name!r} and alpha={alpha}; its weights are averages over h, "
+            f"propagation: found moments of {kind} at {name!r} and alpha={alpha}; its weights are averages over h, "
             "which stand inside the logarithm: take alpha=0, ApproximatePowerEP, or propagation='draws'"
         )
     return conditional.expected_weight() if behind_gp else -row_divergence(q, p)

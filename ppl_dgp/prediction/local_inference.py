@@ -18,15 +18,21 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import ELBO
 
 from ppl_dgp.fit import Fit
-from ppl_dgp.gp.contract import Model, Parameters
-from ppl_dgp.gp.representation import Representation
+from ppl_dgp.gp.contract import (
+    LATENT_SITE,
+    LOC_SUFFIX,
+    TARGET_SITE,
+    Model,
+    Parameters,
+    role_of,
+)
 from ppl_dgp.gp.wrappers import unwrap
 from ppl_dgp.guides import Guide
 from ppl_dgp.guides.guide import HiddenConditional
 from ppl_dgp.numerics.gaussian import Gaussian, moments_of
-from ppl_dgp.objectives import Collapsed, PowerEP
-from ppl_dgp.objectives.divergence import AlphaDivergence
-from ppl_dgp.objectives.representation import RepresentationHandler, feasible_representations
+from ppl_dgp.objectives import PowerEP
+from ppl_dgp.objectives.capabilities import capabilities_of
+from ppl_dgp.objectives.representation import RepresentationHandler, choose_representations
 from ppl_dgp.prediction.predict import predict
 from ppl_dgp.prediction.predictive_trace import model_sites
 
@@ -38,22 +44,19 @@ MOMENT_DRAWS = 100
 
 def bound_of_rows(trained: ELBO) -> ELBO:
     """The bound that rows are folded in by: carried as the fit carried them."""
-    if isinstance(trained, Collapsed):
-        return PowerEP(0.0, propagation="moments")
-    if isinstance(trained, AlphaDivergence):
-        return PowerEP(0.0, propagation=trained.propagation)
-    return PowerEP(0.0)
+    return PowerEP(0.0, propagation=capabilities_of(trained).propagation)
 
 
 def candidates(key: Array, fit: Fit, num_inputs: int) -> dict[str, tuple[Array, Array]]:
     """Of latents whose training rows have means of their own: some of these, and the y that each stands for."""
-    if num_inputs or "x_loc" not in fit.params:
+    means = LATENT_SITE + LOC_SUFFIX
+    if num_inputs or means not in fit.params:
         return {}
-    loc = np.asarray(fit.params["x_loc"])
+    loc = np.asarray(fit.params[means])
     rows = np.random.default_rng(0).permutation(len(loc))[:CANDIDATES]
     at = Gaussian(jnp.asarray(loc[rows]), jnp.zeros((len(rows), loc.shape[1])))
-    decoded = predict(key, fit.model, fit.guide, fit.params, None, num_samples=1, latents={"x": at})
-    return {"x": (at.mean, jnp.asarray(decoded.mean))}
+    decoded = predict(key, fit.model, fit.guide, fit.params, None, num_samples=1, latents={LATENT_SITE: at})
+    return {LATENT_SITE: (at.mean, jnp.asarray(decoded.mean))}
 
 
 @lru_cache(maxsize=16)
@@ -70,12 +73,12 @@ def fold_in(
         known = {name: value for name, value in params.items() if name not in own}
         if own:
             for site, (at, decoded) in starts.items():
-                if f"{site}_loc" in own:
-                    start = own[f"{site}_loc"]
+                if site + LOC_SUFFIX in own:
+                    start = own[site + LOC_SUFFIX]
                     if decoded.shape[1] != y.shape[1]:  # probabilities of classes
                         continue
-                    mine = model_sites(key, model, guide, known | {site: start}, x)["y"]["fn"].mean
-                    own[f"{site}_loc"] = _better(y, start, mine, at, decoded)
+                    mine = model_sites(key, model, guide, known | {site: start}, x)[TARGET_SITE]["fn"].mean
+                    own[site + LOC_SUFFIX] = _better(y, start, mine, at, decoded)
             free = {name: bijections[name].inv(value) for name, value in own.items()}
             constrain = lambda free: {name: bijections[name](value) for name, value in free.items()}
 
@@ -137,21 +140,14 @@ def _hidden_sites(key: Array, guide: Guide, params: Parameters, x: Array, y: Arr
         return trace(substitute(seed(guide, key), params)).get_trace(x, y)  # type: ignore[no-any-return]
 
     sites = run(key_run)
-    of_role = lambda role: {
-        name: site
-        for name, site in sites.items()
-        if site["type"] == "sample" and site["infer"].get("role") == role
-    }
-    hidden = of_role("hidden")
+    roles = {name: role_of(site) for name, site in sites.items() if site["type"] == "sample"}
+    hidden = {name: sites[name] for name, role in roles.items() if role.hidden}
     if not hidden:
         raise ValueError("model: found no hidden site, expected latents of rows; use predict()")
     found = {name: _moments(site["fn"]) for name, site in hidden.items()}
     if any(value is None for value in found.values()):
-        wishes: dict[str, Representation] = {
-            name: site["infer"].get("representation", "marginal")
-            for name, site in of_role("inducing").items()
-        }
-        representations = feasible_representations(wishes, sites)
+        inducing = {name: role for name, role in roles.items() if role.inducing}
+        representations = choose_representations(inducing, sites)
 
         def draw(key: Array) -> Parameters:
             key_run, representation_key = jax.random.split(key)

@@ -14,9 +14,9 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 from numpyro.handlers import seed, substitute, trace
 
-from ppl_dgp.gp.contract import Parameters
+from ppl_dgp.gp.contract import Parameters, Propagation, role_of
 from ppl_dgp.gp.emission import Emission, emission_of
-from ppl_dgp.gp.representation import Propagation, check_propagation
+from ppl_dgp.gp.representation import check_propagation
 from ppl_dgp.gp.wrappers import unwrap
 from ppl_dgp.guides import Guide
 from ppl_dgp.numerics.gaussian import Gaussian, moments_of
@@ -133,7 +133,7 @@ def _nothing_to_draw(guide: Callable[..., Any], params: Parameters, x: np.ndarra
     def look(values: Parameters) -> None:
         run = trace(substitute(seed(guide.with_model_hidden(), jax.random.PRNGKey(0)), values))
         for site in run.get_trace(jnp.asarray(x)).values():
-            if site["type"] == "sample" and site["infer"].get("role") == "inducing":
+            if site["type"] == "sample" and role_of(site).inducing:
                 found.append(moments_of(site["fn"]) is not None and not getattr(site["fn"], "given", ()))
 
     jax.eval_shape(look, params)
@@ -236,7 +236,7 @@ def _check_latents(latents: Mapping[str, Gaussian], found: SiteValues) -> None:
     hidden = {
         name: site["value"].shape
         for name, site in found.items()
-        if site["type"] == "sample" and site["infer"].get("role") == "hidden"
+        if site["type"] == "sample" and role_of(site).hidden
     }
     for name, moments in latents.items():
         if hidden.get(name) != moments.mean.shape:

@@ -13,14 +13,13 @@ from jaxtyping import Array, Float
 from numpyro.handlers import replay, seed, substitute, trace
 from numpyro.primitives import Messenger
 
-from ppl_dgp.gp.contract import Parameters
+from ppl_dgp.gp.contract import DATA_PLATE, INDUCING_SUFFIX, Parameters, Propagation, Representation, role_of
 from ppl_dgp.gp.emission import Emission, emission_of
-from ppl_dgp.gp.representation import Propagation, Representation
 from ppl_dgp.guides import Guide
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.linalg import cholesky
-from ppl_dgp.objectives.representation import RepresentationHandler, feasible_representations
+from ppl_dgp.objectives.representation import RepresentationHandler, choose_representations
 
 SiteValues = dict[str, dict[str, Any]]
 
@@ -73,17 +72,22 @@ def global_sites(
     found = {
         name: site
         for name, site in sites.items()
-        if site["type"] == "sample" and not any(frame.name == "data" for frame in site["cond_indep_stack"])
+        if site["type"] == "sample"
+        and not any(frame.name == DATA_PLATE for frame in site["cond_indep_stack"])
     }
-    wishes: dict[str, Representation] = {
-        name: "shared_sample" if site["infer"].get("reused") else kind
+    roles = {
+        name: role_of(site)
         for name, site in found.items()
-        if site["infer"].get("role") == "inducing" or name.endswith("/u")
+        if role_of(site).inducing or name.endswith(INDUCING_SUFFIX)
     }
-    drawn = {name: site for name, site in sites.items() if site["type"] == "sample"}
-    how = {name: propagation for name, site in drawn.items() if site["infer"].get("role") == "hidden"}
+    how = {
+        name: propagation for name, site in sites.items() if site["type"] == "sample" and role_of(site).hidden
+    }
     represented = RepresentationHandler(
-        feasible_representations(wishes, found, draw), x.shape[0], representation_key, propagation=how
+        choose_representations(roles, found, asked=kind, draw=draw),
+        x.shape[0],
+        representation_key,
+        propagation=how,
     )
     represented.answer_all(found)
     if represented.propagation:
@@ -97,12 +101,7 @@ class _JointRows(Messenger):
 
     def process_message(self, msg: dict[str, Any]) -> None:
         emission = emission_of(msg["fn"]) if msg["type"] == "sample" else None
-        if (
-            emission is None
-            or msg["is_observed"]
-            or msg["infer"].get("role") != "hidden"
-            or msg["value"] is not None
-        ):
+        if emission is None or msg["is_observed"] or not role_of(msg).hidden or msg["value"] is not None:
             return
         if not isinstance(emission.likelihood, GaussianNoise):
             raise TypeError(

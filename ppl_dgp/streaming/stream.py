@@ -19,6 +19,7 @@ from ppl_dgp.fit.session import one_blas_thread
 from ppl_dgp.gp.contract import Model
 from ppl_dgp.guides import DoublyStochastic, Guide
 from ppl_dgp.objectives import AlphaDivergence, Collapsed
+from ppl_dgp.objectives.capabilities import capabilities_of
 from ppl_dgp.prediction.predict import Prediction, predict
 from ppl_dgp.streaming.inducing import Greedy, InducingChoice
 from ppl_dgp.streaming.model import move_inducing, store_posterior, streamed
@@ -72,11 +73,11 @@ class Stream:
         :raises TypeError: for an objective that is none of these.
         :raises ValueError: for ``steps`` that the objective does not allow.
         """
-        if not isinstance(objective, Collapsed | AlphaDivergence):
+        if not capabilities_of(objective).learns_streams:
             raise TypeError(
                 f"objective: found {type(objective).__name__}, expected Collapsed, PowerEP or BlackBoxAlpha"
             )
-        least = 0 if isinstance(objective, Collapsed) else 1
+        least = 1 if capabilities_of(objective).is_stochastic else 0
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < least:
             raise ValueError(
                 f"steps: found {steps!r} for {objective!r}, expected a whole number of at least {least}"
@@ -164,7 +165,7 @@ class Stream:
         y: Num[Array, "B P"],
     ) -> tuple[dict[str, Array], float]:
         settings: dict[str, Any] = {"steps": self.steps, "start": params} | self.fitting
-        if isinstance(self.objective, Collapsed):
+        if not capabilities_of(self.objective).is_stochastic:
             fit = fit_lbfgs(key, self.model, x, y, guide=self.guide, objective=self.objective, **settings)
         else:
             fit = fit_svi(key, self.model, self.guide, self.objective, x, y, **settings)

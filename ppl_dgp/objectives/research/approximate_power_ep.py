@@ -10,22 +10,21 @@ The divergence is Rényi's, which is what (1 − N/α) Φ(q) + (N/α) Φ(cav) �
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ppl_dgp.gp.contract import Model, Trace
+from ppl_dgp.gp.contract import Propagation, Trace
 from ppl_dgp.gp.emission import emission_of
 from ppl_dgp.gp.old_posterior import old_posterior_of
-from ppl_dgp.gp.representation import Propagation
 from ppl_dgp.gp.wrappers import mask_of, unwrap
 from ppl_dgp.numerics.power_mean import is_number, log_power_mean
 from ppl_dgp.objectives.cavity import Cavities, independent_cavity, is_gaussian, renyi_and_cavity
-from ppl_dgp.objectives.divergence import AlphaDivergence, Globals, Probe
-from ppl_dgp.objectives.representation import RepresentationHandler, require_marginals
+from ppl_dgp.objectives.divergence import AlphaDivergence
+from ppl_dgp.objectives.loss_steps import Globals, Probe
+from ppl_dgp.objectives.representation import RepresentationHandler
 from ppl_dgp.objectives.research.tied_chain import tied_chain
 from ppl_dgp.objectives.site_roles import SiteRoles
 
@@ -50,19 +49,13 @@ class ApproximatePowerEP(AlphaDivergence):
     globals_outside_log = False
 
     def _propagation(self, roles: SiteRoles) -> dict[str, Propagation]:
-        found = super()._propagation(roles)
+        carried = super()._propagation(roles)
         if self.propagation not in (None, "draws"):
-            found.update({name: self.propagation for name in roles.local_sites})
-        return found
+            carried.update({name: self.propagation for name in roles.local_sites})
+        return carried
 
-    def _globals(
-        self,
-        guide: Model,
-        roles: SiteRoles,
-        model_trace: Trace,
-        guide_trace: Trace,
-        parents: Callable[[], dict[str, set[str]]],
-    ) -> Globals:
+    def _globals(self, probe: Probe) -> Globals:
+        roles, model_trace, guide_trace, guide = probe.roles, probe.model, probe.guide, probe.runs.guide
         if is_number(self.alpha, 0.0) and roles.trajectories:
             # the bound, which needs no cavities
             return Globals(guide)
@@ -76,10 +69,10 @@ class ApproximatePowerEP(AlphaDivergence):
                 "or an AutoGuide with a Gaussian for every site, such as AutoNormal"
             )
         epsilon = self.alpha / number_of_factors(roles)
-        own = [name for name in roles.local_sites if _has_cavity(name, roles, model_trace, guide_trace)]
-        others = [name for name in roles.global_sites if model_trace[name]["infer"].get("role") != "inducing"]
+        latents = [name for name in roles.local_sites if _has_cavity(name, roles, model_trace, guide_trace)]
+        others = [name for name in roles.global_sites if name not in roles.inducing]
         # a cavity is found once, before the draws: of a prior that depends on another draw there are many
-        depends = parents() if own or others else {}
+        depends = probe.prior_parents() if latents or others else {}
         if hanging := [name for name in others if depends[name]]:
             raise ValueError(
                 f"model: found the prior of {hanging[0]!r} dependent on {sorted(depends[hanging[0]])}, expected "
@@ -92,7 +85,7 @@ class ApproximatePowerEP(AlphaDivergence):
             divergence, cavities[name] = independent_cavity(name, q["fn"], p["fn"], epsilon)
             total = total + scale * divergence.sum()
         weights = {}
-        for name in own:
+        for name in latents:
             if not depends[name]:
                 q, p = guide_trace[name]["fn"], model_trace[name]["fn"]
                 divergence, cavities[name] = renyi_and_cavity(name, q, p, self.alpha)
@@ -100,14 +93,15 @@ class ApproximatePowerEP(AlphaDivergence):
         self._warn_of_prior(list(weights))
         return Globals(Cavities(guide, cavities), total, weights)
 
-    def _along(self, probe: Probe, key: Array) -> Float[Array, ""]:
+    def _along(self, probe: Probe) -> Float[Array, ""]:
         roles = probe.roles
         chain = tied_chain(roles, probe.model, probe.guide, self.alpha)
         q: Any = unwrap(probe.guide[chain.name]["fn"])
         if not q.initial_from_model:
             self._warn_of_prior([f"{chain.name}_0"])
-        representations = require_marginals(roles.representations, probe.guide)
         propagation = self._propagation(roles)
+        # the steps are tilted under moments of u, whatever carries the states
+        representations = self._representations(probe, dict.fromkeys(roles.trajectories, "moments"))
         how = propagation.get(chain.name, "draws")
 
         def draw(key: Array) -> tuple[Array, Array]:
@@ -115,7 +109,7 @@ class ApproximatePowerEP(AlphaDivergence):
             traces = probe.again(key, represented, lambda guide: Cavities(guide, chain.cavities))
             return chain.tilted(roles, *traces, self.alpha, how)
 
-        keys = jax.random.split(key, self.num_particles if how == "draws" else 1)
+        keys = jax.random.split(probe.particle_key, self.num_particles if how == "draws" else 1)
         return chain.energy(*(log_power_mean(each, self.alpha) for each in self._over_particles(draw, keys)))
 
     def _warn_of_prior(self, latents: list[str]) -> None:

@@ -23,7 +23,8 @@ from numpyro.handlers import substitute
 
 from ppl_dgp.gp.wrappers import unwrap
 from ppl_dgp.numerics.power_mean import log_power_mean
-from ppl_dgp.objectives.divergence import AlphaDivergence, Probe
+from ppl_dgp.objectives.divergence import AlphaDivergence
+from ppl_dgp.objectives.loss_steps import Probe
 from ppl_dgp.objectives.representation import RepresentationHandler
 from ppl_dgp.objectives.weights import global_kl, log_weights
 
@@ -44,8 +45,8 @@ class Pathwise(AlphaDivergence):
 
     globals_outside_log = True
 
-    def _along(self, probe: Probe, key: Array) -> Float[Array, ""]:
-        kl, log_w = self._weighed(probe, key)
+    def _along(self, probe: Probe) -> Float[Array, ""]:
+        kl, log_w = self._weighed(probe)
         return log_power_mean(log_w, self.alpha) - kl
 
     def effective_sample_size(
@@ -61,17 +62,17 @@ class Pathwise(AlphaDivergence):
 
         :raises ValueError: if the model has no trajectory, or alpha is 0.
         """
-        found: list[Float[Array, " S"]] = []
-        inner = _Listening(self, found)
+        heard: list[Float[Array, " S"]] = []
+        inner = _Listening(self, heard)
         inner.loss(rng_key, param_map, model, guide, *args, **kwargs)
-        if not found:
+        if not heard:
             raise ValueError(
                 "model: found no trajectory at a positive alpha, expected one; take gpssm, and alpha > 0"
             )
-        log_w = self.alpha * found[0]
+        log_w = self.alpha * heard[0]
         return cast(Array, jnp.exp(2.0 * logsumexp(log_w) - logsumexp(2.0 * log_w)))
 
-    def _weighed(self, probe: Probe, key: Array) -> tuple[Float[Array, ""], Float[Array, " S"]]:
+    def _weighed(self, probe: Probe) -> tuple[Float[Array, ""], Float[Array, " S"]]:
         """KL of what stands outside, and the log weights of the paths."""
         roles = probe.roles
         name, *others = roles.trajectories
@@ -88,32 +89,32 @@ class Pathwise(AlphaDivergence):
                 PathWarning,
                 stacklevel=4,
             )
-        outside = replace(roles, global_sites=[each for each in roles.global_sites if each != name])
-        held = {each: probe.guide[each]["value"] for each in outside.global_sites}
+        outside = replace(roles, global_sites=[other for other in roles.global_sites if other != name])
+        shared = {other: probe.guide[other]["value"] for other in outside.global_sites}
         kl = global_kl(outside, probe.model, probe.guide, self.alpha)
 
+        representations = self._representations(probe, {}, "above_paths")
+
         def draw(key: Array) -> Array:
-            represented = RepresentationHandler(
-                dict.fromkeys(roles.representations, "shared_sample"), roles.num_rows, key
-            )
-            model, guide = probe.again(key, represented, lambda program: substitute(program, data=held))
+            represented = RepresentationHandler(representations, roles.num_rows, key)
+            model, guide = probe.again(key, represented, lambda program: substitute(program, data=shared))
             scale = 1.0 if model[name]["scale"] is None else model[name]["scale"]
             q: Any = unwrap(guide[name]["fn"])
             total = scale * q.log_weight(guide[name]["value"], self.alpha)
             rows = log_weights(roles, model, guide, self.alpha, u_outside=False)
-            return total + sum(roles.scales[group] * each.sum() for group, each in rows.items())
+            return total + sum(roles.scales[group] * log_w.sum() for group, log_w in rows.items())
 
-        return kl, self._over_particles(draw, jax.random.split(key, self.num_particles))
+        return kl, self._over_particles(draw, jax.random.split(probe.particle_key, self.num_particles))
 
 
 class _Listening(Pathwise):
     """The same, noting the weights."""
 
-    def __init__(self, other: Pathwise, found: list[Float[Array, " S"]]) -> None:
+    def __init__(self, other: Pathwise, heard: list[Float[Array, " S"]]) -> None:
         super().__init__(cast(float, other.alpha), other.num_particles, other.propagation)
-        self.found = found
+        self.heard = heard
 
-    def _weighed(self, probe: Probe, key: Array) -> tuple[Float[Array, ""], Float[Array, " S"]]:
-        weighed = super()._weighed(probe, key)
-        self.found.append(weighed[1])
+    def _weighed(self, probe: Probe) -> tuple[Float[Array, ""], Float[Array, " S"]]:
+        weighed = super()._weighed(probe)
+        self.heard.append(weighed[1])
         return weighed

@@ -25,17 +25,17 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Bool, Float, Int
 
 from ppl_dgp import likelihoods
-from ppl_dgp.gp.contract import Trace
+from ppl_dgp.gp.contract import Propagation, Trace, inducing_site
 from ppl_dgp.gp.emission import Emission, emission_of
 from ppl_dgp.gp.linear_map import Affine
 from ppl_dgp.gp.marginal import Marginal
 from ppl_dgp.gp.moment_matching import matched_covariance
-from ppl_dgp.gp.representation import Propagation
 from ppl_dgp.gp.wrappers import mask_of, unwrap
 from ppl_dgp.guides.trajectory import TrajectoryConditional
 from ppl_dgp.numerics.gaussian import Gaussian, moments_of
 from ppl_dgp.numerics.linalg import cholesky
 from ppl_dgp.numerics.power_mean import Alpha, log_det_ratio
+from ppl_dgp.objectives.capabilities import is_factorised
 from ppl_dgp.objectives.cavity import flat_cavity, independent_cavity, renyi_and_cavity
 from ppl_dgp.objectives.site_roles import SiteRoles
 from ppl_dgp.objectives.weights import log_weights
@@ -113,7 +113,7 @@ def tied_chain(roles: SiteRoles, model: Trace, guide: Trace, alpha: Alpha) -> Ti
     num_steps = where.first.shape[0]
     group = _group(roles, num_steps)
     observed, factors = _rows_seen(roles, model, num_steps)
-    transition = f"{trajectory.function.name}/u"
+    transition = inducing_site(trajectory.function.name)
     factors[transition] = factors.get(transition, jnp.zeros((), int)) + num_steps
     others = [site for site in roles.global_sites if site != name and site not in factors]
     if others := others + roles.local_sites + roles.summed:
@@ -144,13 +144,13 @@ def tied_chain(roles: SiteRoles, model: Trace, guide: Trace, alpha: Alpha) -> Ti
 
 def _factorised(name: str, q: dist.Distribution) -> Gaussian:
     """Moments of q(x), independent over time and dimensions."""
-    if isinstance(q, TrajectoryConditional) and not (q.rule.from_model or q.rule.conditions_on_u):
+    if isinstance(q, TrajectoryConditional) and is_factorised(q.rule):
         states = q.moments("moments")
         if states.diagonal:
             return states
-    found = q.rule if isinstance(q, TrajectoryConditional) else type(q).__name__
+    kind = q.rule if isinstance(q, TrajectoryConditional) else type(q).__name__
     raise ValueError(
-        f"guide: found {found} along {name!r}, expected q factorised over time and dimensions, whose cavities are "
+        f"guide: found {kind} along {name!r}, expected q factorised over time and dimensions, whose cavities are "
         "known; take Guide(model, hidden=MeanField()), or PowerEP for any rule"
     )
 
@@ -185,7 +185,7 @@ def _rows_seen(
             continue
         for part, columns in with_columns(emission, value):
             there = _seen(part, columns, mask_of(fn)).any(1)
-            site = f"{part.marginal.function.name}/u"
+            site = inducing_site(part.marginal.function.name)
             each[site] = each.get(site, False) | there
             anything = anything | there
     return anything, {site: seen.sum() for site, seen in each.items()}

@@ -1,0 +1,78 @@
+"""Parts of JAX beyond its documented interface, in one place, so that a new release is met here alone.
+
+* ``jax.extend.core`` (``Jaxpr``, ``ClosedJaxpr``, ``Literal``): a program's equations, to follow which inputs each of
+  its outputs depends on (:func:`input_dependencies`), and the arrays that programs inside it hold.
+* ``str(jaxpr)``: a program's text with the arrays it holds is what makes two programs one (:func:`program_identity`).
+* ``jax.core.Tracer``: whether a value is known while a program is traced (:func:`is_traced`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+Names = frozenset[str]
+#: calls of a program, through which dependencies are followed; of loops and branches all depends on all
+CALLS = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call")
+
+
+def is_traced(value: Any) -> bool:
+    """Whether a value is traced, so that it is not known yet."""
+    return isinstance(value, jax.core.Tracer)
+
+
+def program_identity(program: ClosedJaxpr, array_bytes: Callable[[Any], bytes]) -> tuple[Hashable, ...]:
+    """What two traced programs have in common if they differ in nothing but the arrays that the outer one holds.
+
+    :param program: as ``jax.make_jaxpr`` returns it.
+    :param array_bytes: gives an array's content; those inside inner programs do not show in the text.
+    """
+    return str(program.jaxpr), *(array_bytes(array) for array in _inner_arrays(program.jaxpr))
+
+
+def _inner_arrays(program: Jaxpr) -> Iterator[Any]:
+    """The arrays that the programs inside one hold."""
+    inner = ClosedJaxpr, Jaxpr
+    for equation in program.eqns:
+        for part in jax.tree.leaves(equation.params, is_leaf=lambda value: isinstance(value, inner)):
+            if isinstance(part, ClosedJaxpr):
+                yield from part.consts
+            if isinstance(part, inner):
+                yield from _inner_arrays(part.jaxpr if isinstance(part, ClosedJaxpr) else part)
+
+
+def input_dependencies(
+    fn: Callable[[dict[str, Any]], dict[str, Any]], inputs: dict[str, Any]
+) -> dict[str, set[str]]:
+    """The inputs of a function that each of its outputs depends on, by name, read off its traced program.
+
+    :param fn: of a dictionary of arrays to one.
+    :param inputs: arrays, or their shapes.
+    """
+    program, outputs = jax.make_jaxpr(fn, return_shape=True)(inputs)
+    # a dictionary's leaves are in the order of its names
+    reached = _followed(program.jaxpr, [frozenset({name}) for name in sorted(inputs)])
+    return {name: set(names) for name, names in zip(sorted(outputs), reached, strict=True)}
+
+
+def _followed(program: Jaxpr, inputs: list[Names]) -> list[Names]:
+    """What each output of a program depends on, given that of its inputs."""
+    known: dict[Any, Names] = dict(zip(program.invars, inputs, strict=True))
+    nothing: Names = frozenset()
+
+    def of(variable: Any) -> Names:
+        return nothing if isinstance(variable, Literal) else known.get(variable, nothing)
+
+    for step in program.eqns:
+        given = [of(variable) for variable in step.invars]
+        inner = step.params.get("jaxpr", step.params.get("call_jaxpr"))
+        inner = inner.jaxpr if isinstance(inner, ClosedJaxpr) else inner
+        if step.primitive.name in CALLS and isinstance(inner, Jaxpr) and len(inner.invars) == len(given):
+            reached = _followed(inner, given)
+        else:
+            reached = [nothing.union(*given)] * len(step.outvars)
+        known.update(zip(step.outvars, reached, strict=True))
+    return [of(variable) for variable in program.outvars]

@@ -1,0 +1,52 @@
+"""Capabilities of objectives and of rules: what they declare is asked for here, so that nobody asks for a type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ppl_dgp.gp.contract import Propagation
+from ppl_dgp.guides.hidden import HiddenRule
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """Attributes that an objective may declare; of those that it does not the defaults hold.
+
+    :param is_stochastic: whether its loss is estimated by draws, so that it is trained by stochastic gradients.
+    :param optimises_inducing: whether q(u) is at its optimum in it; then ``finish`` gives the guide's parameters of it.
+    :param needs_all_rows: whether its loss is no sum over rows, which minibatches estimate.
+    :param takes_alpha: whether ``at_alpha`` gives it with another α.
+    :param learns_streams: whether it knows what is left of earlier batches of a stream.
+    :param propagation: how it has hidden layers carried, if it asks for one.
+    """
+
+    is_stochastic: bool = True
+    optimises_inducing: bool = False
+    needs_all_rows: bool = False
+    takes_alpha: bool = False
+    learns_streams: bool = False
+    propagation: Propagation | None = None
+
+
+def capabilities_of(objective: Any) -> Capabilities:
+    """What an objective declares, one of NumPyro's or a user's own too."""
+    declared: dict[str, Any] = {
+        field.name: getattr(objective, field.name, field.default) for field in fields(Capabilities)
+    }
+    return Capabilities(**declared)
+
+
+def is_the_models(rule: HiddenRule) -> bool:
+    """Whether q of a step is the model's own conditional, so that the two cancel."""
+    return rule.from_model
+
+
+def is_factorised(rule: HiddenRule) -> bool:
+    """Whether q of a step depends on nothing of the model: neither on u or f, nor by being its own conditional."""
+    return not (is_the_models(rule) or rule.conditions_on_u)
+
+
+def is_linear(rule: HiddenRule) -> bool:
+    """Whether q of a step is h = slope h⁻ + ε whatever the model, so that expectations under it have closed forms."""
+    return is_factorised(rule) and type(rule).linear is not HiddenRule.linear
