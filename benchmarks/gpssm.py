@@ -44,6 +44,7 @@ from ppl_dgp import (  # noqa: E402
     fit_series,
     gpssm,
 )
+from ppl_dgp.guides import DependsOn  # noqa: E402
 from ppl_dgp.models.gp_narx import gp_narx  # noqa: E402
 from ppl_dgp.prediction.forecast import forecast, smooth, transition_function, transition_moments  # noqa: E402
 from ppl_dgp.prediction.narx import lagged, simulate_narx  # noqa: E402
@@ -302,7 +303,7 @@ def simulated(
     batch = None if window is None else options.window * options.windows
     settings: dict[str, Any] = {"steps": options.steps, "optimizer": decaying(options.rate, options.steps)}
     objective = CLOSED if method == "markov" else PowerEP(0.0)
-    warm = options.warm if rule.conditions_on_u else 0
+    warm = options.warm if rule.depends_on in (DependsOn.U, DependsOn.F) else 0
     fit = fit_series(
         key, model, guide, objective, u[train], y[train], batch_size=batch, warm_steps=warm, **settings
     )

@@ -14,6 +14,7 @@ import numpyro
 import pytest
 from numpyro import handlers
 from numpyro.infer import Trace_ELBO
+from rules import LEARNT
 from scipy import stats
 
 from ppl_dgp.fit import fit_svi
@@ -42,15 +43,6 @@ Y = jnp.array([0.3, -0.2, 0.5, 0.9])[:, None]
 Z = jnp.array([[-0.8], [0.6]])
 NOISES = {1: (0.2,), 2: (0.3, 0.2), 3: (0.3, 0.15, 0.2)}
 MOMENTS = PowerEP(0.0, propagation="moments")
-BASES = {
-    "mean-field": MeanField(),
-    "mean-field-full": MeanField(full=True),
-    "markov": Markov(),
-    "coupled": Conditional(),
-    "tied": Conditional(tied=True),
-    "free": Conditional(free=True),
-    "across": Conditional(across_outputs=True),
-}
 
 
 def layers(variance, depth=2, width=1, subsample_size=None):
@@ -105,10 +97,10 @@ def hidden(guide, params, x=X, y=Y, site="layer1/h"):
     return unwrap(handlers.trace(run).get_trace(x, y)[site]["fn"]).params
 
 
-@pytest.mark.parametrize("name", BASES)
+@pytest.mark.parametrize("name", LEARNT)
 def test_it_starts_as_its_base_starts(name):
     net = NETS["equinox"] if name == "coupled" else NETS["widths"]
-    model, rule = layers(0.8, width=2), BASES[name]
+    model, rule = layers(0.8, width=2), LEARNT[name]
     u = {"layer1/u": jnp.array([[0.4, -0.7], [0.1, 0.5]]), "layer2/u": jnp.array([[-0.3, 0.2]])}
     base, amortised = (hidden(Guide(model, hidden=each), u) for each in (rule, Amortised(net, rule)))
     assert base.keys() == amortised.keys()
@@ -119,7 +111,7 @@ def test_it_starts_as_its_base_starts(name):
 @pytest.mark.parametrize("name, alpha", [("mean-field", 0.0), ("tied", 0.5)])
 def test_its_loss_at_the_start_is_its_bases(name, alpha):
     """The same key, and u as good as known, so that it is the same however it is carried."""
-    model, rule = layers(0.8), BASES[name]
+    model, rule = layers(0.8), LEARNT[name]
     u = {"layer1/u": jnp.array([[0.4, -0.7]]), "layer2/u": jnp.array([[-0.3, 0.2]])}
     q = {f"{site}_loc": value for site, value in u.items()}
     q |= {f"{site}_scale": 1e-9 * jnp.eye(2)[None] for site in u}

@@ -18,8 +18,9 @@ from ppl_dgp.gp.contract import (
     role_of,
     with_request,
 )
+from ppl_dgp.guides.rule import knows_states
 from ppl_dgp.objectives import Collapsed, PowerEP, SiteEnergy
-from ppl_dgp.objectives.capabilities import Capabilities, capabilities_of, is_factorised, is_linear
+from ppl_dgp.objectives.capabilities import Capabilities, capabilities_of
 
 
 def start():
@@ -101,7 +102,7 @@ def test_rules_are_asked_for_what_q_depends_on():
     from ppl_dgp.guides import Amortised, Conditional, DoublyStochastic, Markov, MeanField, PointEstimate
 
     for rule in (MeanField(), Markov(), Amortised((), MeanField())):
-        assert is_linear(rule) and is_factorised(rule)
+        assert knows_states(rule) and not rule.depends_on.on_function
     for rule in (Conditional(), DoublyStochastic(), Amortised((), Conditional())):
-        assert not is_linear(rule) and not is_factorised(rule)
-    assert is_factorised(PointEstimate())
+        assert not knows_states(rule) and rule.depends_on.on_function
+    assert not PointEstimate().depends_on.on_function

@@ -10,6 +10,7 @@ import pytest
 from compiled import initial, loss, refuse
 from numpyro.handlers import seed as seeded
 from numpyro.handlers import substitute, trace
+from rules import RULES as NARROW
 from scipy import stats
 
 from ppl_dgp.guides import (
@@ -40,15 +41,7 @@ T, NOISE, PROCESS = 6, 0.1, 0.3
 NONE = jnp.zeros((T, 0))
 Y = jnp.array([0.4, -0.3, 0.5, 1.4, 1.1, 2.0])[:, None]
 CONTROLS = jnp.array([0.1, -0.6, 0.3, 1.0, -0.2, 0.4])[:, None]
-RULES = {
-    "mean-field": MeanField(),
-    "markov": Markov(),
-    "coupled": Conditional(),
-    "tied": Conditional(tied=True),
-    "free": Conditional(free=True),
-    "doubly-stochastic": DoublyStochastic(),
-    "amortised": Amortised((3,), Conditional()),
-}
+RULES = {**NARROW, "amortised": Amortised((3,), Conditional())}
 
 
 def nearly_nothing(dims):

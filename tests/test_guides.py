@@ -10,7 +10,7 @@ from compiled import initial, loss
 from numpyro import handlers
 from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoNormal
-from rules import MODEL, RULES, X, Y
+from rules import CASES, MODEL, RULES, X, Y
 from scipy import stats
 
 from ppl_dgp.gp.emission import Emission
@@ -97,20 +97,9 @@ def test_bad_arguments_are_named():
         Guide(3)
 
 
-@pytest.mark.parametrize(
-    "name, values",
-    # per row of two hidden layers, 2 and 1 wide on 2 and 2 inputs, M = 3: means, scales, maps, what ties them to f
-    [
-        ("mean-field", 6),
-        ("markov", 6 + 6),
-        ("coupled", 9),
-        ("tied", 12),
-        ("free", 6 + 9),
-        ("doubly-stochastic", 0),
-    ],
-)
-def test_parameters_are_linear_in_the_rows(name, values):
-    guide = Guide(MODEL, hidden=RULES[name])
+@pytest.mark.parametrize("name", CASES)
+def test_parameters_are_linear_in_the_rows(name):
+    guide = Guide(MODEL, hidden=CASES[name].rule)
 
     def number(rows):
         svi = SVI(MODEL, guide, numpyro.optim.Adam(0.01), Trace_ELBO())
@@ -118,4 +107,4 @@ def test_parameters_are_linear_in_the_rows(name, values):
         shapes = jax.eval_shape(lambda: svi.get_params(svi.init(KEY, x, y)))
         return sum(np.prod(value.shape) for value in shapes.values())
 
-    assert number(40) - number(20) == 20 * values
+    assert number(40) - number(20) == 20 * CASES[name].values

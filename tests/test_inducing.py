@@ -11,6 +11,8 @@ from compiled import initial
 from numpyro import handlers
 from numpyro.distributions.kl import kl_divergence
 from numpyro.infer import Trace_ELBO
+from rules import INDUCING as RULES
+from rules import carried
 from scipy import stats
 
 from ppl_dgp.guides import (
@@ -31,16 +33,6 @@ from ppl_dgp.objectives import BlackBoxAlpha, PowerEP
 from ppl_dgp.prediction.predict import predict, sample_functions
 
 KEY = jax.random.PRNGKey(11)
-RULES = {
-    "diagonal": Diagonal(),
-    "full-rank": FullRank(),
-    "low-rank": LowRank(2),
-    "across-outputs": AcrossOutputs(),
-    "layer-chain": LayerChain(),
-    "layer-chain-rank": LayerChain(rank=2),
-    "coupled-stripes": Coupled(),
-    "coupled-full": Coupled("full"),
-}
 X = jnp.linspace(-1.5, 1.5, 6)[:, None] * jnp.array([[1.0, -0.5]])
 Y = jnp.sin(2 * X[:, :1])
 MODEL = deep_gp((2, 2), 3, inner_noise=0.05)
@@ -151,11 +143,7 @@ def test_every_way_to_carry_u_has_the_same_expectation(name):
     guide, params = started(RULES[name])
     means, errors = [], []
     for representation in ("marginal", "per_datum_sample", "shared_sample"):
-
-        class Asking(DoublyStochastic):
-            inducing = representation
-
-        asking = Guide(MODEL, hidden=Asking(), inducing=RULES[name])
+        asking = carried(guide, representation)
         run = jax.jit(jax.vmap(lambda key, g=asking: PowerEP(0.0).loss(key, params, MODEL, g, X, Y)))
         values = np.asarray(run(jax.random.split(KEY, 20_000)))
         means.append(values.mean())

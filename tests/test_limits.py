@@ -12,12 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import pytest
+from rules import CHAINS, RULES
 from scipy import stats
 
 from ppl_dgp.gp.means import Linear
 from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
-from ppl_dgp.guides import Conditional, DoublyStochastic, Guide, Markov, MeanField
+from ppl_dgp.guides import Guide
 from ppl_dgp.kernels import RBF
 from ppl_dgp.objectives import PowerEP
 
@@ -26,16 +27,6 @@ NOISES = {2: np.array([0.3, 0.2]), 3: np.array([0.3, 0.15, 0.2])}
 EVIDENCE = {
     depth: float(stats.norm.logpdf(Y, X, noise.sum() ** 0.5).sum()) for depth, noise in NOISES.items()
 }
-RULES = {
-    "doubly-stochastic": DoublyStochastic(),
-    "mean-field": MeanField(),
-    "free": Conditional(free=True),
-    "markov": Markov(),
-    "coupled": Conditional(),
-    "tied": Conditional(tied=True),
-}
-#: rules that hold the posterior, a chain, exactly
-EXACT = ("markov", "coupled", "tied")
 KEY = jax.random.PRNGKey(11)
 
 
@@ -102,7 +93,7 @@ def best(name, depth):
     precision, mean = posterior(depth)
     if name == "doubly-stochastic":
         return Chain(np.ones(hidden), np.zeros_like(mean), noise[:-1])
-    if name not in EXACT:
+    if name not in CHAINS:
         return Chain(np.zeros(hidden), mean, 1 / np.diag(precision))
     # h^l given h^{l−1} and y is a step of a bridge: after is the noise still to come
     after = np.array([noise[i + 1 :].sum() for i in range(hidden)])
@@ -115,7 +106,7 @@ def away(name, depth):
     if name == "doubly-stochastic":
         return best(name, depth)
     chain, rng = best(name, depth), np.random.default_rng(3)
-    slope = chain.slope + 0.2 * rng.standard_normal(chain.slope.shape) * (name in EXACT)
+    slope = chain.slope + 0.2 * rng.standard_normal(chain.slope.shape) * (name in CHAINS)
     offset = chain.offset + 0.1 * rng.standard_normal(chain.offset.shape)
     return Chain(slope, offset, 1.6 * chain.spread, 0.05 if name == "free" else 0.0)
 
@@ -168,7 +159,7 @@ def test_every_rule_is_as_far_below_the_evidence_as_it_should_be(name, depth, al
     ):
         expected = EVIDENCE[depth] + minus_renyi(chain, depth, alpha).sum()
         assert expected <= EVIDENCE[depth] + 1e-12
-        if chain is chains[0] and name in EXACT:
+        if chain is chains[0] and name in CHAINS:
             # q(h) is the posterior: the weight is the evidence at every draw
             np.testing.assert_allclose(values, EVIDENCE[depth], atol=1e-4)
             continue
@@ -191,7 +182,7 @@ def test_the_order_of_the_rules():
     gap = 0.5 * np.log(np.diag(precision).prod() / np.linalg.det(precision))
     assert bound["mean-field"] == pytest.approx(EVIDENCE[3] - len(X) * gap, abs=1e-12)
     assert bound["doubly-stochastic"] < bound["mean-field"] - 0.5 < bound["free"] < EVIDENCE[3] - 0.2
-    for name in EXACT:
+    for name in CHAINS:
         assert bound[name] == pytest.approx(EVIDENCE[3], abs=1e-12)
     # and with one, a mean field holds the posterior
     assert minus_renyi(best("mean-field", 2), 2, 0.0).sum() == pytest.approx(0.0, abs=1e-12)

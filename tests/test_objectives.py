@@ -10,6 +10,7 @@ import pytest
 from compiled import initial, loss
 from numpyro import handlers
 from numpyro.infer import Trace_ELBO
+from rules import carried
 
 from ppl_dgp.gp.means import Linear
 from ppl_dgp.gp.sparse_gp import sparse_gp
@@ -244,13 +245,9 @@ def test_moments_rows_and_joint_draws_of_u_agree_in_expectation():
     params["layer1/u_loc"], params["layer2/u_loc"] = jnp.array([[0.3, -0.2]]), jnp.array([[-0.4, 0.6]])
     params["layer1/u_scale"] = params["layer2/u_scale"] = jnp.array([[[0.5, 0.0], [0.1, 0.6]]])
 
-    class Asking(DoublyStochastic):
-        def __init__(self, how):
-            object.__setattr__(self, "inducing", how)
-
     results = {}
     for how in ("marginal", "per_datum_sample", "shared_sample"):
-        asking = Guide(model, hidden=Asking(how), inducing=FullRank())
+        asking = carried(guide, how)
         objective = PowerEP(0.0, 4)
         run = jax.jit(jax.vmap(lambda key, g=asking, o=objective: -o.loss(key, params, model, g, X, Y)))
         values = run(jax.random.split(KEY, 4000))

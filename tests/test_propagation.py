@@ -10,6 +10,7 @@ import pytest
 from compiled import initial, loss, refuse
 from jaxtyping import TypeCheckError
 from numpyro.infer import Trace_ELBO
+from rules import CLOSED
 
 from ppl_dgp.gp.means import Linear
 from ppl_dgp.gp.moment_matching import linearised, matched, matched_covariance
@@ -20,7 +21,6 @@ from ppl_dgp.guides import (
     Coupled,
     DoublyStochastic,
     Guide,
-    Markov,
     MeanField,
     MomentMatched,
     NestedCompression,
@@ -37,15 +37,6 @@ X = jnp.linspace(-1.5, 1.5, 5)[:, None] * jnp.array([[1.0, -0.5]])
 Y = jnp.sin(2 * X[:, :1])
 DEEP = deep_gp((2, 2), 4, inner_noise=0.05)
 TWO = deep_gp((2,), 4, inner_noise=0.05)
-#: q(h) Gaussian at every layer, so that the closed form is the bound itself
-CLOSED = {
-    "mean-field": MeanField(),
-    "mean-field-full": MeanField(full=True),
-    "markov": Markov(),
-    "markov-full": Markov(full=True),
-    "free": Conditional(free=True),
-    "across": Conditional(across_outputs=True),
-}
 
 
 @cache

@@ -21,6 +21,7 @@ from jaxtyping import Array, Float
 from ppl_dgp.diagnostics.arviz_api import pareto_smoothed
 from ppl_dgp.diagnostics.draws import Draws, columns, joint_draws
 from ppl_dgp.fit import Fit
+from ppl_dgp.guides import HiddenRule
 from ppl_dgp.objectives import PowerEP
 
 #: fewer draws than this say nothing of a tail
@@ -133,8 +134,8 @@ def _khat(log_weights: Float[np.ndarray, "R S"]) -> Float[np.ndarray, " R"]:
 def _bound(model: Callable[..., Any], guide: Callable[..., Any], num_draws: int) -> Callable[..., Array]:
     rule = getattr(guide, "hidden", None)
     # the model's own conditional as moments is no bound beyond two layers: that of its q is that of draws
-    own = getattr(rule, "from_model", False)
-    objective = PowerEP(0.0, num_particles=1, propagation="draws" if own else None)
+    cancels = isinstance(rule, HiddenRule) and rule.depends_on.on_model
+    objective = PowerEP(0.0, num_particles=1, propagation="draws" if cancels else None)
 
     def program(key: Array, params: dict[str, Array], x: Array, y: Array) -> Array:
         keys = jax.random.split(key, num_draws)

@@ -2,10 +2,11 @@
 
 from ppl_dgp.guides.amortised import Amortised
 from ppl_dgp.guides.conditional import Conditional, NestedCompression
+from ppl_dgp.guides.containment import Containment
+from ppl_dgp.guides.dependence import DependsOn
 from ppl_dgp.guides.guide import Guide
 from ppl_dgp.guides.hidden import (
     DoublyStochastic,
-    HiddenRule,
     Markov,
     MeanField,
     MomentMatched,
@@ -22,6 +23,9 @@ from ppl_dgp.guides.inducing import (
     LowRank,
     Optimal,
 )
+from ppl_dgp.guides.latents import per_datum
+from ppl_dgp.guides.linear_conditional import LinearConditional, noise_of
+from ppl_dgp.guides.rule import HiddenRule
 
 #: the rules by the names that estimators and the command line give them; a rule has no state
 HIDDEN_RULES: dict[str, HiddenRule] = {
@@ -51,7 +55,9 @@ __all__ = [
     "AcrossOutputs",
     "Amortised",
     "Conditional",
+    "Containment",
     "Coupled",
+    "DependsOn",
     "Diagonal",
     "DoublyStochastic",
     "FullRank",
@@ -59,6 +65,7 @@ __all__ = [
     "HiddenRule",
     "InducingRule",
     "LayerChain",
+    "LinearConditional",
     "LowRank",
     "Markov",
     "MeanField",
@@ -67,4 +74,6 @@ __all__ = [
     "Optimal",
     "PRSSMSurrogate",
     "PointEstimate",
+    "noise_of",
+    "per_datum",
 ]

@@ -15,7 +15,7 @@ layers); Rezende, Mohamed and Wierstra, ICML 2014.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -28,11 +28,13 @@ from numpyro.contrib.module import eqx_module, flax_module, nnx_module
 from numpyro.distributions import biject_to, constraints
 from numpyro.primitives import Messenger
 
-from ppl_dgp.gp.contract import Parameters, Propagation, Representation
+from ppl_dgp.gp.contract import Parameters, Propagation
 from ppl_dgp.gp.emission import Emission
 from ppl_dgp.guides.conditional import CoupledConditional
-from ppl_dgp.guides.hidden import HiddenRule, Latent
-from ppl_dgp.numerics.gaussian import Gaussian
+from ppl_dgp.guides.dependence import DependsOn
+from ppl_dgp.guides.latents import Latent, LatentRule
+from ppl_dgp.guides.linear_conditional import LinearConditional
+from ppl_dgp.guides.rule import HiddenRule
 from ppl_dgp.numerics.power_mean import Alpha
 
 
@@ -63,8 +65,6 @@ class Amortised(HiddenRule):
     base: HiddenRule = CoupledConditional()
     missing: str | None = None
     around: int = 0
-    inducing: Representation = field(init=False, repr=False, compare=False)
-    propagation: Propagation = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.base, HiddenRule):
@@ -83,32 +83,49 @@ class Amortised(HiddenRule):
                     )
         elif _registration(self.net) is None and not callable(self.net):
             raise TypeError(_not_a_network(self.net))
-        object.__setattr__(self, "inducing", self.base.inducing)
-        object.__setattr__(self, "propagation", self.base.propagation)
-        object.__setattr__(self, "conditions_on_u", self.base.conditions_on_u)
-        object.__setattr__(self, "knows_states", self.base.knows_states)
+        if self.base.depends_on.on_model:
+            raise ValueError(_nothing_to_amortise(self.base))
+
+    @property
+    def depends_on(self) -> DependsOn:  # type: ignore[override]
+        """What q of the base depends on."""
+        return self.base.depends_on
+
+    @property
+    def propagation(self) -> Propagation:  # type: ignore[override]
+        """How the base wants h carried."""
+        return self.base.propagation
+
+    @property
+    def definition(self) -> HiddenRule:
+        return self.base.definition
+
+    @property
+    def latent(self) -> LatentRule:
+        return _AmortisedLatent(self)
 
     def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Parameters:
         rows = step.marginal.mean.shape[0]
-        return self._answered(name, rows, datum, lambda data: self.base.declare(name, rows, step, data))
+        return self.answered(name, rows, datum, lambda data: self.base.declare(name, rows, step, data))
 
-    def declare_along(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Parameters:
-        rows = step.marginal.mean.shape[0]
-        return self._answered(name, rows, datum, lambda data: self.base.declare_along(name, rows, step, data))
+    def linear(self, params: Parameters, step: Emission) -> LinearConditional:
+        return self.base.linear(params, step)
 
-    def declare_initial(self, name: str, size: int, latent: Latent, datum: Array | None = None) -> Parameters:
-        rows = latent.prior.shape()[0]
-        return self._answered(
-            name, rows, datum, lambda data: self.base.declare_initial(name, rows, latent, data)
-        )
+    def conditional(self, params: Parameters, step: Emission) -> dist.Distribution:
+        return self.base.conditional(params, step)
 
-    def initial(self, params: Parameters, latent: Latent) -> dist.Distribution:
-        return self.base.initial(params, latent)
+    def log_weight(self, params: Parameters, step: Emission, value: Array, alpha: Alpha) -> Float[Array, "B"]:
+        return self.base.log_weight(params, step, value, alpha)
 
-    def _answered(
+    def answered(
         self, name: str, rows: int, datum: Array | None, declare: Callable[[Array], Parameters]
     ) -> Parameters:
-        """The parameters of as many rows as are at hand, so that each starts where the rule starts it."""
+        """What ``declare`` makes, its per-datum parameters from the network.
+
+        It is asked for as many rows as are at hand, so that each starts where the rule starts it.
+
+        :param rows: B, those at hand.
+        """
         if datum is None:
             raise ValueError(
                 f"Amortised: found no y beside x for {name!r}, and q(h) is a function of both; call the guide with "
@@ -121,34 +138,37 @@ class Amortised(HiddenRule):
             raise ValueError(
                 "Amortised: found missing entries, NaN, in the data that the network sees; take missing='mask'"
             )
-        features = _features(f"{name}_net", self.net, _filled(datum) if self.missing else datum)
+        features = _datum_features(f"{name}_net", self.net, _with_presence(datum) if self.missing else datum)
         answer = _NetworkHeads(f"{name}_net", name, features)
         with answer:
             params = declare(datum)
         if not answer.answered:
-            raise ValueError(
-                f"base: found {self.base!r}, which has no parameters of each datum: nothing to amortise; use it as it "
-                "is, or take one that has them, such as MeanField() or Conditional()"
-            )
+            raise ValueError(_nothing_to_amortise(self.base))
         return params
 
-    def conditional(self, params: Parameters, step: Emission) -> dist.Distribution:
-        return self.base.conditional(params, step)
 
-    def log_weight(self, params: Parameters, step: Emission, value: Array, alpha: Alpha) -> Float[Array, "B"]:
-        return self.base.log_weight(params, step, value, alpha)
+@dataclass(frozen=True)
+class _AmortisedLatent(LatentRule):
+    """What the base makes of a latent without a GP in front, its parameters from the network."""
 
-    def linear(self, params: Parameters, step: Emission) -> tuple[Array | None, Gaussian]:
-        return self.base.linear(params, step)
+    rule: Amortised
 
-    def moments(self, params: Parameters, step: Emission, propagation: Propagation) -> Gaussian:
-        return self.base.moments(params, step, propagation)
+    def declare(self, name: str, size: int, latent: Latent, datum: Array | None = None) -> Parameters:
+        rows, base = latent.prior.shape()[0], self.rule.base.latent
+        return self.rule.answered(name, rows, datum, lambda data: base.declare(name, rows, latent, data))
 
-    def expected_weight(self, params: Parameters, step: Emission) -> Float[Array, "B"]:
-        return self.base.expected_weight(params, step)
+    def conditional(self, params: Parameters, latent: Latent) -> dist.Distribution:
+        return self.rule.base.latent.conditional(params, latent)
 
 
-def _filled(datum: Float[Array, "B K"]) -> Float[Array, "B K2"]:
+def _nothing_to_amortise(base: HiddenRule) -> str:
+    return (
+        f"base: found {base!r}, which has no parameters of each datum: nothing to amortise; use it as it is, or take "
+        "one that has them, such as MeanField() or Conditional()"
+    )
+
+
+def _with_presence(datum: Float[Array, "B K"]) -> Float[Array, "B K2"]:
     """Zeros for missing entries, and beside them which entries are there."""
     there = ~jnp.isnan(datum)
     return jnp.concatenate([jnp.where(there, datum, 0.0), there.astype(datum.dtype)], axis=1)
@@ -214,7 +234,7 @@ def _initial(msg: dict[str, Any]) -> Any:
         return msg["fn"](*msg["args"], **msg["kwargs"])
 
 
-def _features(name: str, net: Any, inputs: Float[Array, "B K"]) -> Float[Array, "B F"]:
+def _datum_features(name: str, net: Any, inputs: Float[Array, "B K"]) -> Float[Array, "B F"]:
     """The inputs, and beside them what the network makes of them."""
     if isinstance(net, tuple):
         if not net:
@@ -273,15 +293,15 @@ _REGISTRATIONS: dict[str, Callable[..., Array]] = {
 
 def _registration(net: Any) -> Callable[..., Array] | None:
     """How NumPyro registers a module, told by the package of its base classes; None if it is no module."""
-    origins = [f"{each.__module__}." for each in type(net).__mro__]
+    origins = [f"{base.__module__}." for base in type(net).__mro__]
     for package, register in _REGISTRATIONS.items():
         if any(origin.startswith(package) for origin in origins):
             return register
     return None
 
 
-def _not_a_network(found: Any) -> str:
+def _not_a_network(net: Any) -> str:
     return (
-        f"net: found {found!r}, expected widths such as (32, 32), an equinox or flax module, or a function of the "
+        f"net: found {net!r}, expected widths such as (32, 32), an equinox or flax module, or a function of the "
         "input dimension that returns one"
     )

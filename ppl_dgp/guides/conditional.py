@@ -7,27 +7,26 @@ Lawrence 2014 (nested compression). Shapes as in :mod:`ppl_dgp.guides.hidden`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import pi
 
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
-from ppl_dgp.gp.contract import Parameters, Propagation, Representation
+from ppl_dgp.gp.contract import Parameters, Propagation
 from ppl_dgp.gp.emission import Emission
 from ppl_dgp.gp.marginal import Marginal
-from ppl_dgp.guides.hidden import HiddenRule, entropy, gaussian, noise, noise_of, per_datum, per_datum_scale
+from ppl_dgp.guides.containment import Containment, at_one, at_zero
+from ppl_dgp.guides.dependence import DependsOn
+from ppl_dgp.guides.hidden import DoublyStochastic, MeanField, noise, per_datum_scale
+from ppl_dgp.guides.latents import per_datum
+from ppl_dgp.guides.linear_conditional import LinearConditional, noise_of
+from ppl_dgp.guides.rule import HiddenRule
 from ppl_dgp.numerics.gaussian import Gaussian, project
-from ppl_dgp.numerics.linalg import cholesky
-from ppl_dgp.numerics.power_mean import Alpha, log1p_ratio
+from ppl_dgp.state_space.trajectory import Transition
 
 #: how much of f a step of a trajectory keeps at the start
 ALONG = 0.5
-
-
-def _normal(mean: Array, variance: Array) -> dist.Distribution:
-    return dist.Normal(mean, jnp.sqrt(variance)).to_event(1)
 
 
 def _coupling(params: Parameters, step: Emission) -> Float[Array, "B Q"]:
@@ -35,11 +34,12 @@ def _coupling(params: Parameters, step: Emission) -> Float[Array, "B Q"]:
     return 1.0 - params["shrinkage"] * jnp.sqrt(noise_of(step))
 
 
-def _coupled(name: str, size: int, step: Emission, coupling: float) -> Parameters:
-    """Parameters of a start at c = ``coupling`` and S = c s², as the product of two Gaussians has them."""
+def _coupled(name: str, size: int, step: Emission) -> Parameters:
+    """Parameters of a start at S = c s², as the product of two Gaussians has them; c = 1 but along a trajectory."""
+    kept = ALONG if isinstance(step, Transition) else 1.0
     ones = lambda: jnp.ones_like(step.marginal.mean)
-    shrinkage = lambda: (1.0 - coupling) * ones() / jnp.sqrt(noise_of(step))
-    scale = lambda: coupling**0.5 * ones()
+    shrinkage = lambda: (1.0 - kept) * ones() / jnp.sqrt(noise_of(step))
+    scale = lambda: kept**0.5 * ones()
     return {
         "shrinkage": per_datum(f"{name}_shrinkage", shrinkage, size, 1),
         "loc": per_datum(f"{name}_loc", lambda: step.marginal.mean, size, 1),
@@ -47,8 +47,14 @@ def _coupled(name: str, size: int, step: Emission, coupling: float) -> Parameter
     }
 
 
-def _log_normal(value: Array, mean: Array, variance: Array) -> Array:
-    return dist.Normal(mean, jnp.sqrt(variance)).log_prob(value)
+def _uncoupled(start: Array, step: Emission) -> Array:
+    """The shrinkage at which c = 1 − shrinkage s = 0."""
+    return 1.0 / jnp.sqrt(noise_of(step))
+
+
+def _negligible(start: Array, step: Emission) -> Array:
+    """As small as the precision of the floats, for a parameter that must be positive."""
+    return jnp.full_like(start, jnp.finfo(start.dtype).eps)
 
 
 @dataclass(frozen=True)
@@ -60,60 +66,45 @@ class CoupledConditional(HiddenRule):
     little of the bound where s is small, and noisy gradients do not drive s up.
     """
 
-    conditions_on_u = True
+    depends_on = DependsOn.F
 
     def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Parameters:
-        return _coupled(name, size, step, 1.0)
+        return _coupled(name, size, step)
 
-    def declare_along(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Parameters:
-        return _coupled(name, size, step, ALONG)
+    def linear(self, params: Parameters, step: Emission) -> LinearConditional:
+        c, spread = _coupling(params, step), noise(params, step)
+        return LinearConditional(Gaussian((1.0 - c) * spread.mean, spread.scale), function=c)
 
-    def conditional(self, params: Parameters, step: Emission) -> dist.Distribution:
-        # f integrated out: N(c m + b, V), V = S + c² v
-        coupling, spread = _coupling(params, step), noise(params, step).variance
-        mean = coupling * step.marginal.mean + (1.0 - coupling) * params["loc"]
-        return _normal(mean, spread + jnp.square(coupling) * step.marginal.variance)
-
-    def log_weight(self, params: Parameters, step: Emission, value: Array, alpha: Alpha) -> Float[Array, "B"]:
-        """(1/α) log E_{q(f|h)}[(p(h|f)/q(h|f))^α] in closed form (design, section 4)."""
-        c, s2, spread = _coupling(params, step), noise_of(step), noise(params, step).variance
-        b = (1.0 - c) * params["loc"]
-        m, v = step.marginal.mean, step.marginal.variance
-        # q(f | h) = N(m_f, v_f)
-        total = spread + jnp.square(c) * v
-        m_f = m + c * v / total * (value - c * m - b)
-        v_f = v * spread / total
-        ratio = _log_normal(value, m_f, s2) - _log_normal(value, c * m_f + b, spread)
-        g = (value - m_f) / s2 - c * (value - b - c * m_f) / spread
-        # v_f κ, κ = 1/s² − c²/S
-        tilt = v_f / s2 - jnp.square(c) * v / total
-        penalty = 0.5 * log1p_ratio(alpha, tilt)
-        return (ratio - penalty + 0.5 * alpha * jnp.square(g) * v_f / (1.0 + alpha * tilt)).sum(-1)
+    def contains(self, other: HiddenRule) -> Containment | None:
+        if type(other) is DoublyStochastic:
+            return Containment({"shrinkage": at_zero, "scale": at_one})
+        if type(other) is MeanField and not other.full:
+            return Containment({"shrinkage": _uncoupled})
+        return None
 
 
 @dataclass(frozen=True)
 class TiedConditional(HiddenRule):
     """q(h_n | u) = N(c_n f_mean(h_n⁻; u) + (1 − c_n) M_n, d_n D(h_n⁻) + S_n): T_n = c_n a(h_n⁻)ᵀ, O(NQ) parameters."""
 
-    inducing: Representation = "per_datum_sample"
-    conditions_on_u = True
+    depends_on = DependsOn.U
 
     def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Parameters:
-        return self._declared(name, size, step, 1.0)
-
-    def declare_along(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Parameters:
-        return self._declared(name, size, step, ALONG)
-
-    def _declared(self, name: str, size: int, step: Emission, coupling: float) -> Parameters:
         ones = lambda: jnp.ones_like(step.marginal.mean)
-        coupled = _coupled(name, size, step, coupling)
+        coupled = _coupled(name, size, step)
         residual = per_datum(f"{name}_residual", ones, size, 1, constraint=constraints.positive)
         return {**coupled, "residual": residual}
 
     def conditional(self, params: Parameters, step: Emission) -> dist.Distribution:
         coupling = _coupling(params, step)
         mean = coupling * step.marginal.mean + (1.0 - coupling) * params["loc"]
-        return _normal(mean, noise(params, step).variance + params["residual"] * step.marginal.residual)
+        variance = noise(params, step).variance + params["residual"] * step.marginal.residual
+        return dist.Normal(mean, jnp.sqrt(variance)).to_event(1)
+
+    def contains(self, other: HiddenRule) -> Containment | None:
+        if type(other) is MeanField and not other.full:
+            return Containment({"shrinkage": _uncoupled, "residual": _negligible})
+        return None
 
 
 @dataclass(frozen=True)
@@ -127,17 +118,16 @@ class FreeConditional(HiddenRule):
     """
 
     across_outputs: bool = False
-    inducing: Representation = "per_datum_sample"
-    conditions_on_u = True
+    depends_on = DependsOn.U
 
     def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Parameters:
         marginal, width = step.marginal, step.marginal.mean.shape[1]
 
         def weights() -> Array:
-            own = jnp.repeat(marginal.weights[:, None, :], width, 1)
+            repeated = jnp.repeat(marginal.weights[:, None, :], width, 1)
             if not self.across_outputs:
-                return own
-            return own[:, :, None, :] * jnp.eye(width, dtype=own.dtype)[None, :, :, None]
+                return repeated
+            return repeated[:, :, None, :] * jnp.eye(width, dtype=repeated.dtype)[None, :, :, None]
 
         offset = lambda: _mean_function(marginal)
         return {
@@ -146,42 +136,14 @@ class FreeConditional(HiddenRule):
             "scale": per_datum_scale(name, size, step, self.across_outputs),
         }
 
-    def conditional(self, params: Parameters, step: Emission) -> dist.Distribution:
-        u = step.marginal.function.u
-        if isinstance(u, Gaussian):
-            u = u.mean
-        axes = "bqpm,...pm->bq" if self.across_outputs else "bqm,...qm->bq"
-        if u.ndim == 3:
-            axes = axes.replace("...", "b")
-        around = noise(params, step)
-        mean = jnp.einsum(axes, params["weights"], u) + around.mean
-        return gaussian(Gaussian(mean, around.scale))
+    def linear(self, params: Parameters, step: Emission) -> LinearConditional:
+        return LinearConditional(noise(params, step), inducing=params["weights"])
 
-    def moments(self, params: Parameters, step: Emission, propagation: Propagation) -> Gaussian:
-        weights, around = self._listening(params), noise(params, step)
-        mean, covariance = _projected(weights, _moments_of_u(step))
-        if self.across_outputs:
-            return Gaussian(around.mean + mean, cholesky(covariance + around.covariance(), 0.0)[0])
-        variance = jnp.diagonal(covariance, axis1=-2, axis2=-1)
-        return Gaussian(around.mean + mean, jnp.sqrt(variance + around.variance))
-
-    def expected_weight(self, params: Parameters, step: Emission) -> Float[Array, "B"]:
-        """E[t_0(h)] + H[q(h | u)]: h − f is linear in u given h⁻, which does not depend on this layer's u."""
-        weights, around = self._listening(params), noise(params, step)
-        u, s2 = _moments_of_u(step), noise_of(step)
-        mean, covariance = _projected(weights, u)
-        # Var(Tu − φu) = Var(φu) + T S Tᵀ − 2 T S ⟨φ⟩ᵀ
-        own = jnp.einsum("bqpm,pmk,bk->bqp", weights, u.covariance(), step.marginal.weights)
-        cross = jnp.diagonal(own, axis1=-2, axis2=-1)
-        variance = jnp.diagonal(covariance, axis1=-2, axis2=-1) - 2.0 * cross + step.marginal.variance
-        squared = jnp.square(around.mean + mean - step.marginal.mean) + variance + around.variance
-        return (-0.5 * jnp.log(2.0 * pi * s2) - 0.5 * squared / s2).sum(-1) + entropy(around)
-
-    def _listening(self, params: Parameters) -> Float[Array, "B Q Q M"]:
-        weights = params["weights"]
-        if self.across_outputs:
-            return weights
-        return weights[:, :, None, :] * jnp.eye(weights.shape[1], dtype=weights.dtype)[None, :, :, None]
+    def contains(self, other: HiddenRule) -> Containment | None:
+        if type(other) is MeanField and self.across_outputs >= other.full:
+            return Containment({"weights": at_zero})
+        narrower = type(other) is FreeConditional and self.across_outputs >= other.across_outputs
+        return Containment() if narrower else None
 
 
 @dataclass(frozen=True)
@@ -202,26 +164,14 @@ class NestedCompression(FreeConditional):
             "scale": jnp.ones_like(marginal.mean),
         }
 
+    def contains(self, other: HiddenRule) -> Containment | None:
+        return None
+
 
 def _mean_function(marginal: Marginal) -> Float[Array, "B Q"]:
     """E m(h⁻): the mean of f less what u adds."""
     u = marginal.function.u
     return marginal.mean - project(marginal.weights, u.mean if isinstance(u, Gaussian) else u)
-
-
-def _moments_of_u(step: Emission) -> Gaussian:
-    u = step.marginal.function.u
-    if not isinstance(u, Gaussian) or u.mean.ndim != 2:
-        raise TypeError("propagation: found a draw of u, expected moments; the closed form integrates u out")
-    return u
-
-
-def _projected(
-    weights: Float[Array, "B Q P M"], u: Gaussian
-) -> tuple[Float[Array, "B Q"], Float[Array, "B Q Q"]]:
-    """Mean and covariance of T u."""
-    mean = jnp.einsum("bqpm,pm->bq", weights, u.mean)
-    return mean, jnp.einsum("bqpm,pmk,brpk->bqr", weights, u.covariance(), weights)
 
 
 def Conditional(*, free: bool = False, tied: bool = False, across_outputs: bool = False) -> HiddenRule:

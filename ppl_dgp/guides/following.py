@@ -21,7 +21,8 @@ from numpyro.handlers import seed, substitute, trace
 from ppl_dgp.gp.contract import Parameters
 from ppl_dgp.guides.conditional import CoupledConditional, TiedConditional
 from ppl_dgp.guides.guide import Guide
-from ppl_dgp.guides.hidden import HiddenRule, Markov, MeanField
+from ppl_dgp.guides.hidden import Markov, MeanField
+from ppl_dgp.guides.rule import HiddenRule
 from ppl_dgp.guides.trajectory import TrajectoryConditional
 
 #: c_t at most: M_t has no meaning where f says all
@@ -30,7 +31,7 @@ STRONGEST_COUPLING = 0.95
 
 def follows(rule: HiddenRule) -> bool:
     """Whether a rule draws a trajectory through f, and can begin where a chain has ended."""
-    return isinstance(rule, CoupledConditional | TiedConditional) or rule.from_model
+    return isinstance(rule, CoupledConditional | TiedConditional) or rule.depends_on.on_model
 
 
 def following_start(
@@ -47,14 +48,14 @@ def following_start(
     :raises ValueError: if the guides are none of these, or of different models, or the model has no trajectory.
     """
     low, high = chain.hidden, following.hidden
-    fits = isinstance(low, Markov | MeanField) and not low.full and chain.model is following.model
-    if not fits or not follows(high) or chain.inducing != following.inducing:
+    comparable = isinstance(low, Markov | MeanField) and not low.full and chain.model is following.model
+    if not comparable or not follows(high) or chain.inducing != following.inducing:
         raise ValueError(
             f"chain: found {low!r} beside {high!r}, expected Markov() or MeanField() beside Conditional() or "
             "DoublyStochastic() on one model and one rule for u; use nested_start for others"
         )
     sites = trace(substitute(seed(chain, jax.random.PRNGKey(0)), params)).get_trace(*args, **kwargs)
-    found = dict(params)
+    start = dict(params)
     trajectories = {
         name: site["fn"]
         for name, site in sites.items()
@@ -70,21 +71,21 @@ def following_start(
         means = moments.mean
         if trajectory.windows is not None:
             before = trajectory.layout.after[trajectory.windows.all_first_rows] - 1
-            found[f"{name}_0_loc"] = means[before]
-            found[f"{name}_0_scale"] = jnp.sqrt(moments.variance)[before]
-        scale = found.pop(f"{name}_scale")
+            start[f"{name}_0_loc"] = means[before]
+            start[f"{name}_0_scale"] = jnp.sqrt(moments.variance)[before]
+        scale = start.pop(f"{name}_scale")
         for other in ("loc", "slope"):
-            found.pop(f"{name}_{other}", None)
-        if high.from_model:
+            start.pop(f"{name}_{other}", None)
+        if high.depends_on.on_model:
             continue
         # f at the mean of q(u)
         function = replace(trajectory.function, u=params[f"{trajectory.function.name}/u_loc"])
         towards = _through(trajectory, function).steps(means).marginal.mean
         coupling = jnp.minimum(jnp.square(scale), STRONGEST_COUPLING)
-        found[f"{name}_shrinkage"] = (1.0 - coupling) / jnp.sqrt(trajectory.noise)
-        found[f"{name}_loc"] = (trajectory.states(means) - coupling * towards) / (1.0 - coupling)
-        found[f"{name}_scale"] = scale
-    return found
+        start[f"{name}_shrinkage"] = (1.0 - coupling) / jnp.sqrt(trajectory.noise)
+        start[f"{name}_loc"] = (trajectory.states(means) - coupling * towards) / (1.0 - coupling)
+        start[f"{name}_scale"] = scale
+    return start
 
 
 def _through(trajectory: Any, function: Any) -> Any:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
 import numpyro.distributions as dist
-from jax import ensure_compile_time_eval, tree
+from jax import ensure_compile_time_eval
 from jaxtyping import Array
 from numpyro.handlers import block
 from numpyro.infer.autoguide import AutoGuide
@@ -18,12 +18,15 @@ from ppl_dgp.gp.contract import LOC_SUFFIX, Model, Parameters, Propagation, role
 from ppl_dgp.gp.emission import Emission, emission_of
 from ppl_dgp.gp.wrappers import mask_of, unwrap
 from ppl_dgp.guides.conditional import CoupledConditional
-from ppl_dgp.guides.hidden import DoublyStochastic, HiddenRule, Latent, MeanField
+from ppl_dgp.guides.dependence import DependsOn
+from ppl_dgp.guides.guided_trajectory import guided_trajectory, started
+from ppl_dgp.guides.hidden import DoublyStochastic, MeanField, along_function
 from ppl_dgp.guides.inducing import Earlier, FullRank, InducingRule, Optimal
-from ppl_dgp.guides.trajectory import TrajectoryConditional, along_function
+from ppl_dgp.guides.latents import Latent
+from ppl_dgp.guides.rule import HiddenRule, check_definition, expected_weight, moments
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.power_mean import Alpha
-from ppl_dgp.state_space.trajectory import Trajectory, trajectory_of, without_mean
+from ppl_dgp.state_space.trajectory import trajectory_of
 
 
 class HiddenConditional(dist.Distribution):
@@ -52,11 +55,11 @@ class HiddenConditional(dist.Distribution):
 
     def expected_weight(self) -> Array:
         """The rule's log p/q at α = 0, averaged over h where it is carried as moments, (B,)."""
-        return self.rule.expected_weight(self.params, self.step)
+        return expected_weight(self.rule, self.params, self.step)
 
     def moments(self, propagation: Propagation) -> Gaussian:
         """Moments of h in place of a draw."""
-        return self.rule.moments(self.params, self.step, propagation)
+        return moments(self.rule, self.params, self.step, propagation)
 
 
 class _GuideHandler(Messenger):
@@ -118,15 +121,17 @@ class _GuideHandler(Messenger):
         # to cancel, E log p(x | u) is the same term by term
         hidden = self.guide.hidden
         request: dict[str, Any] = {
-            "representation": hidden.inducing,
+            "representation": hidden.depends_on.representation,
             "follows_function": along_function(hidden),
         }
         msg["infer"] = with_request(msg, **request)
 
     def _hidden(self, msg: dict[str, Any]) -> None:
-        trajectory = trajectory_of(msg["fn"])
+        guide, start, trajectory = self.guide, role_of(msg).start, trajectory_of(msg["fn"])
         if trajectory is not None:
-            self._trajectory(msg, trajectory)
+            rule = self._hidden_rule()
+            msg["fn"] = guided_trajectory(msg["name"], trajectory, rule, guide.latent_rule, start, self.datum)
+            msg["infer"] = with_request(msg, propagation=rule.propagation)
             return
         step = emission_of(msg["fn"])
         plates = msg["cond_indep_stack"]
@@ -139,7 +144,7 @@ class _GuideHandler(Messenger):
             self._latent(msg, size)
             return
         rule = self._hidden_rule()
-        params = rule.declare(msg["name"], size, _started(step, role_of(msg).start), self.datum)
+        params = rule.declare(msg["name"], size, started(step, start), self.datum)
         mask = mask_of(msg["fn"])
         conditional = HiddenConditional(rule, params, step)
         msg["fn"] = conditional if mask is True else conditional.mask(mask)
@@ -147,79 +152,12 @@ class _GuideHandler(Messenger):
 
     def _hidden_rule(self) -> HiddenRule:
         rule = self.guide.hidden
-        if isinstance(self.guide.inducing, Optimal) and rule.conditions_on_u:
+        if isinstance(self.guide.inducing, Optimal) and rule.depends_on in (DependsOn.U, DependsOn.F):
             raise ValueError(
                 f"inducing: found Optimal() beside {rule}, where h depends on u and its formula is no optimum; take "
                 "MeanField() or Markov(), or FullRank()"
             )
         return rule
-
-    def _trajectory(self, msg: dict[str, Any], trajectory: Trajectory) -> None:
-        """A rule along a trajectory, and x_0, a latent without a GP in front."""
-        name, rule, initial_rule = msg["name"], self._hidden_rule(), self.guide.latent_rule
-        whole, windows = trajectory.whole or trajectory, trajectory.windows
-        start = role_of(msg).start
-        begin = start() if start is not None else Gaussian(whole.mean, jnp.ones(whole.event_shape))
-        # where each state that has a q(x_0) follows: of all sequences, or of all windows whose start no rule knows
-        smoothed = rule.knows_states and (initial_rule.knows_states or initial_rule.from_model)
-        firsts = whole.layout.beginning if windows is None or smoothed else windows.all_first_rows
-        slots = whole.layout.after[firsts] - 1
-        began = whole.layout.sequence[firsts]
-        latent = Latent(
-            dist.Normal(whole.initial.mean[began], whole.initial.scale[began]).to_event(1),
-            lambda: tree.map(lambda leaf: leaf[slots], begin),
-        )
-        seen = self._around(initial_rule, whole, firsts)
-        initial = initial_rule.declare_initial(f"{name}_0", len(firsts), latent, seen)
-        if trajectory.whole is None:
-            step = without_mean(_started(whole.steps(begin.mean), lambda: whole.states(begin)))
-            params = rule.declare_along(name, step.batch_shape[0], step, self._around(rule, whole))
-            if windows is not None and not smoothed:
-                initial = tree.map(lambda leaf: leaf[windows.opening], initial)
-            msg["fn"] = TrajectoryConditional(trajectory, rule, params, initial_rule, initial)
-        else:
-            msg["fn"] = self._in_windows(name, trajectory, begin, initial, smoothed)
-        msg["infer"] = with_request(msg, propagation=rule.propagation)
-
-    def _in_windows(
-        self, name: str, trajectory: Trajectory, begin: Gaussian, initial: Parameters, smoothed: bool
-    ) -> TrajectoryConditional:
-        """The rule at the rows of some windows, whose first states it knows or has parameters of."""
-        rule, initial_rule = self.guide.hidden, self.guide.latent_rule
-        whole, windows = trajectory.whole, trajectory.windows
-        assert whole is not None and windows is not None
-        rows = windows.rows
-        states = whole.states(begin)
-        step = trajectory.at(begin.mean[whole.layout.after[rows] - 1])
-        step = without_mean(_started(step, lambda: tree.map(lambda leaf: leaf[rows], states)))
-        gathered = _Rows(rows)
-        with gathered:
-            params = rule.declare_along(name, whole.controls.shape[0], step, self._around(rule, whole, rows))
-        if not smoothed:
-            initial = tree.map(lambda leaf: leaf[windows.at_hand], initial)
-            return TrajectoryConditional(trajectory, rule, params, initial_rule, initial)
-        # all rows once more: q of the state before a window
-        step = whole.steps(begin.mean)
-        everywhere = rule.declare_along(name, whole.controls.shape[0], step, self._around(rule, whole))
-        moments = TrajectoryConditional(whole, rule, everywhere, initial_rule, initial).moments("moments")
-        slots = whole.layout.after[windows.first_rows(windows.at_hand)] - 1
-        begun = tree.map(lambda leaf: leaf[slots], moments)
-        return TrajectoryConditional(trajectory, rule, params, initial_rule, initial, begun)
-
-    def _around(self, rule: HiddenRule, whole: Trajectory, rows: Array | None = None) -> Array | None:
-        """What a network sees of each row of a series, the rows before and after it in its sequence too."""
-        if self.datum is None:
-            return None
-        datum, sequence = self.datum, whole.layout.sequence
-        if whole.layout.num_sequences > 1:
-            # the column behind the controls only numbers the sequences
-            datum = jnp.delete(datum, whole.controls.shape[1], axis=1)
-        place, seen = jnp.arange(datum.shape[0]) if rows is None else rows, []
-        for shift in range(-rule.around, rule.around + 1):
-            there = jnp.clip(place + shift, 0, datum.shape[0] - 1)
-            known = (there == place + shift) & (sequence[there] == sequence[place])
-            seen.append(jnp.where(known[:, None], datum[there], 0.0))
-        return jnp.concatenate(seen, 1)
 
     def _latent(self, msg: dict[str, Any], size: int) -> None:
         """A latent without a GP in front."""
@@ -231,8 +169,8 @@ class _GuideHandler(Messenger):
             )
         mask = mask_of(prior)
         latent = Latent(prior, role_of(msg).start)
-        q = rule.initial(rule.declare_initial(name, size, latent, self.datum), latent)
-        msg["fn"] = q if mask is True or rule.from_model else q.mask(mask)
+        q = rule.latent.conditional(rule.latent.declare(name, size, latent, self.datum), latent)
+        msg["fn"] = q if mask is True or rule.depends_on.on_model else q.mask(mask)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -253,35 +191,16 @@ class _StartAt(Messenger):
             msg["fn"] = lambda *args, **kwargs: self.start()  # type: ignore[misc]
 
 
-class _Rows(Messenger):
-    """Gathers some rows of the parameters that have a row for each step."""
-
-    def __init__(self, rows: Array) -> None:
-        super().__init__()
-        self.rows = rows
-
-    def postprocess_message(self, msg: dict[str, Any]) -> None:
-        if msg["type"] == "param" and msg["kwargs"].get("event_dim") is not None:
-            msg["value"] = msg["value"][self.rows]
-
-
 class _Sizes(Messenger):
     """Notes the full size of each plate (a frame knows only that of the rows at hand)."""
 
     def __init__(self, fn: Model, sizes: dict[str, int]) -> None:
         super().__init__(fn)
-        self.found = sizes
+        self.sizes = sizes
 
     def process_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] == "plate":
-            self.found[msg["name"]] = msg["args"][0]
-
-
-def _started(step: Emission, start: Callable[[], Gaussian] | None) -> Emission:
-    """The step that rules begin at: the model's own mean, or where the model would have q begin."""
-    if start is None:
-        return step
-    return Emission(replace(step.marginal, mean=start().mean), step.likelihood, step.partly)
+            self.sizes[msg["name"]] = msg["args"][0]
 
 
 @dataclass(eq=False)
@@ -312,6 +231,10 @@ class Guide:
             raise TypeError(f"latent: found {self.latent!r}, expected a rule such as MeanField()")
         if not isinstance(self.inducing, InducingRule):
             raise TypeError(f"inducing: found {self.inducing!r}, expected a rule such as FullRank()")
+        for rule in (self.hidden, self.latent):
+            if rule is not None and rule.definition is rule:
+                # that an instance declares may differ from what its class does
+                check_definition(type(rule), rule.depends_on)
         self.observed: set[str] = set()
         #: the discrete latents that were met
         self.summed: set[str] = set()
@@ -334,28 +257,28 @@ class Guide:
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Array]:
         """Sample the latents of q; returns them by name."""
         others = {} if self._others is None else self._others(*args, **kwargs)
-        answer = _GuideHandler(_Sizes(self.model, self._sizes), self, others, _datum(args))
-        answer(*args, **kwargs)
-        return {**others, **answer.values}
+        latents = _GuideHandler(_Sizes(self.model, self._sizes), self, others, _datum(args))
+        latents(*args, **kwargs)
+        return {**others, **latents.values}
 
     @property
     def latent_rule(self) -> HiddenRule:
         """The rule of hidden sites without a GP in front."""
         if self.latent is not None:
             return self.latent
-        return MeanField() if self.hidden.from_model else self.hidden
+        return MeanField() if self.hidden.depends_on.on_model else self.hidden
 
     def with_model_hidden(self) -> Guide:
         """The same q(u) and others with the model's own hidden conditionals: what new rows are predicted with."""
-        other = Guide(self.model, DoublyStochastic(), self.inducing, None, DoublyStochastic())
-        other.observed, other.summed, other._others = self.observed, self.summed, self._others
-        return other
+        guide = Guide(self.model, DoublyStochastic(), self.inducing, None, DoublyStochastic())
+        guide.observed, guide.summed, guide._others = self.observed, self.summed, self._others
+        return guide
 
 
 def _datum(args: tuple[Any, ...]) -> Array | None:
     """x beside y for each row at hand, where the model is called as ``model(x, y, …)`` with tables."""
     # known where they are, so that what is wrong with them can be said
     with ensure_compile_time_eval():
-        tables = [jnp.reshape(each, (jnp.shape(each)[0], -1)) for each in args[:2] if jnp.ndim(each) > 0]
+        tables = [jnp.reshape(table, (jnp.shape(table)[0], -1)) for table in args[:2] if jnp.ndim(table) > 0]
         rows = {table.shape[0] for table in tables}
         return jnp.concatenate(tables, axis=1) if len(tables) == 2 and len(rows) == 1 else None

@@ -17,8 +17,10 @@ import numpyro
 from jaxtyping import Array
 from numpyro.distributions import constraints
 
+from ppl_dgp.gp.contract import Parameters
+from ppl_dgp.guides.containment import Containment
 from ppl_dgp.guides.structured import InducingConditional, InducingJoint, LayerLink, LowRankLink
-from ppl_dgp.numerics.gaussian import InducingGaussian
+from ppl_dgp.numerics.gaussian import Gaussian, InducingGaussian
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,10 @@ class Earlier:
 
     q: InducingGaussian
     value: Array
+
+
+#: what the factors of a low-rank rule are shrunk to where it is to be a poorer one, of the deviations
+SLIGHT = 1e-3
 
 
 class InducingRule:
@@ -41,8 +47,48 @@ class InducingRule:
         """
         raise NotImplementedError
 
+    def contains(self, other: InducingRule) -> Containment | None:
+        """Where this rule is ``other``, so that it can begin at its optimum; None where it cannot be it."""
+        return None
 
-def _full_rank(name: str, shape: tuple[int, int], initial_scale: float) -> tuple[Array, Array]:
+
+def _full_rank_contains(other: InducingRule) -> Containment | None:
+    """What a rule contains that has one full Gaussian for each output."""
+    if type(other) is LowRank:
+        return Containment(translate=_as_cholesky)
+    return Containment() if type(other) in (Diagonal, FullRank, Optimal) else None
+
+
+def _as_cholesky(site: str, before: str | None, params: Parameters) -> Parameters:
+    """A low-rank q(u) by the Cholesky factor of its covariance."""
+    translated = dict(params)
+    covariance = Gaussian(params[f"{site}_loc"], params[f"{site}_scale"], translated.pop(f"{site}_factor"))
+    return translated | {f"{site}_scale": jnp.linalg.cholesky(covariance.covariance())}
+
+
+def _as_full_link(site: str, before: str | None, params: Parameters) -> Parameters:
+    """A low-rank link to the layer before, of which the first site has none, written out."""
+    if before is None or f"{site}_core" not in params:
+        return dict(params)
+    translated = dict(params)
+    parts = (translated.pop(f"{site}_{part}") for part in ("basis", "core", "source_basis"))
+    return translated | {f"{site}_link": jnp.einsum("mr,prqs,ks->pmqk", *parts)}
+
+
+def _as_coupling(site: str, before: str | None, params: Parameters) -> Parameters:
+    """A link to the layer before as one of the links to all earlier ones."""
+    translated = _as_full_link(site, before, params)
+    if before is None:
+        return translated
+    return translated | {link_name(site, before): translated.pop(f"{site}_link")}
+
+
+def _slight(start: Array, params: Parameters) -> Array:
+    """Factors that are slight beside the deviations, for at 0 their gradient would vanish."""
+    return SLIGHT * params["scale"][..., None] * start / jnp.abs(start).max()
+
+
+def _full_rank_parameters(name: str, shape: tuple[int, int], initial_scale: float) -> tuple[Array, Array]:
     identity = jnp.broadcast_to(initial_scale * jnp.eye(shape[1]), (*shape, shape[1]))
     scale = numpyro.param(f"{name}_scale", identity, constraint=constraints.lower_cholesky)
     return numpyro.param(f"{name}_loc", jnp.zeros(shape)), scale
@@ -55,7 +101,10 @@ class FullRank(InducingRule):
     def distribution(
         self, name: str, shape: tuple[int, int], initial_scale: float, earlier: Mapping[str, Earlier]
     ) -> InducingGaussian:
-        return InducingGaussian(*_full_rank(name, shape, initial_scale))
+        return InducingGaussian(*_full_rank_parameters(name, shape, initial_scale))
+
+    def contains(self, other: InducingRule) -> Containment | None:
+        return _full_rank_contains(other)
 
 
 @dataclass(frozen=True)
@@ -69,7 +118,9 @@ class Optimal(InducingRule):
     def distribution(
         self, name: str, shape: tuple[int, int], initial_scale: float, earlier: Mapping[str, Earlier]
     ) -> InducingGaussian:
-        return InducingGaussian(*map(jax.lax.stop_gradient, _full_rank(name, shape, initial_scale)))
+        return InducingGaussian(
+            *map(jax.lax.stop_gradient, _full_rank_parameters(name, shape, initial_scale))
+        )
 
 
 @dataclass(frozen=True)
@@ -106,6 +157,11 @@ class LowRank(InducingRule):
         start = _random((*shape, self.rank), 0.1 * initial_scale)
         return InducingGaussian(q.loc, q.scale, numpyro.param(f"{name}_factor", start))
 
+    def contains(self, other: InducingRule) -> Containment | None:
+        if type(other) is Diagonal:
+            return Containment({"factor": _slight})
+        return Containment() if type(other) is LowRank and other.rank <= self.rank else None
+
 
 @dataclass(frozen=True)
 class AcrossOutputs(InducingRule):
@@ -119,6 +175,9 @@ class AcrossOutputs(InducingRule):
         return InducingJoint(
             loc, numpyro.param(f"{name}_scale", start, constraint=constraints.lower_cholesky)
         )
+
+    def contains(self, other: InducingRule) -> Containment | None:
+        return _full_rank_contains(other)
 
 
 @dataclass(frozen=True)
@@ -141,7 +200,7 @@ class LayerChain(InducingRule):
     def distribution(
         self, name: str, shape: tuple[int, int], initial_scale: float, earlier: Mapping[str, Earlier]
     ) -> InducingGaussian:
-        loc, scale = _full_rank(name, shape, initial_scale)
+        loc, scale = _full_rank_parameters(name, shape, initial_scale)
         if not earlier:
             return InducingGaussian(loc, scale)
         last = list(earlier)[-1]
@@ -155,6 +214,13 @@ class LayerChain(InducingRule):
                 numpyro.param(f"{name}_source_basis", _random((before[1], self.rank), before[1] ** -0.5)),
             )
         return _conditional(loc, scale, {last: link}, earlier)
+
+    def contains(self, other: InducingRule) -> Containment | None:
+        if type(other) is not LayerChain:
+            return _full_rank_contains(other)
+        if self.rank is None:
+            return Containment(translate=_as_full_link)
+        return Containment() if other.rank is not None and other.rank <= self.rank else None
 
 
 @dataclass(frozen=True)
@@ -179,7 +245,7 @@ class Coupled(InducingRule):
     def distribution(
         self, name: str, shape: tuple[int, int], initial_scale: float, earlier: Mapping[str, Earlier]
     ) -> InducingGaussian:
-        loc, scale = _full_rank(name, shape, initial_scale)
+        loc, scale = _full_rank_parameters(name, shape, initial_scale)
         if not earlier:
             return InducingGaussian(loc, scale)
         links = {}
@@ -189,6 +255,13 @@ class Coupled(InducingRule):
             start = jnp.zeros((*shape, before[1]) if stripe else (*shape, *before))
             links[k] = LayerLink(numpyro.param(link_name(name, k), start))
         return _conditional(loc, scale, links, earlier)
+
+    def contains(self, other: InducingRule) -> Containment | None:
+        if type(other) is LayerChain:
+            return Containment(translate=_as_coupling) if self.structure == "full" else None
+        if type(other) is Coupled:
+            return Containment() if self.structure == "full" else None
+        return _full_rank_contains(other)
 
 
 def link_name(name: str, earlier: str) -> str:

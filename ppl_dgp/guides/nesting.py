@@ -1,74 +1,29 @@
-"""Nested families: parameters at which a richer guide is the distribution that a poorer one has found.
+"""Nested families: parameters at which a richer guide is the distribution that a poorer one has fitted.
 
 ``Conditional() ⊇ MeanField, DoublyStochastic``;  ``Conditional(tied=True), Conditional(free=True), Markov ⊇
 MeanField``;  a rule with full noise, or across outputs, contains the one without;  ``AcrossOutputs, LayerChain, Coupled
 ⊇ FullRank ⊇ LowRank ⊇ Diagonal``, the higher rank the lower;  ``Coupled("full") ⊇ Coupled("stripes"), LayerChain``
-(design, section 4). A richer guide that is trained from there ends no lower.
+(design, section 4). A richer guide that is trained from there ends no lower. Which rule contains which is said by the
+rules themselves, by ``contains``, so that a user's own takes part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import block_diag
-from jaxtyping import Array
 from numpyro.handlers import seed, substitute, trace
 
 from ppl_dgp.gp.contract import Parameters, role_of
 from ppl_dgp.gp.emission import Emission, emission_of
-from ppl_dgp.guides.conditional import CoupledConditional, FreeConditional, TiedConditional
+from ppl_dgp.guides import HIDDEN_RULES, INDUCING_RULES
+from ppl_dgp.guides.containment import Containment
 from ppl_dgp.guides.guide import Guide
-from ppl_dgp.guides.hidden import DoublyStochastic, Markov, MeanField, noise_of
-from ppl_dgp.guides.inducing import (
-    AcrossOutputs,
-    Coupled,
-    Diagonal,
-    FullRank,
-    InducingRule,
-    LayerChain,
-    LowRank,
-    Optimal,
-    link_name,
-)
-from ppl_dgp.numerics.gaussian import Gaussian
+from ppl_dgp.guides.inducing import SLIGHT
 from ppl_dgp.state_space.trajectory import trajectory_of
 
-#: (poorer, richer): which of the richer rule's parameters must take the values of ``_WHERE_POORER``, or vanish, for it
-#: to be the poorer; the others that it adds stay at their starts: for a coupled rule the model's own conditional, for
-#: links between layers 0
-_HIDDEN: dict[tuple[type, type], tuple[str, ...]] = {
-    (MeanField, MeanField): (),
-    (MeanField, Markov): ("slope",),
-    (MeanField, CoupledConditional): ("shrinkage",),
-    (MeanField, TiedConditional): ("shrinkage", "residual"),
-    (MeanField, FreeConditional): ("weights",),
-    (Markov, Markov): (),
-    (FreeConditional, FreeConditional): (),
-    (DoublyStochastic, CoupledConditional): (),
-}
-_INDUCING: dict[tuple[type, type], tuple[str, ...]] = {
-    (poor, rich): ("factor",) if (poor, rich) == (Diagonal, LowRank) else ()
-    for poor, riches in {
-        Diagonal: (FullRank, LowRank, AcrossOutputs, LayerChain, Coupled),
-        LowRank: (LowRank, FullRank, AcrossOutputs, LayerChain, Coupled),
-        FullRank: (AcrossOutputs, LayerChain, Coupled),
-        Optimal: (FullRank, AcrossOutputs, LayerChain, Coupled),
-        LayerChain: (LayerChain, Coupled),
-        Coupled: (Coupled,),
-    }.items()
-    for rich in riches
-}
-#: values other than 0, of the parameter at its start and the model's own conditional: c = 1 − shrinkage s = 0; and no
-#: D(h⁻)
-_WHERE_POORER: dict[str, Callable[[Array, Emission], Array]] = {
-    "shrinkage": lambda start, step: 1.0 / jnp.sqrt(noise_of(step)),
-    "residual": lambda start, step: jnp.full_like(start, jnp.finfo(start.dtype).eps),
-}
-#: of the deviations: what the factors of a low-rank rule are shrunk to, for at 0 their gradient would vanish
-_SLIGHT = 1e-3
 #: parameters whose shapes may differ between nested rules
 _RESHAPED = ("_scale", "_weights", "_factor", "_basis", "_core")
 
@@ -96,36 +51,34 @@ def nested_start(poorer: Guide, richer: Guide, params: Parameters, *args: Any, *
     """
     if poorer.model is not richer.model:
         raise ValueError("richer: found a guide of another model; expected one of the same model object")
-    hidden = _contained("hidden", poorer.hidden, richer.hidden, _HIDDEN)
-    inducing = _contained("inducing", poorer.inducing, richer.inducing, _INDUCING)
+    hidden = _containment("hidden", poorer.hidden, richer.hidden)
+    inducing = _containment("inducing", poorer.inducing, richer.inducing)
     # left out, so that the richer guide shows the shapes it has
     common = {k: value for k, value in params.items() if not k.endswith(_RESHAPED) and "u_link" not in k}
-    own = trace(substitute(seed(richer.model, jax.random.PRNGKey(0)), common)).get_trace(*args, **kwargs)
-    sites = [name for name, site in own.items() if role_of(site).inducing]
-    found = _translated(poorer.inducing, richer.inducing, sites, params)
-    for name, site in (
-        trace(substitute(seed(richer, jax.random.PRNGKey(0)), common)).get_trace(*args, **kwargs).items()
-    ):
+    model_sites = trace(substitute(seed(richer.model, jax.random.PRNGKey(0)), common)).get_trace(
+        *args, **kwargs
+    )
+    inducing_sites = [name for name, site in model_sites.items() if role_of(site).inducing]
+    start = dict(params)
+    for before, name in zip([None, *inducing_sites], inducing_sites, strict=False):
+        start = inducing.translate(name, before, start)
+    guide_sites = trace(substitute(seed(richer, jax.random.PRNGKey(0)), common)).get_trace(*args, **kwargs)
+    for name, site in guide_sites.items():
+        role = role_of(site)
         if site["type"] == "param":
-            found[name] = _widened(name, found.get(name, site["value"]), site["value"])
-        elif site["type"] == "sample" and role_of(site).hidden:
-            for parameter in hidden:
-                start, step = found[f"{name}_{parameter}"], _steps(own[name])
-                value = _WHERE_POORER.get(parameter, lambda start, step: jnp.zeros_like(start))
-                found[f"{name}_{parameter}"] = value(start, step)
-            if isinstance(poorer.hidden, DoublyStochastic) and trajectory_of(own[name]["fn"]):
-                # along a trajectory a coupled rule does not start at the model's own conditional
-                found[f"{name}_shrinkage"] = jnp.zeros_like(found[f"{name}_shrinkage"])
-                found[f"{name}_scale"] = jnp.ones_like(found[f"{name}_scale"])
-        elif site["type"] == "sample" and role_of(site).inducing:
-            for parameter in inducing:
-                factor = found[f"{name}_{parameter}"]
-                scale = _SLIGHT * found[f"{name}_scale"][..., None]
-                found[f"{name}_{parameter}"] = scale * factor / jnp.abs(factor).max()
-    return found
+            start[name] = _widened(name, start.get(name, site["value"]), site["value"])
+        elif role.hidden:
+            for parameter, value in hidden.values.items():
+                at = f"{name}_{parameter}"
+                start[at] = value(start[at], _model_step(model_sites[name]))
+        elif role.inducing:
+            of_site = {k.removeprefix(f"{name}_"): v for k, v in start.items() if k.startswith(f"{name}_")}
+            for parameter, value in inducing.values.items():
+                start[f"{name}_{parameter}"] = value(of_site[parameter], of_site)
+    return start
 
 
-def _steps(site: dict[str, Any]) -> Emission:
+def _model_step(site: dict[str, Any]) -> Emission:
     """The steps of a hidden site of the model: its rows, or those along a trajectory."""
     trajectory = trajectory_of(site["fn"])
     step = emission_of(site["fn"]) if trajectory is None else trajectory.steps(site["value"])
@@ -135,35 +88,14 @@ def _steps(site: dict[str, Any]) -> Emission:
 
 def contains(richer: Guide, poorer: Guide) -> bool:
     """Whether each rule of ``richer`` contains that of ``poorer`` or is the same, and one of them differs."""
-    hidden = _nested(poorer.hidden, richer.hidden, _HIDDEN)
-    inducing = _nested(poorer.inducing, richer.inducing, _INDUCING)
+    hidden = _nested(poorer.hidden, richer.hidden) is not None
+    inducing = _nested(poorer.inducing, richer.inducing) is not None
     return hidden and inducing and (poorer.hidden, poorer.inducing) != (richer.hidden, richer.inducing)
 
 
-def _translated(
-    low: InducingRule, high: InducingRule, sites: Sequence[str], params: Parameters
-) -> Parameters:
-    """The parameters of q(u) under the rule ``low`` in the terms in which ``high`` has them."""
-    found = dict(params)
-    for before, site in zip([None, *sites], sites, strict=False):
-        if isinstance(low, LowRank) and not isinstance(high, LowRank):
-            scale, factor = found[f"{site}_scale"], found.pop(f"{site}_factor")
-            found[f"{site}_scale"] = jnp.linalg.cholesky(
-                Gaussian(params[f"{site}_loc"], scale, factor).covariance()
-            )
-        if before is None or not isinstance(low, LayerChain) or high == low:
-            continue
-        if low.rank is not None and getattr(high, "rank", None) is None:
-            parts = (found.pop(f"{site}_{part}") for part in ("basis", "core", "source_basis"))
-            found[f"{site}_link"] = jnp.einsum("mr,prqs,ks->pmqk", *parts)
-        if isinstance(high, Coupled):
-            found[link_name(site, before)] = found.pop(f"{site}_link")
-    return found
-
-
-def _widened(name: str, value: Any, own: Any) -> Any:
-    """A parameter of the poorer guide in the shape that the richer one's ``own`` has."""
-    wanted, wide = jnp.shape(own), value
+def _widened(name: str, value: Any, initial: Any) -> Any:
+    """A parameter of the poorer guide in the shape that the richer one's has, which is ``initial`` at its start."""
+    wanted, wide = jnp.shape(initial), value
     identity = lambda size: jnp.eye(size, dtype=value.dtype)
     if jnp.shape(value) == wanted:
         return value
@@ -175,8 +107,8 @@ def _widened(name: str, value: Any, own: Any) -> Any:
         wide = value[..., None] * identity(value.shape[-1])
     elif name.endswith(("_factor", "_basis", "_core")):
         # the first of more columns; those of a factor must not be 0
-        least = _SLIGHT * jnp.abs(value).max() if name.endswith("_factor") else 1.0
-        wide = (least * own).at[tuple(map(slice, value.shape))].set(value)
+        least = SLIGHT * jnp.abs(value).max() if name.endswith("_factor") else 1.0
+        wide = (least * initial).at[tuple(map(slice, value.shape))].set(value)
     elif "u_link" in name:
         # each output listens to its namesake alone
         wide = value[:, :, None, :] * identity(value.shape[0])[:, None, :, None]
@@ -191,30 +123,19 @@ def _widened(name: str, value: Any, own: Any) -> Any:
     )
 
 
-def _nested(low: Any, high: Any, known: dict[tuple[type, type], tuple[str, ...]]) -> bool:
-    """Whether the rule ``high`` contains, or is, the rule ``low``."""
-    return low == high or ((type(low), type(high)) in known and _as_full(low, high))
+def _nested(poorer: Any, richer: Any) -> Containment | None:
+    """Where one rule is, or is the same as, a poorer one."""
+    return Containment() if poorer == richer else richer.contains(poorer)
 
 
-def _as_full(low: Any, high: Any) -> bool:
-    """Whether ``high`` has all the correlations of ``low``: full noise, its rank, its structure between layers."""
-    if isinstance(low, LayerChain) and isinstance(high, Coupled):
-        return high.structure == "full"
-    if isinstance(low, Coupled):
-        return isinstance(high, Coupled) and high.structure == "full"
-    if type(low) is type(high) and isinstance(low, LowRank | LayerChain):
-        return high.rank is None or (low.rank is not None and low.rank <= high.rank)
-    wide = lambda rule: getattr(rule, "full", False) or getattr(rule, "across_outputs", False)
-    return wide(high) or not wide(low)
-
-
-def _contained(
-    argument: str, low: Any, high: Any, known: dict[tuple[type, type], tuple[str, ...]]
-) -> tuple[str, ...]:
-    """The parameters that vanish where the rule ``high`` is ``low``; refuses rules that are not nested."""
-    if not _nested(low, high, known):
-        rules = ", ".join(["the same rule", *(rich.__name__ for poor, rich in known if poor is type(low))])
+def _containment(argument: str, poorer: Any, richer: Any) -> Containment:
+    """Where the richer rule is the poorer; refuses rules that are not nested."""
+    containment = _nested(poorer, richer)
+    if containment is None:
+        offered = HIDDEN_RULES if argument == "hidden" else INDUCING_RULES
+        known = [repr(rule) for rule in offered.values() if rule != poorer and rule.contains(poorer)]
         raise ValueError(
-            f"richer: found {argument}={high!r}, which does not contain {low!r}; expected {rules}, and as full"
+            f"richer: found {argument}={richer!r}, which does not contain {poorer!r}; expected "
+            f"{', '.join(['the same rule', *known])}, or another whose contains() gives where it is the poorer"
         )
-    return () if low == high else known[type(low), type(high)]
+    return containment

@@ -20,17 +20,14 @@ from numpyro.distributions import constraints
 
 from ppl_dgp.gp.contract import Parameters, Propagation
 from ppl_dgp.gp.wrappers import unwrap
-from ppl_dgp.guides.hidden import HiddenRule, Latent, entropy, gaussian
+from ppl_dgp.guides.latents import Latent, gaussian
+from ppl_dgp.guides.linear_conditional import entropy
+from ppl_dgp.guides.rule import HiddenRule, closed_form, expected_weight, is_linear, moments, no_closed_form
 from ppl_dgp.numerics.gaussian import Gaussian, moments_of
 from ppl_dgp.numerics.linalg import cholesky
 from ppl_dgp.numerics.power_mean import Alpha
 from ppl_dgp.state_space.linear_gaussian_chain import LinearGaussianChain, recursion
 from ppl_dgp.state_space.trajectory import Trajectory, along
-
-
-def along_function(rule: HiddenRule) -> bool:
-    """Whether q of a step depends on the function, so that a trajectory needs one draw of u."""
-    return (rule.conditions_on_u or rule.from_model) and not rule.integrates_u
 
 
 class TrajectoryConditional(dist.Distribution):
@@ -51,11 +48,13 @@ class TrajectoryConditional(dist.Distribution):
         begun: Gaussian | None = None,
     ) -> None:
         self.trajectory, self.rule, self.params = trajectory, rule, params
-        known = None if begun is None else gaussian(begun)
-        self.begun = initial_rule.initial(initial, Latent(trajectory.prior)) if known is None else known
+        if begun is None:
+            self.begun = initial_rule.latent.conditional(initial, Latent(trajectory.prior))
+        else:
+            self.begun = gaussian(begun)
         #: a window whose first state has a q of its own is a sequence of its own
         self.own_starts = begun is None
-        self.initial_from_model = initial_rule.from_model and begun is None
+        self.initial_from_model = initial_rule.depends_on.on_model and begun is None
         super().__init__((), trajectory.event_shape, validate_args=False)
 
     @property
@@ -64,7 +63,7 @@ class TrajectoryConditional(dist.Distribution):
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Float[Array, "*S slots Q"]:
         """Paths."""
-        if self.rule.conditions_on_u or self.rule.from_model:
+        if self.rule.depends_on.on_function or not is_linear(self.rule):
             one = lambda step, params: self.rule.conditional(params, step)
             return along(self.trajectory, self.begun, one, self.params, key, sample_shape)
         slopes, around = self._linear()
@@ -102,14 +101,14 @@ class TrajectoryConditional(dist.Distribution):
 
         :raises TypeError: where q has no closed form: it conditions on f, or x_0 has no Gaussian q.
         """
-        if self.rule.from_model:
+        if self.rule.depends_on.on_model:
             # p and q of the steps are the same, whatever the states before
             weights = jnp.zeros(self.trajectory.controls.shape[0], self.trajectory.noise.dtype)
         else:
             before = jax.tree.map(
                 lambda leaf: leaf[self.trajectory.layout.after - 1], self.moments("moments")
             )
-            weights = self.rule.expected_weight(self.params, self.trajectory.at(before))
+            weights = expected_weight(self.rule, self.params, self.trajectory.at(before))
         begun, prior = self._initial(), self.trajectory.initial
         likely = self.trajectory.prior.log_prob(begun.mean) - 0.5 * (
             begun.variance / jnp.square(prior.scale)
@@ -128,7 +127,7 @@ class TrajectoryConditional(dist.Distribution):
         (Bui 2017, 3.6).
         """
         begun, where = self._initial(), self.trajectory.layout
-        if self.rule.from_model:
+        if self.rule.depends_on.on_model:
             return self._passed_on(begun, propagation)
         slopes, around = self._linear()
         if slopes is None and around.diagonal and begun.diagonal:
@@ -145,8 +144,8 @@ class TrajectoryConditional(dist.Distribution):
             controls, first, started = turn
             choose = lambda new, old: jnp.where(jnp.expand_dims(first, range(1, new.ndim)), new, old)
             before = replace(jax.tree.map(choose, started, state), linearise=linearise)
-            found = self.rule.moments(self.params, self.trajectory.at(before, controls), propagation)
-            state = Gaussian(found.mean, found.scale)
+            after = moments(self.rule, self.params, self.trajectory.at(before, controls), propagation)
+            state = Gaussian(after.mean, after.scale)
             return state, state
 
         started = jax.tree.map(lambda leaf: leaf[where.sequence], begun)
@@ -172,17 +171,20 @@ class TrajectoryConditional(dist.Distribution):
         """x_t = A_t x_{t−1} + ε_t; what the controls add is in ε_t."""
         # of the steps only noise and shape are looked at
         path = jnp.zeros(self.trajectory.event_shape, self.trajectory.noise.dtype)
-        slope, around = self.rule.linear(self.params, self.trajectory.steps(path))
-        return (None if slope is None else slope[:, :, : path.shape[1]]), around
+        form = closed_form(self.rule, self.params, self.trajectory.steps(path))
+        if form.function is not None or form.inducing is not None:
+            raise no_closed_form(self.rule)
+        slopes = None if form.previous is None else form.previous[:, :, : path.shape[1]]
+        return slopes, form.noise
 
     def _initial(self) -> Gaussian:
-        found = moments_of(self.begun)
-        if found is None:
+        initial = moments_of(self.begun)
+        if initial is None:
             raise TypeError(
                 f"latent: found {type(unwrap(self.begun)).__name__} for x_0, expected a Gaussian; take "
                 "latent=MeanField()"
             )
-        return found
+        return initial
 
 
 def _none_before(slopes: Float[Array, "T Q Q"], number: int) -> Float[Array, "S Q Q"]:

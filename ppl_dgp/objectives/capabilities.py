@@ -6,7 +6,6 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ppl_dgp.gp.contract import Propagation
-from ppl_dgp.guides.hidden import HiddenRule
 
 
 @dataclass(frozen=True)
@@ -35,18 +34,3 @@ def capabilities_of(objective: Any) -> Capabilities:
         field.name: getattr(objective, field.name, field.default) for field in fields(Capabilities)
     }
     return Capabilities(**declared)
-
-
-def is_the_models(rule: HiddenRule) -> bool:
-    """Whether q of a step is the model's own conditional, so that the two cancel."""
-    return rule.from_model
-
-
-def is_factorised(rule: HiddenRule) -> bool:
-    """Whether q of a step depends on nothing of the model: neither on u or f, nor by being its own conditional."""
-    return not (is_the_models(rule) or rule.conditions_on_u)
-
-
-def is_linear(rule: HiddenRule) -> bool:
-    """Whether q of a step is h = slope h⁻ + ε whatever the model, so that expectations under it have closed forms."""
-    return is_factorised(rule) and type(rule).linear is not HiddenRule.linear

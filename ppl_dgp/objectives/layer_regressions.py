@@ -23,10 +23,10 @@ from ppl_dgp.gp.old_posterior import OldPosteriorFactor, old_posterior_of
 from ppl_dgp.gp.sparse_gp import SparseGP
 from ppl_dgp.gp.wrappers import mask_of, unwrap
 from ppl_dgp.guides.guide import HiddenConditional
-from ppl_dgp.guides.hidden import entropy
+from ppl_dgp.guides.linear_conditional import entropy
+from ppl_dgp.guides.rule import knows_states
 from ppl_dgp.guides.trajectory import TrajectoryConditional
 from ppl_dgp.numerics.gaussian import Gaussian
-from ppl_dgp.objectives.capabilities import is_linear
 from ppl_dgp.objectives.closed_form import columns_of_noise
 from ppl_dgp.objectives.deterministic_inputs import DeterministicInputs
 from ppl_dgp.objectives.factors import Factors
@@ -126,7 +126,8 @@ class LayerRegressions:
             noise = columns_of_noise(emission.likelihood.variance, len(marginal.mean))  # type: ignore[attr-defined]
             if hidden:
                 q: Any = unwrap(self.guide[name]["fn"])
-                slope, targets = q.rule.linear(q.params, emission)
+                form = q.rule.linear(q.params, emission)
+                slope, targets = form.previous, form.noise
                 self.entropy = self.entropy + entropy(targets).sum()
             else:
                 noise, value = self._seen(emission, noise, value)
@@ -240,7 +241,7 @@ def _check_rule(name: str, guide: Trace, site: dict[str, Any]) -> None:
     if emission_of(site["fn"]) is None and trajectory_of(site["fn"]) is None:
         return
     q = unwrap(guide[name]["fn"]) if name in guide else None
-    if not isinstance(q, HiddenConditional | TrajectoryConditional) or not is_linear(q.rule):
+    if not isinstance(q, HiddenConditional | TrajectoryConditional) or not knows_states(q.rule):
         raise TypeError(
             f"guide: found the rule {getattr(q, 'rule', None)} at {name!r}, whose closed form q(u) would enter; use "
             "Guide(model, hidden=MeanField()) or Markov()"

@@ -16,7 +16,6 @@ from ppl_dgp.gp.emission import emission_of
 from ppl_dgp.gp.old_posterior import old_posterior_of
 from ppl_dgp.gp.wrappers import mask_of, unwrap
 from ppl_dgp.numerics.power_mean import Alpha, is_number
-from ppl_dgp.objectives.capabilities import is_the_models
 from ppl_dgp.objectives.cavity import renyi_and_cavity
 from ppl_dgp.objectives.site_roles import SiteRoles, row_sum
 
@@ -95,7 +94,7 @@ def _expected(name: str, q: dist.Distribution, p: dist.Distribution, alpha: Alph
     """The weight of a hidden site that is carried as moments, averaged over it."""
     conditional: Any = unwrap(q)
     behind_gp = hasattr(conditional, "expected_weight")
-    if not is_number(alpha, 0.0) and not (behind_gp and is_the_models(conditional.rule)):
+    if not is_number(alpha, 0.0) and not (behind_gp and conditional.rule.depends_on.on_model):
         kind = conditional.rule if behind_gp else type(conditional).__name__
         raise ValueError(
             f"propagation: found moments of {kind} at {name!r} and alpha={alpha}; its weights are averages over h, "

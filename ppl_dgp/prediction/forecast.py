@@ -270,7 +270,7 @@ def _begin(
     """Moments (1, Q) of the state that moments go on from: in closed form, or those of draws where q follows f."""
     if sequence is None:
         return jax.tree.map(lambda leaf: leaf[:1], drawn.trajectory.initial)
-    if not (drawn.q.rule.from_model or drawn.q.rule.conditions_on_u):
+    if not drawn.q.rule.depends_on.on_function:
         return jax.tree.map(lambda leaf: leaf[drawn.last(sequence)][None], drawn.q.moments("moments"))
     ends = paths()[:, drawn.last(sequence)]
     if ends.shape[0] <= ends.shape[1]:

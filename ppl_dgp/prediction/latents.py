@@ -25,7 +25,7 @@ from ppl_dgp.fit.result import checked_data
 from ppl_dgp.fit.session import one_blas_thread
 from ppl_dgp.gp.contract import Model, Parameters
 from ppl_dgp.guides import Amortised, Guide
-from ppl_dgp.guides.hidden import gaussian
+from ppl_dgp.guides.latents import gaussian
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.prediction.local_inference import bound_of_rows, candidates, fold_in
 from ppl_dgp.prediction.predictive_trace import blocks, drawn, model_sites

@@ -170,8 +170,8 @@ def _moments(q: dist.Distribution) -> Gaussian | None:
         return Gaussian(point, jnp.zeros_like(point))
     if isinstance(inner, HiddenConditional):
         try:
-            slope, around = inner.rule.linear(inner.params, inner.step)
+            form = inner.rule.linear(inner.params, inner.step)
         except TypeError:  # no closed form
             return None
-        return around if slope is None else None
+        return form.noise if form.independent else None
     return moments_of(q)

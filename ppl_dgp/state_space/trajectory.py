@@ -222,8 +222,8 @@ def trajectory_of(distribution: dist.Distribution) -> Trajectory | None:
     return inner if isinstance(inner, Trajectory) else None
 
 
-def without_mean(step: Emission) -> Emission:
+def without_mean(step: Emission) -> Transition:
     """A step whose function is said to have no mean, so that rules begin around the step's own."""
     outputs = step.marginal.mean.shape[1]
     function = replace(step.marginal.function, mean=Zero(outputs))
-    return Emission(replace(step.marginal, function=function), step.likelihood)
+    return Transition(replace(step.marginal, function=function), step.likelihood)

@@ -35,7 +35,6 @@ from ppl_dgp.guides.trajectory import TrajectoryConditional
 from ppl_dgp.numerics.gaussian import Gaussian, moments_of
 from ppl_dgp.numerics.linalg import cholesky
 from ppl_dgp.numerics.power_mean import Alpha, log_det_ratio
-from ppl_dgp.objectives.capabilities import is_factorised
 from ppl_dgp.objectives.cavity import flat_cavity, independent_cavity, renyi_and_cavity
 from ppl_dgp.objectives.site_roles import SiteRoles
 from ppl_dgp.objectives.weights import log_weights
@@ -144,7 +143,7 @@ def tied_chain(roles: SiteRoles, model: Trace, guide: Trace, alpha: Alpha) -> Ti
 
 def _factorised(name: str, q: dist.Distribution) -> Gaussian:
     """Moments of q(x), independent over time and dimensions."""
-    if isinstance(q, TrajectoryConditional) and is_factorised(q.rule):
+    if isinstance(q, TrajectoryConditional) and not q.rule.depends_on.on_function:
         states = q.moments("moments")
         if states.diagonal:
             return states
