@@ -26,6 +26,7 @@ _HOMES = {
         "Interrupted",
         "fit_lbfgs",
         "fit_many",
+        "fit_nuts",
         "fit_power_ep",
         "fit_series",
         "fit_stream",

@@ -9,7 +9,7 @@ import pytest
 from numpyro import handlers
 from numpyro.infer import MCMC, NUTS, Predictive
 
-from ppl_dgp.fit import fit_svi
+from ppl_dgp.fit import fit_nuts, fit_svi
 from ppl_dgp.gp.means import Linear
 from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
@@ -70,13 +70,14 @@ def tiny(x, y=None, index=None, size=None):
         numpyro.sample("y", f2(h).noisy(0.04), obs=y)
 
 
-def test_doubly_stochastic_predicts_as_nuts_does():
+@pytest.mark.filterwarnings("ignore::ppl_dgp.fit.SamplingWarning")
+def test_guide_and_fit_nuts_predict_as_plain_nuts_does():
     """The same model by both; the tolerance is that of the approximation, not of the draws.
 
     q(u¹) q(u²) is Gaussian and independent between layers, and q(h) is the model's own conditional, which y does not
     move: minimising KL[q‖p], such a q finds the posterior's centre and loses part of its spread. So the predictive mean
     is to lie within a third of NUTS' standard deviation of y, and the standard deviation between 0.8 and 1.1 of it.
-    NUTS' own error is checked to be a tenth of that.
+    NUTS' own error is checked to be a tenth of that, and ``fit_nuts``, of other draws, to differ by no more.
     """
     mcmc = MCMC(
         NUTS(tiny, target_accept_prob=0.9), num_warmup=1000, num_samples=2000, num_chains=2,
@@ -90,6 +91,13 @@ def test_doubly_stochastic_predicts_as_nuts_does():
     mean, deviation = draws.mean(0), draws.std(0)
     by_chain = draws.reshape(2, 2000, 9).mean(1)
     assert (np.abs(by_chain[0] - by_chain[1]) < 0.1 * deviation).all()
+
+    drawn = fit_nuts(
+        jax.random.PRNGKey(3), tiny, TINY_X, TINY_Y, num_warmup=1000, num_samples=2000, num_chains=2
+    )
+    found = predict(jax.random.PRNGKey(1), tiny, drawn.guide, drawn.params, new, num_samples=4000)
+    assert (np.abs(found.mean[:, 0] - mean) < 0.1 * deviation).all()
+    np.testing.assert_allclose(np.sqrt(found.variance[:, 0]), deviation, rtol=0.1)
 
     guide = Guide(tiny, hidden=DoublyStochastic())
     fit = fit_svi(jax.random.PRNGKey(0), tiny, guide, PowerEP(0.0, 10), TINY_X, TINY_Y, steps=3000)

@@ -19,11 +19,16 @@ from ppl_dgp.diagnostics.alignment import aligned
 from ppl_dgp.diagnostics.arviz_api import container
 from ppl_dgp.diagnostics.draws import Draws, inputs_of, joint_draws
 from ppl_dgp.fit import Fit
+from ppl_dgp.fit.chains import Chains
+from ppl_dgp.gp.contract import Parameters
+from ppl_dgp.guides import EmpiricalPosterior
 
 Variables = dict[str, tuple[list[str], np.ndarray]]
 
 #: hidden layers are exported unasked where they take no more numbers than this
 HIDDEN_NUMBERS = 2_000_000
+#: draws per restart, where it is not said how many
+NUM_DRAWS = 200
 
 
 def to_arviz(
@@ -32,7 +37,7 @@ def to_arviz(
     x: ArrayLike | None,
     y: ArrayLike,
     *,
-    num_draws: int = 200,
+    num_draws: int | None = None,
     num_locals: int = 8,
     hidden: bool | None = None,
     align: bool = True,
@@ -52,13 +57,15 @@ def to_arviz(
       parameters that are not random (``layer1.lengthscale``, inducing inputs; C first), ``x.rotation`` of latents that
       were aligned;
     * sample_stats: ``log_p`` = log p(y, θ) and ``log_q`` = log q(θ) per draw, as ``loo_approximate_posterior`` takes
-      them, ``lp`` the same as ``log_p``, and the ``loss`` of every step (C, steps).
+      them, ``lp`` the same as ``log_p``, and the ``loss`` of every step (C, steps). Of a fit by ``fit_nuts``, whose
+      chains and draws are NUTS's own, no ``log_q`` and ``loss`` but ``diverging``, ``acceptance_rate``, ``n_steps``,
+      ``energy`` and ``step_size``.
 
     Densities are of the t_1 (FITC) model and, like all else, in the units of training.
 
     :param fit: what ``fit_svi`` returned.
     :param x: the training inputs (N, D), all of them, in their order, None for a GPLVM; y (N, P) or (N,) the targets.
-    :param num_draws: S per restart.
+    :param num_draws: S per restart, 200 by default; of a fit by ``fit_nuts`` all, or so many evenly spaced ones.
     :param num_locals: K, see above.
     :param hidden: whether to keep the hidden layers; by default where they are at most two million numbers.
     :param align: whether latents without a GP in front are turned, every chain by one rotation or reflection R towards
@@ -76,8 +83,8 @@ def to_arviz(
         if array.shape[0] != inputs.shape[0]:
             raise ValueError(f"{name}: found {array.shape[0]} rows, expected {inputs.shape[0]} as x has")
     chains = []
-    for chain in range(next(iter(fit.restart_params.values())).shape[0]):
-        params = {name: value[chain] for name, value in fit.restart_params.items()}
+    restarts = _restarts(fit)
+    for chain, params in enumerate(restarts):
         chain_key = jax.random.fold_in(key, chain)
         draws = joint_draws(
             chain_key,
@@ -86,10 +93,11 @@ def to_arviz(
             params,
             inputs,
             targets,
-            num_draws=num_draws,
+            num_draws=_draws_per_chain(fit, params) if num_draws is None else num_draws,
             num_locals=num_locals,
         )
         chains.append(draws)
+    num_draws = len(chains[0].log_p)
     numbers = len(chains) * sum(value.size for value in chains[0].hidden.values())
     keep_hidden = numbers <= HIDDEN_NUMBERS if hidden is None else hidden
     layers = {
@@ -116,6 +124,8 @@ def to_arviz(
         "log_q": (sample, _stack(chains, "log_q")),
         "loss": (["chain", "step"], fit.losses),
     }
+    if fit.chains is not None:
+        stats = {name: stats[name] for name in ("lp", "log_p")} | _sampler_stats(fit.chains, num_draws)
     posterior = _dataset(_posterior(chains, layers), coords)
     if turns:
         names = ", ".join(variable_name(site) for site in turns)
@@ -128,11 +138,32 @@ def to_arviz(
         "log_likelihood": _dataset({"y": ([*sample, "row"], _stack(chains, "log_likelihood"))}, coords),
         "observed_data": _dataset({"y": (["row", *target], observed)}, coords),
         "constant_data": _dataset(
-            {**_constants(fit, inputs, set(chains[0].sites) | set(chains[0].hidden)), **rotations}, coords
+            {**_constants(restarts, inputs, set(chains[0].sites) | set(chains[0].hidden)), **rotations},
+            coords,
         ),
         "sample_stats": _dataset(stats, coords),
     }
     return container(groups, _attributes(fit))
+
+
+def _restarts(fit: Fit) -> list[Parameters]:
+    """The parameters of each chain: a restart, or a Markov chain."""
+    if isinstance(fit.guide, EmpiricalPosterior):
+        return fit.guide.by_chain(fit.params)
+    count = len(next(iter(fit.restart_params.values())))
+    return [{name: value[chain] for name, value in fit.restart_params.items()} for chain in range(count)]
+
+
+def _draws_per_chain(fit: Fit, params: Parameters) -> int:
+    return fit.guide.num_draws(params) if isinstance(fit.guide, EmpiricalPosterior) else NUM_DRAWS
+
+
+def _sampler_stats(chains: Chains, num_draws: int) -> Variables:
+    """What the sampler says of the draws, evenly spaced ones if not of all."""
+    size = chains.stats["diverging"].shape[1]
+    numbers = np.arange(num_draws) * size // num_draws
+    names = [name for name in chains.stats if name != "potential_energy"]
+    return {name: (["chain", "draw"], chains.stats[name][:, numbers]) for name in names}
 
 
 def variable_name(site: str) -> str:
@@ -170,15 +201,15 @@ def _latent_axes(draws: Draws) -> dict[str, str]:
     return {site: "latent" if len(sites) == 1 else f"{variable_name(site)}_latent" for site in sites}
 
 
-def _constants(fit: Fit, x: np.ndarray, sites: set[str]) -> Variables:
+def _constants(restarts: list[Parameters], x: np.ndarray, sites: set[str]) -> Variables:
     variables: Variables = {"index": (["row"], np.arange(x.shape[0]))}
     if x.shape[1]:
         variables["x"] = (["row", "input"], x)
-    for name, stacked in fit.restart_params.items():
+    for name in restarts[0]:
         # the guide's parameters are named after the sites they approximate
         if any(name.startswith(f"{site}_") for site in sites):
             continue
-        value = np.asarray(stacked)
+        value = np.stack([np.asarray(params[name]) for params in restarts])
         named = {"inducing": ["inducing", "input"], "lengthscale": ["input"]}.get(name.rpartition("/")[2])
         axes = _axes(
             name, value.ndim - 1, named if named is not None and len(named) == value.ndim - 1 else None

@@ -20,6 +20,7 @@ from numpyro.handlers import replay, seed, substitute, trace
 
 from ppl_dgp.gp.contract import Trace
 from ppl_dgp.gp.emission import emission_of
+from ppl_dgp.guides import EmpiricalPosterior
 from ppl_dgp.objectives.site_roles import SiteRoles, classify_sites
 from ppl_dgp.objectives.weights import log_weights
 
@@ -67,7 +68,7 @@ def joint_draws(
 
     :param params: constrained parameters, as ``Fit.params``; x (N, D) and y (N, P) or (N,) the rows it was
         trained on, in their order; x None for a GPLVM, which has no inputs.
-    :param num_draws: S.
+    :param num_draws: S; of an ``EmpiricalPosterior``, evenly spaced along its chains, at most as many as it holds.
     :param num_locals: K; the average over the locals is biased low by O(1/K) of its relative variance.
     :raises ValueError: for a number of draws below 1.
     :raises TypeError: if the model has data outside one data plate (an exact GP): its rows have no separate weights.
@@ -119,9 +120,11 @@ def _program(
 ) -> Callable[..., dict[str, Any]]:
     """S draws of θ one after the other, K draws of the locals side by side under each, as one compiled program."""
 
-    def one(key: Array, params: dict[str, Array], x: Array, y: Array) -> dict[str, Any]:
+    def one(
+        key: Array, draw: dict[str, Array], params: dict[str, Array], x: Array, y: Array
+    ) -> dict[str, Any]:
         key_theta, key_model, key_y, key_locals = jax.random.split(key, 4)
-        guided = _run(guide, key_theta, params, x, y)
+        guided = _run(guide, key_theta, {**params, **draw}, x, y)
         # α = 1: weights in terms of t_1; u is the joint draw, as no message asks for anything else
         roles = classify_sites(_run(replay(model, guided), key_theta, params, x, y), guided, True)
         _check(roles)
@@ -163,6 +166,10 @@ def _program(
         }
 
     def program(key: Array, params: dict[str, Array], x: Array, y: Array) -> dict[str, Any]:
-        return jax.lax.map(lambda k: one(k, params, x, y), jax.random.split(key, num_draws))
+        # draws that are there already, and their locals
+        kept = guide.spaced_draws(params, num_draws) if isinstance(guide, EmpiricalPosterior) else {}
+        count = len(next(iter(kept.values()))) if kept else num_draws
+        keys = jax.random.split(key, count)
+        return jax.lax.map(lambda each: one(each[0], each[1], params, x, y), (keys, kept))
 
     return jax.jit(program)

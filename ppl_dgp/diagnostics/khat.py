@@ -122,7 +122,8 @@ def expected_log_density(
 
 def _khat(log_weights: Float[np.ndarray, "R S"]) -> Float[np.ndarray, " R"]:
     centred = log_weights - log_weights.max(-1, keepdims=True)
-    found = np.full(centred.shape[0], -np.inf)
+    # not a number where q has no density
+    found = np.where(np.isnan(centred).any(-1), np.nan, -np.inf)
     # equal weights have no tail: q is the posterior
     spread = np.ptp(centred, axis=-1) > 1e-10
     if spread.any():

@@ -1,10 +1,12 @@
 """Training: any NumPyro model under any guide and any ELBO, by stochastic or full-batch optimisation."""
 
 from ppl_dgp.fit.cache import keep_compiled
+from ppl_dgp.fit.chains import SamplingWarning
 from ppl_dgp.fit.full_batch import fit_lbfgs
 from ppl_dgp.fit.jitter import JitterWarning
 from ppl_dgp.fit.many import fit_many
 from ppl_dgp.fit.natural import natural_adam
+from ppl_dgp.fit.nuts import fit_nuts
 from ppl_dgp.fit.power_ep import SiteWarning, fit_power_ep
 from ppl_dgp.fit.result import Fit, FitError, Interrupted
 from ppl_dgp.fit.series import fit_series
@@ -18,9 +20,11 @@ __all__ = [
     "FitError",
     "Interrupted",
     "JitterWarning",
+    "SamplingWarning",
     "SiteWarning",
     "fit_lbfgs",
     "fit_many",
+    "fit_nuts",
     "fit_power_ep",
     "fit_series",
     "fit_stream",

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Num, Shaped
 from numpyro.handlers import seed, trace
 from numpyro.infer import ELBO, SVI
 
+from ppl_dgp.fit.chains import Chains
 from ppl_dgp.fit.program import build_finish, cached_program
 from ppl_dgp.gp.emission import emission_of
 from ppl_dgp.gp.wrappers import unwrap
@@ -34,7 +35,7 @@ class Fit:
     what the first compiled call of the last session took of it. `fingerprint` is the SHA-256 of the data.
     `jitter` holds what covariance matrices needed on their diagonals at `params`, relative to the mean
     diagonal, by the sites `…/jitter` that report it; empty if interrupted. `input_seconds` is what the steps of the
-    last session waited for rows that `fit_stream` reads.
+    last session waited for rows that `fit_stream` reads. `chains` says how the Markov chains of `fit_nuts` went.
     """
 
     model: Callable[..., Any]
@@ -51,6 +52,7 @@ class Fit:
     compile_seconds: float = 0.0
     jitter: Mapping[str, float] = field(default_factory=dict)
     input_seconds: float = 0.0
+    chains: Chains | None = None
 
 
 class Interrupted(KeyboardInterrupt):

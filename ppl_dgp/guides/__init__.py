@@ -4,6 +4,7 @@ from ppl_dgp.guides.amortised import Amortised
 from ppl_dgp.guides.conditional import Conditional, NestedCompression
 from ppl_dgp.guides.containment import Containment
 from ppl_dgp.guides.dependence import DependsOn
+from ppl_dgp.guides.empirical import EmpiricalPosterior
 from ppl_dgp.guides.guide import Guide
 from ppl_dgp.guides.hidden import (
     DoublyStochastic,
@@ -60,6 +61,7 @@ __all__ = [
     "DependsOn",
     "Diagonal",
     "DoublyStochastic",
+    "EmpiricalPosterior",
     "FullRank",
     "Guide",
     "HiddenRule",

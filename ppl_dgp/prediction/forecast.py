@@ -31,6 +31,7 @@ from jaxtyping import Array, Float
 from ppl_dgp.gp.contract import Model, Parameters
 from ppl_dgp.gp.emission import Emission
 from ppl_dgp.gp.sparse_gp import SparseGP
+from ppl_dgp.guides.trajectory import TrajectoryConditional
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.linalg import cholesky
@@ -270,8 +271,9 @@ def _begin(
     """Moments (1, Q) of the state that moments go on from: in closed form, or those of draws where q follows f."""
     if sequence is None:
         return jax.tree.map(lambda leaf: leaf[:1], drawn.trajectory.initial)
-    if not drawn.q.rule.depends_on.on_function:
-        return jax.tree.map(lambda leaf: leaf[drawn.last(sequence)][None], drawn.q.moments("moments"))
+    q = drawn.q
+    if isinstance(q, TrajectoryConditional) and not q.rule.depends_on.on_function:
+        return jax.tree.map(lambda leaf: leaf[drawn.last(sequence)][None], q.moments("moments"))
     ends = paths()[:, drawn.last(sequence)]
     if ends.shape[0] <= ends.shape[1]:
         raise ValueError(

@@ -17,6 +17,7 @@ from numpyro.handlers import replay, seed, substitute, trace
 from ppl_dgp.gp.contract import Model, Parameters
 from ppl_dgp.gp.emission import Emission, emission_of
 from ppl_dgp.gp.sparse_gp import SparseGP
+from ppl_dgp.guides.empirical import TrajectoryDraw
 from ppl_dgp.guides.trajectory import TrajectoryConditional
 from ppl_dgp.numerics.gaussian import moments_of
 from ppl_dgp.state_space.trajectory import Trajectory
@@ -26,7 +27,7 @@ from ppl_dgp.state_space.trajectory import Trajectory
 class PosteriorPath:
     """One draw of q: what it is of the states, their path through the trajectory's f at its u, the emission, all q."""
 
-    q: TrajectoryConditional
+    q: TrajectoryConditional | TrajectoryDraw
     path: Float[Array, "slots Q"]
     emission: Emission
     sites: dict[str, dist.Distribution]
@@ -106,7 +107,9 @@ def draw(key: Array, model: Model, guide: Model, params: Parameters, x: Array, y
     drawn = trace(substitute(seed(guide, key_guide), params)).get_trace(x, y)
     sites = trace(substitute(seed(replay(model, drawn), key_model), params)).get_trace(x, y)
     samples = {name: site for name, site in drawn.items() if site["type"] == "sample"}
-    found = [site for site in samples.values() if isinstance(site["fn"], TrajectoryConditional)]
+    found = [
+        site for site in samples.values() if isinstance(site["fn"], TrajectoryConditional | TrajectoryDraw)
+    ]
     emission = emission_of(sites["y"]["fn"]) if "y" in sites else None
     if len(found) != 1 or emission is None or len(emission.parts) != 1:
         raise ValueError(

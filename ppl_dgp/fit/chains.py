@@ -1,0 +1,69 @@
+"""How Markov chains went: divergences, R-hat, effective sample sizes (Vehtari et al. 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Shaped
+from numpyro.diagnostics import summary
+
+#: R-hat above this says that the chains do not agree
+LARGEST_R_HAT = 1.01
+
+
+class SamplingWarning(UserWarning):
+    """Draws that are not to be trusted as the posterior's: chains that disagree, or trajectories that diverged."""
+
+
+@dataclass(frozen=True, eq=False)
+class Chains:
+    """C chains of S draws after ``num_warmup`` steps of adaptation each.
+
+    ``r_hat`` is the largest split R-hat among the entries of each site, ``effective_size`` the smallest effective
+    number of draws. ``stats`` are numbers of each draw (C, S) by ArviZ's names: ``diverging``, ``acceptance_rate``,
+    ``n_steps``, ``energy``, ``step_size`` and ``potential_energy``, minus the log density of the unconstrained values.
+    """
+
+    num_warmup: int
+    r_hat: Mapping[str, float]
+    effective_size: Mapping[str, float]
+    stats: Mapping[str, Shaped[np.ndarray, "C S"]]
+
+    @property
+    def divergences(self) -> int:
+        """Draws, over all chains, whose trajectory diverged."""
+        return int(self.stats["diverging"].sum())
+
+    @property
+    def advice(self) -> str | None:
+        """What is wrong with the chains and what to do about it; None if nothing is known to be."""
+        complaints = []
+        if self.divergences:
+            complaints.append(
+                f"{self.divergences} of {self.stats['diverging'].size} draws diverged, expected none; raise "
+                "target_accept_prob"
+            )
+        worst = max(self.r_hat, key=lambda name: self.r_hat[name])
+        if not self.r_hat[worst] <= LARGEST_R_HAT:
+            complaints.append(
+                f"R-hat of {worst} is {self.r_hat[worst]:.3f}, expected at most {LARGEST_R_HAT}: the chains do not "
+                "agree; raise num_warmup and num_samples, or give start= a fit near the posterior"
+            )
+        return "; ".join(complaints) or None
+
+
+def chains_of(
+    draws: Mapping[str, Shaped[np.ndarray, "C S ..."]],
+    stats: Mapping[str, Shaped[np.ndarray, "C S"]],
+    num_warmup: int,
+) -> Chains:
+    """What is to be said of draws (C, S, …) by site, and of the numbers of each draw (C, S)."""
+    table = summary(dict(draws), group_by_chain=True)
+    return Chains(
+        num_warmup=num_warmup,
+        r_hat={name: float(np.max(table[name]["r_hat"])) for name in draws},
+        effective_size={name: float(np.min(table[name]["n_eff"])) for name in draws},
+        stats=dict(stats),
+    )

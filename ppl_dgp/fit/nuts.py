@@ -1,0 +1,320 @@
+"""The No-U-Turn sampler on a model as it stands (Hoffman & Gelman 2014): the posterior that guides approximate.
+
+What it samples is the density that NumPyro sees, t_1 for GP sites: the FITC model, whose f_n are independent given u,
+with its inducing inputs held.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Num, Shaped
+from numpyro.handlers import block, replay, seed, substitute, trace
+from numpyro.infer import ELBO, MCMC, NUTS
+from numpyro.infer.util import constrain_fn, log_density, potential_energy, unconstrain_fn
+from numpyro.primitives import Messenger, prng_key
+
+from ppl_dgp.fit.chains import SamplingWarning, chains_of
+from ppl_dgp.fit.jitter import warn_of_jitter
+from ppl_dgp.fit.result import Fit, FitError, assemble, checked_data, fingerprint
+from ppl_dgp.fit.session import one_blas_thread
+from ppl_dgp.gp.contract import Model, Parameters
+from ppl_dgp.gp.wrappers import unwrap
+from ppl_dgp.guides.empirical import EmpiricalPosterior
+
+#: deviation, unconstrained, of the chains around the one value that a start has of a hyperparameter
+HYPERPARAMETER_SPREAD = 0.1
+#: draws that are constrained at a time
+DRAWS_AT_ONCE = 50
+#: by ArviZ's names, the fields of NumPyro's state
+_STATS = {
+    "diverging": "diverging",
+    "acceptance_rate": "accept_prob",
+    "n_steps": "num_steps",
+    "energy": "energy",
+    "potential_energy": "potential_energy",
+    "step_size": "adapt_state.step_size",
+}
+
+
+class JointDensity(ELBO):
+    """−log p(y, h, θ) of the model that NumPyro sees, at a run of the guide: no bound, but what NUTS samples from."""
+
+    def __repr__(self) -> str:
+        return "JointDensity()"
+
+    def loss(
+        self, rng_key: Array, param_map: Parameters, model: Model, guide: Model, *args: Any, **kwargs: Any
+    ) -> Float[Array, ""]:
+        """The density at one draw of the guide, in nats."""
+        latents = trace(substitute(seed(guide, rng_key), data=param_map)).get_trace(*args, **kwargs)
+        log_joint, _ = log_density(replay(seed(model, rng_key), latents), args, kwargs, param_map)
+        return -log_joint
+
+
+def fit_nuts(
+    key: Shaped[Array, "..."],
+    model: Model,
+    x: ArrayLike | None,
+    y: ArrayLike,
+    *,
+    start: Fit | None = None,
+    num_warmup: int = 1000,
+    num_samples: int = 1000,
+    num_chains: int = 4,
+    target_accept_prob: float = 0.9,
+    max_tree_depth: int = 10,
+    dense_mass: bool = False,
+    chain_method: str = "vectorized",
+    progress: bool = False,
+) -> Fit:
+    """Draw from the posterior of a model by NUTS: whitened inducing outputs, hidden layers of every row, latents.
+
+    The density is t_1, that of the FITC model in which the f_n are independent given u (exact where Z = X), not the
+    exact GP's, which the ELBO bounds. Every ``numpyro.param`` of the model is held: inducing inputs, and
+    hyperparameters without a prior; at its value in ``start``, else where the model begins it (k-means centres of the
+    rows for inducing inputs, as ``fit_svi`` begins). To sample hyperparameters give them priors:
+    ``numpyro.handlers.lift(model, prior={"gp/lengthscale": dist.LogNormal(0.0, 1.0).expand([D]).to_event(1)})``, or
+    ``numpyro.sample`` in a model of your own.
+
+    :param key: JAX random key.
+    :param model: called as ``model(x, y)``.
+    :param x: inputs (N, D), None for none (a latent variable model). y: targets (N, P), or (N,) for one column.
+    :param start: a fit of this model, or of this model before ``lift``: its parameters are held, lifted ones begin
+        there, and every chain's latents begin at a draw from its guide. Without it inducing outputs begin at draws of
+        the scale that guides begin with, all else at draws from the prior.
+    :param num_warmup: steps of adaptation per chain; ``num_samples`` draws kept per chain, at least 4.
+    :param num_chains: run side by side on one device; R-hat compares them.
+    :param target_accept_prob: nearer 1 for smaller steps, where draws diverge; ``max_tree_depth`` and ``dense_mass``
+        as NumPyro's ``NUTS`` has them.
+    :param chain_method: "vectorized", "sequential", or "parallel" with a device for each chain.
+    :param progress: show NumPyro's bar.
+
+    Returns a ``Fit`` whose guide is an ``EmpiricalPosterior``: ``params`` hold the draws (C, S, …) of each site, named
+    ``<site>_draws``, beside what was held. A run of the guide is one of the draws, so that ``predict`` averages over
+    them, the hidden layers of new rows from the model's own conditionals. ``chains`` has divergences, R-hat and
+    effective sample sizes; ``losses`` (1, S) are minus the log density of the draws, averaged over chains.
+
+    :raises ValueError: for data or numbers that cannot be used, a model with discrete latents, with a subsampled plate
+        or without latents, or a start of another model.
+    :raises FitError: if the density is not finite where a chain begins or ends.
+
+    Warns with ``SamplingWarning`` if a draw diverged or R-hat is above 1.01.
+    """
+    for name, value, least in (
+        ("num_warmup", num_warmup, 1), ("num_samples", num_samples, 4), ("num_chains", num_chains, 1),
+    ):  # fmt: skip
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+            raise ValueError(f"{name}: found {value!r}, expected a whole number of at least {least}")
+    if not 0.0 < target_accept_prob < 1.0:
+        raise ValueError(
+            f"target_accept_prob: found {target_accept_prob}, expected a number in (0, 1); try 0.9"
+        )
+    started = time.perf_counter()
+    x, y = checked_data(x, y, model)
+    if start is not None and not isinstance(start, Fit):
+        raise TypeError(f"start: found {type(start).__name__}, expected a Fit such as fit_svi returns")
+    program = _SampledModel.of(model, x, y, start)
+    key_held, key_begin, key_run = jax.random.split(key, 3)
+    held = program.held(key_held, x, y, start)
+    conditioned = block(substitute(model, data=held), hide_fn=lambda msg: msg["type"] == "param")
+
+    def potential(values: Parameters) -> Array:
+        return potential_energy(conditioned, (x, y), {}, values)
+
+    def run(key: Array, first: Parameters) -> tuple[Parameters, Parameters]:
+        kernel = NUTS(
+            potential_fn=potential, target_accept_prob=target_accept_prob, max_tree_depth=max_tree_depth,
+            dense_mass=dense_mass,
+        )  # fmt: skip
+        sampler = MCMC(
+            kernel, num_warmup=num_warmup, num_samples=num_samples, num_chains=num_chains,
+            chain_method=chain_method, progress_bar=progress,
+        )  # fmt: skip
+        begin = first if num_chains > 1 else {name: value[0] for name, value in first.items()}
+        extra = tuple(field for field in _STATS.values() if field != "diverging")
+        sampler.run(key, init_params=begin, extra_fields=extra)
+        return sampler.get_samples(group_by_chain=True), sampler.get_extra_fields(group_by_chain=True)
+
+    begin = _beginnings(program, conditioned, start, x, y)
+    with one_blas_thread():
+        first, energies = jax.jit(jax.vmap(begin))(jax.random.split(key_begin, num_chains))
+        _check_finite(energies, "begins", "standardise the data, use 64 bits, or give start= a fit")
+        # one program, but for a bar that is moved from the host, and for several devices
+        whole = not progress and chain_method != "parallel"
+        unconstrained, fields = (jax.jit(run) if whole else run)(key_run, first)
+        stats = {name: np.asarray(fields[field]) for name, field in _STATS.items()}
+        _check_finite(stats["potential_energy"], "ends", "use 64 bits, or check the priors")
+        sites = _constrained(conditioned, unconstrained, x, y)
+    jitter = {name: float(value.max()) for name, value in sites.items() if name.endswith("/jitter")}
+    warn_of_jitter(jitter, x.dtype)
+    draws = {name: sites[name] for name in program.global_sites + program.local_sites}
+    chains = chains_of({name: np.asarray(value) for name, value in draws.items()}, stats, num_warmup)
+    if chains.advice is not None:
+        warnings.warn(SamplingWarning(chains.advice), stacklevel=2)
+    params = held | {f"{name}_draws": value for name, value in draws.items()}
+    for name in program.local_sites:
+        params[f"{name}_loc"] = unconstrained[name].mean(1)
+        params[f"{name}_scale"] = unconstrained[name].std(1)
+    guide = EmpiricalPosterior(model, program.global_sites, program.local_sites)
+    return assemble(
+        {name: value[None] for name, value in params.items()}, stats["potential_energy"].mean(0)[None],
+        model=model, guide=guide, objective=JointDensity(), fingerprint=fingerprint(x, y), jitter=jitter,
+        chains=chains, seconds=time.perf_counter() - started,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _SampledModel:
+    """The latents and parameters of a model, by name."""
+
+    model: Model
+    global_sites: tuple[str, ...]
+    local_sites: tuple[str, ...]
+    parameters: dict[str, tuple[int, ...]]
+
+    @classmethod
+    def of(
+        cls, model: Model, x: Float[Array, "N D"], y: Num[Array, "N P"], start: Fit | None
+    ) -> _SampledModel:
+        """Read off one run, which nothing is computed in; ValueError where NUTS cannot sample from the model."""
+        global_sites: list[str] = []
+        local_sites: list[str] = []
+        shapes: dict[str, tuple[int, ...]] = {}
+
+        def look(key: Array) -> None:
+            sites = trace(seed(model, key)).get_trace(x, y).values()
+            samples = [site for site in sites if site["type"] == "sample"]
+            data = {
+                frame.name for site in samples if site["is_observed"] for frame in site["cond_indep_stack"]
+            }
+            for site in sites:
+                if site["type"] == "plate" and site["value"].shape[0] != site["args"][0]:
+                    raise ValueError(
+                        f"model: found {site['value'].shape[0]} of {site['args'][0]} rows in the plate "
+                        f"{site['name']!r}, expected all of them; make the model without subsample_size"
+                    )
+                if site["type"] == "param":
+                    shapes[site["name"]] = jnp.shape(site["value"])
+            for site in samples:
+                if site["is_observed"]:
+                    continue
+                if unwrap(site["fn"]).support.is_discrete:
+                    raise ValueError(
+                        f"model: found the discrete latent {site['name']!r}, which NUTS cannot move; sum it out in "
+                        "the model, or use fit_svi, which does"
+                    )
+                inside = data & {frame.name for frame in site["cond_indep_stack"]}
+                (local_sites if inside else global_sites).append(site["name"])
+
+        jax.eval_shape(look, jax.random.key(0))
+        if not (global_sites or local_sites):
+            raise ValueError(
+                "model: found no latent sites, expected some to sample; give hyperparameters priors by "
+                "numpyro.handlers.lift, or use fit_lbfgs"
+            )
+        begun = {} if start is None else start.params
+        for name, shape in shapes.items() if start is not None else ():
+            known = jnp.shape(begun[name]) if name in begun else "none"
+            if known != shape:
+                raise ValueError(
+                    f"start: found {known} for the parameter {name!r}, expected shape {shape}; pass a fit of this model"
+                )
+        return cls(model, tuple(global_sites), tuple(local_sites), shapes)
+
+    def held(self, key: Array, x: Float[Array, "N D"], y: Num[Array, "N P"], start: Fit | None) -> Parameters:
+        """The parameters at their values in a fit, or where the model begins them."""
+        if start is not None:
+            return {name: start.params[name] for name in self.parameters}
+
+        def initial(key: Array) -> Parameters:
+            sites = trace(seed(self.model, key)).get_trace(x, y)
+            return {name: jnp.asarray(sites[name]["value"]) for name in self.parameters}
+
+        try:
+            return jax.jit(initial)(key)
+        except jax.errors.JAXTypeError:  # a model that looks at values to begin with
+            return initial(key)
+
+
+class _Beginning(Messenger):
+    """Draws inducing outputs and latents where guides begin them."""
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] != "sample" or msg["is_observed"] or msg["value"] is not None:
+            return
+        infer = msg["infer"]
+        if infer.get("role") == "inducing":
+            noise = jax.random.normal(prng_key(), msg["fn"].shape())
+            msg["value"] = infer.get("initial_scale", 1.0) * noise
+        elif infer.get("role") == "hidden" and infer.get("start") is not None:
+            msg["value"] = infer["start"]().draw(prng_key())
+
+
+def _beginnings(
+    program: _SampledModel,
+    conditioned: Model,
+    start: Fit | None,
+    x: Float[Array, "N D"],
+    y: Num[Array, "N P"],
+) -> Callable[[Array], tuple[Parameters, Array]]:
+    """What gives the unconstrained values that a chain begins with, by its key, and minus their log density."""
+    latents = program.global_sites + program.local_sites
+    same_rows = start is not None and start.fingerprint == fingerprint(x, y)
+
+    def begin(key: Array) -> tuple[Parameters, Array]:
+        key_guide, key_run, key_spread = jax.random.split(key, 3)
+        known: Parameters = {}
+        if start is not None:
+            known |= {name: start.params[name] for name in latents if name in start.params}
+        lifted = set(known)
+        if start is not None and same_rows:
+            sites = trace(substitute(seed(start.guide, key_guide), data=start.params)).get_trace(x, y)
+            known |= {name: sites[name]["value"] for name in latents if name in sites}
+
+        def run(*args: Any) -> Any:
+            with _Beginning():
+                return conditioned(*args)
+
+        sites = trace(substitute(seed(run, key_run), data=known)).get_trace(x, y)
+        values = {name: sites[name]["value"] for name in latents}
+        free = unconstrain_fn(conditioned, (x, y), {}, values)
+        for number, name in enumerate(latents):
+            if name in lifted:
+                noise = jax.random.normal(jax.random.fold_in(key_spread, number), free[name].shape)
+                free[name] = free[name] + HYPERPARAMETER_SPREAD * noise
+        return free, potential_energy(conditioned, (x, y), {}, free)
+
+    return begin
+
+
+def _constrained(
+    conditioned: Model, unconstrained: Parameters, x: Float[Array, "N D"], y: Num[Array, "N P"]
+) -> Parameters:
+    """The values (C, S, …) of latent and deterministic sites."""
+
+    def one(values: Parameters) -> Parameters:
+        found: Parameters = constrain_fn(conditioned, (x, y), {}, values, return_deterministic=True)
+        return found
+
+    lead = next(iter(unconstrained.values())).shape[:2]
+    flat = {name: value.reshape(-1, *value.shape[2:]) for name, value in unconstrained.items()}
+    sites = jax.jit(lambda values: jax.lax.map(one, values, batch_size=DRAWS_AT_ONCE))(flat)
+    return {name: value.reshape(*lead, *value.shape[1:]) for name, value in sites.items()}
+
+
+def _check_finite(energies: Array | np.ndarray, where: str, remedy: str) -> None:
+    finite = np.isfinite(np.asarray(energies)).reshape(len(energies), -1).all(1)
+    if not finite.all():
+        chain = int(np.argmin(finite))
+        raise FitError(
+            f"the log density is not finite where chain {chain} {where}, expected it finite; {remedy}"
+        )
