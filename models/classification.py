@@ -18,71 +18,166 @@ Carlo. Labels are 0 … C − 1, as (N, 1) or (N,). Guides: ``Guide(model, induc
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
 from typing import Any
 
-from ppl_dgp.gp.contract import Model
-from ppl_dgp.models.deep_gp import deep_gp
-from ppl_dgp.models.gp_regression import sparse_gp_regression
-from ppl_dgp.models.observation import Observed, checked_observed
+from jaxtyping import Array
 
-OF_CLASSES = ("bernoulli", "bernoulli-logit", "robust-max", "softmax", "ordinal")
+from ppl_dgp.kernels import RBF
+from ppl_dgp.likelihoods import LIKELIHOODS, Likelihood, likelihood_class, names_of
+from ppl_dgp.models.checks import whole
+from ppl_dgp.models.deep_gp import INNER_NOISE, deep_gp
+from ppl_dgp.models.gp_regression import NUM_INDUCING, sparse_gp_regression
+from ppl_dgp.models.inducing import GivenInducing
+from ppl_dgp.models.kernel_values import KernelChoice
+from ppl_dgp.models.observation import LikelihoodChoice, checked_observation, observed_by
+from ppl_dgp.models.parts import as_columns
+from ppl_dgp.models.value import ZooModel
+
+OF_CLASSES = names_of("two classes", "ordered classes", "classes")
 
 
-def sparse_gp_classification(
-    num_classes: int = 2, num_inducing: int = 100, *, likelihood: Observed | None = None, **settings: Any
-) -> Model:
+@dataclass(frozen=True, eq=False, repr=False)
+class sparse_gp_classification(ZooModel):
     """Sparse GP classification: sites ``gp/u``, ``y``.
 
     :param num_classes: C.
     :param num_inducing: M, at most the number of rows.
-    :param likelihood: "bernoulli" (probit), "bernoulli-logit", "robust-max", "softmax" or "ordinal", or a likelihood;
-        by default bernoulli for two classes and robust-max for more.
-    :param settings: ``kernel``, ``train_inducing``, ``subsample_size`` and ``jitter`` of ``sparse_gp_regression``.
+    :param likelihood: "bernoulli" (probit), "bernoulli-logit", "robust-max", "softmax" or "ordinal", or as in
+        ``sparse_gp_regression`` a class, a likelihood or a function; by default bernoulli for two classes and
+        robust-max for more.
+    :param kernel, inducing, train_inducing, subsample_size, jitter: as in ``sparse_gp_regression``.
     :raises ValueError: for fewer than two classes, a likelihood of another number of classes, or labels outside
         0 … C − 1.
     """
-    observed = _of_classes(num_classes, likelihood)
-    return sparse_gp_regression(num_inducing, likelihood=observed, **settings)
+
+    num_classes: int = 2
+    num_inducing: int = NUM_INDUCING
+    _: KW_ONLY
+    likelihood: LikelihoodChoice | None = None
+    kernel: KernelChoice = RBF
+    inducing: GivenInducing | None = None
+    train_inducing: bool = True
+    subsample_size: int | None = None
+    jitter: float | None = None
+
+    def __post_init__(self) -> None:
+        self._settle(**_checked_classes(self.num_classes, self.likelihood))
+        functions = self._functions
+        self._settle(
+            num_inducing=functions.num_inducing, kernel=functions.kernel, inducing=functions.inducing
+        )
+
+    @cached_property
+    def _functions(self) -> sparse_gp_regression:
+        return sparse_gp_regression(
+            self.num_inducing,
+            kernel=self.kernel,
+            inducing=self.inducing,
+            train_inducing=self.train_inducing,
+            subsample_size=self.subsample_size,
+            jitter=self.jitter,
+        )
+
+    def __call__(
+        self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None
+    ) -> Any:
+        y = as_columns(x, y, 1)
+        given = _observed(self.likelihood, self.num_classes, y)
+        return self._functions.under(given, x, y, index, size)
 
 
-def deep_gp_classification(
-    num_classes: int = 2,
-    widths: Sequence[int] = (2,),
-    num_inducing: int = 100,
-    *,
-    likelihood: Observed | None = None,
-    **settings: Any,
-) -> Model:
+@dataclass(frozen=True, eq=False, repr=False)
+class deep_gp_classification(ZooModel):
     """Deep GP classification: sites ``layer1/u``, ``layer1/h``, …, ``y``.
 
     :param num_classes: C.
     :param widths: Q of each hidden layer.
     :param num_inducing: M per layer, at most the number of rows.
     :param likelihood: see :func:`sparse_gp_classification`.
-    :param settings: ``kernel``, ``inner_noise``, ``train_inducing``, ``subsample_size`` and ``jitter`` of ``deep_gp``.
+    :param kernel, inner_noise, inducing, train_inducing, subsample_size, jitter: as in ``deep_gp``.
     :raises ValueError: for fewer than two classes, a width below 1, a likelihood of another number of classes, or
         labels outside 0 … C − 1.
     """
-    observed = _of_classes(num_classes, likelihood)
-    return deep_gp(widths, num_inducing, likelihood=observed, **settings)
+
+    num_classes: int = 2
+    widths: Sequence[int] = (2,)
+    num_inducing: int = NUM_INDUCING
+    _: KW_ONLY
+    likelihood: LikelihoodChoice | None = None
+    kernel: KernelChoice = RBF
+    inner_noise: float = INNER_NOISE
+    inducing: Sequence[GivenInducing] | GivenInducing | None = None
+    train_inducing: bool = True
+    subsample_size: int | None = None
+    jitter: float | None = None
+
+    def __post_init__(self) -> None:
+        self._settle(**_checked_classes(self.num_classes, self.likelihood))
+        functions = self._functions
+        self._settle(
+            num_inducing=functions.num_inducing, kernel=functions.kernel, inducing=functions.inducing
+        )
+        self._settle(widths=functions.widths)
+
+    @cached_property
+    def _functions(self) -> deep_gp:
+        return deep_gp(
+            self.widths,
+            self.num_inducing,
+            kernel=self.kernel,
+            inner_noise=self.inner_noise,
+            inducing=self.inducing,
+            train_inducing=self.train_inducing,
+            subsample_size=self.subsample_size,
+            jitter=self.jitter,
+        )
+
+    def __call__(
+        self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None
+    ) -> Any:
+        y = as_columns(x, y, 1)
+        given = _observed(self.likelihood, self.num_classes, y)
+        return self._functions.under(given, x, y, index, size)
 
 
-def _of_classes(num_classes: int, likelihood: Observed | None) -> Observed:
+def _observed(likelihood: LikelihoodChoice | None, num_classes: int, y: Array | None) -> Likelihood:
+    chosen = likelihood
+    if chosen is None:
+        chosen = "bernoulli" if num_classes == 2 else "robust-max"
+    return observed_by(chosen, None, y, 1, num_classes)
+
+
+def _checked_classes(num_classes: Any, likelihood: Any) -> dict[str, Any]:
+    """Both settings as they were, if they fit each other."""
+    num_classes = whole(num_classes=num_classes)["num_classes"]
     if num_classes < 2:
         raise ValueError(f"num_classes: found {num_classes}, expected at least 2")
     if likelihood is None:
-        likelihood = "bernoulli" if num_classes == 2 else "robust-max"
+        return {"num_classes": num_classes, "likelihood": None}
     if isinstance(likelihood, str) and likelihood not in OF_CLASSES:
         raise ValueError(
             f"likelihood: found {likelihood!r}, expected one of {', '.join(OF_CLASSES)}, or None"
         )
-    if num_classes > 2 and likelihood in ("bernoulli", "bernoulli-logit"):
+    checked = checked_observation(likelihood, None, 1, num_classes)[0]
+    target = _target(likelihood)
+    if num_classes > 2 and target == "two classes":
         raise ValueError(
             f"likelihood: found {likelihood!r} for {num_classes} classes, expected robust-max, softmax or ordinal"
         )
-    own = getattr(likelihood, "num_classes", num_classes)
-    if own != num_classes:
+    known = (
+        getattr(likelihood, "num_classes", num_classes) if isinstance(likelihood, Likelihood) else num_classes
+    )
+    if known != num_classes:
         raise ValueError(
-            f"likelihood: found one of {own} classes, expected num_classes={num_classes} as the model's"
+            f"likelihood: found one of {known} classes, expected num_classes={num_classes} as the model's"
         )
-    return checked_observed(likelihood, None, num_classes)
+    return {"num_classes": num_classes, "likelihood": checked}
+
+
+def _target(likelihood: Any) -> str | None:
+    """What y is under a likelihood; None where only a run of a function would tell."""
+    if isinstance(likelihood, str):
+        return likelihood_class(LIKELIHOODS[likelihood]).target
+    return getattr(likelihood, "target", None)

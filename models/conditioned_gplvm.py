@@ -15,8 +15,7 @@ q(x) factorises over rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import jax
@@ -30,31 +29,75 @@ from ppl_dgp.gp.contract import hidden_role
 from ppl_dgp.gp.representation import offer
 from ppl_dgp.gp.sparse_gp import SparseGP, sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
-from ppl_dgp.kernels import RBF, Kernel
-from ppl_dgp.models.gplvm import checked_latent
+from ppl_dgp.kernels import RBF, Kernel, Stationary
+from ppl_dgp.models.checks import flags, optional, positive, whole
+from ppl_dgp.models.gplvm import LATENT_INDUCING
+from ppl_dgp.models.inducing import GivenInducing, checked_inducing, inducing_inputs
+from ppl_dgp.models.kernel_values import KernelChoice, checked_kernel, kernel_parameters
 from ppl_dgp.models.latents import latents_around, where_latents_begin
-from ppl_dgp.models.observation import Observed, checked_columns, emission, observed_by
-from ppl_dgp.models.parts import Composed, as_columns, inducing_inputs, kernel_parameters
+from ppl_dgp.models.learnt import learnt_fields
+from ppl_dgp.models.observation import Noise, Observed, checked_observation, emission, observed_by
+from ppl_dgp.models.parts import as_columns
+from ppl_dgp.models.value import ZooModel
 
 Covariates = Float[Array, "N D"]
 #: of the sequence's number as an input: exp(−½ (1/0.02)²) is 0 to machine precision, so that sequences are independent
 APART = 0.02
 
 
-def conditioned_gplvm(
-    num_outputs: int,
-    latent: int = 2,
-    num_inducing: int = 50,
-    *,
-    prior_inducing: int = 20,
-    prior_kernel: Callable[..., Kernel] | Composed = RBF,
-    prior_noise: float = 0.3,
-    kernel: Callable[..., Kernel] | Composed = RBF,
-    noise: float | str | None = None,
-    likelihood: Observed | Sequence[Observed] | None = None,
-    missing: bool = False,
-    jitter: float | None = None,
-) -> Callable[..., Any]:
+class _LatentsWithPrior(ZooModel):
+    """What both models share: a GP prior of the latents, given what is known of each row."""
+
+    num_outputs: int
+    latent: int
+    num_inducing: int
+    prior_noise: float
+    kernel: KernelChoice
+    noise: Noise | None
+    likelihood: Observed | None
+    missing: bool
+    inducing: GivenInducing | None
+    jitter: float | None
+
+    def _check(self) -> None:
+        self._settle(
+            **whole(num_outputs=self.num_outputs, latent=self.latent, num_inducing=self.num_inducing),
+            **flags(missing=self.missing),
+        )
+        positive(prior_noise=self.prior_noise)
+        optional(self.jitter)
+        inducing, size = checked_inducing(self.inducing, self.num_inducing, LATENT_INDUCING, self.latent)
+        likelihood, noise = checked_observation(self.likelihood, self.noise, self.num_outputs)
+        self._settle(num_inducing=size, inducing=inducing, likelihood=likelihood, noise=noise)
+        self._settle(kernel=checked_kernel(self.kernel))
+
+    def _prior(self, c: Covariates) -> SparseGP:
+        """g, from what is known of the rows."""
+        raise NotImplementedError
+
+    def __call__(
+        self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None
+    ) -> Any:
+        y = as_columns(x, y, self.num_outputs)
+        given = observed_by(self.likelihood, self.noise, y, self.num_outputs)
+        scores, lengthscale = where_latents_begin("x", x, y, self.latent, "pca", self.missing)
+        g = self._prior(x)
+        variance = numpyro.param(
+            "prior/noise", jnp.asarray(self.prior_noise), constraint=constraints.softplus_positive
+        )
+        inducing = inducing_inputs("gp", scores, self.num_inducing, given=self.inducing)
+        k = kernel_parameters("gp", self.kernel, self.latent, lengthscale)
+        f = sparse_gp("gp", k, inducing, given.num_functions(self.num_outputs), jitter=self.jitter)
+        with data_plate(size or x.shape[0], index):
+            infer = hidden_role()
+            if y is not None:
+                infer = hidden_role(lambda: latents_around(scores))
+            h = offer("x", numpyro.sample("x", g(x).noisy(variance), infer=infer))
+            return numpyro.sample("y", emission(f(h), given, index, y is not None, self.missing), obs=y)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class conditioned_gplvm(_LatentsWithPrior):
     """Latents that depend on labels or covariates, as a NumPyro model ``model(x, y=None, index=None, size=None)``.
 
     Its x (N, D) are the covariates, standardised, or a column of 0 and 1 for each class.
@@ -62,60 +105,106 @@ def conditioned_gplvm(
     :param prior_inducing: inducing points of g, at most the number of rows.
     :param prior_kernel: of g.
     :param prior_noise: where the variance s_x² starts.
+    :param inducing: inputs of f (M, Q) to begin at, whose M is the model's.
     :raises ValueError: as :func:`ppl_dgp.models.gplvm`, whose other settings these are.
     """
 
-    def prior(c: Covariates) -> SparseGP:
-        inducing = inducing_inputs("prior", c, prior_inducing)
-        return sparse_gp(
-            "prior", kernel_parameters("prior", prior_kernel, c.shape[1]), inducing, latent, jitter=jitter
+    num_outputs: int
+    latent: int = 2
+    num_inducing: int = LATENT_INDUCING
+    _: KW_ONLY
+    prior_inducing: int = 20
+    prior_kernel: KernelChoice = RBF
+    prior_noise: float = 0.3
+    kernel: KernelChoice = RBF
+    noise: Noise | None = None
+    likelihood: Observed | None = None
+    missing: bool = False
+    inducing: GivenInducing | None = None
+    jitter: float | None = None
+
+    def __post_init__(self) -> None:
+        self._check()
+        self._settle(
+            **whole(prior_inducing=self.prior_inducing),
+            prior_kernel=checked_kernel(self.prior_kernel, "prior_kernel"),
         )
 
-    settings = _Settings(num_outputs, latent, num_inducing, kernel, missing, jitter, prior_noise)
-    return settings.model(checked_columns(likelihood, noise, num_outputs), prior)
+    def _prior(self, c: Covariates) -> SparseGP:
+        inducing = inducing_inputs("prior", c, self.prior_inducing)
+        k = kernel_parameters("prior", self.prior_kernel, c.shape[1])
+        return sparse_gp("prior", k, inducing, self.latent, jitter=self.jitter)
 
 
-def dynamical_gplvm(
-    num_outputs: int,
-    latent: int = 2,
-    num_inducing: int = 50,
-    *,
-    times: int = 20,
-    prior_kernel: Callable[..., Kernel] = RBF,
-    prior_noise: float = 1e-2,
-    kernel: Callable[..., Kernel] | Composed = RBF,
-    noise: float | str | None = None,
-    likelihood: Observed | Sequence[Observed] | None = None,
-    missing: bool = False,
-    jitter: float | None = None,
-) -> Callable[..., Any]:
+@dataclass(frozen=True, eq=False, repr=False)
+class dynamical_gplvm(_LatentsWithPrior):
     """Latents that move smoothly in time, as a NumPyro model ``model(x, y=None, index=None, size=None)``.
 
     Its x is (N, 1), times, or (N, 2), times and the whole number of the sequence.
 
     :param times: inducing times of each sequence, evenly spread and held there.
-    :param prior_kernel: ``RBF`` or a Matérn kernel over time, of unit variance, which tell sequences apart; its
-        lengthscale starts at twice the distance of inducing times.
+    :param prior_kernel: over time, a :class:`ppl_dgp.kernels.Stationary` kernel of unit variance, which tells sequences
+        apart: its name or class, whose lengthscale starts at twice the distance of inducing times, or an instance,
+        whose lengthscale starts at its own.
     :param prior_noise: where the variance s_x² starts.
+    :param inducing: inputs of f (M, Q) to begin at, whose M is the model's.
     :raises ValueError: also if x has more than two columns, or a sequence has no whole number.
     """
-    if times < 2:
-        raise ValueError(f"times: found {times}, expected at least 2 inducing times for each sequence")
 
-    def prior(c: Covariates) -> SparseGP:
+    num_outputs: int
+    latent: int = 2
+    num_inducing: int = LATENT_INDUCING
+    _: KW_ONLY
+    times: int = 20
+    prior_kernel: str | type[Kernel] | Kernel = RBF
+    prior_noise: float = 1e-2
+    kernel: KernelChoice = RBF
+    noise: Noise | None = None
+    likelihood: Observed | None = None
+    missing: bool = False
+    inducing: GivenInducing | None = None
+    jitter: float | None = None
+
+    def __post_init__(self) -> None:
+        self._check()
+        self._settle(**whole(times=self.times), prior_kernel=_checked_time_kernel(self.prior_kernel))
+        if self.times < 2:
+            raise ValueError(
+                f"times: found {self.times}, expected at least 2 inducing times for each sequence"
+            )
+
+    def _prior(self, c: Covariates) -> SparseGP:
         if c.shape[1] not in (1, 2):
             raise ValueError(
                 f"x: found {c.shape[1]} columns, expected times (N, 1), or times and the numbers of sequences (N, 2)"
             )
-        held = jax.lax.stop_gradient(numpyro.param("prior/inducing", lambda _key: _inducing_times(c, times)))
-        lengthscale = numpyro.param(
-            "prior/lengthscale", lambda _key: _lengthscale(held), constraint=constraints.softplus_positive
-        )
+        times = numpyro.param("prior/inducing", lambda _key: _inducing_times(c, self.times))
+        times = jax.lax.stop_gradient(times)
+        start: Any = lambda _key: _lengthscale(times)
+        if isinstance(self.prior_kernel, Stationary):
+            start = jnp.asarray(self.prior_kernel.lengthscale, float)
+        lengthscale = numpyro.param("prior/lengthscale", start, constraint=constraints.softplus_positive)
         scales = jnp.stack([lengthscale, *([jnp.asarray(APART)] * (c.shape[1] - 1))])
-        return sparse_gp("prior", prior_kernel(1.0, scales), held, latent, jitter=jitter)
+        k: Any = self.prior_kernel
+        k = replace(k, variance=1.0, lengthscale=scales) if isinstance(k, Stationary) else k(1.0, scales)
+        return sparse_gp("prior", k, times, self.latent, jitter=self.jitter)
 
-    settings = _Settings(num_outputs, latent, num_inducing, kernel, missing, jitter, prior_noise)
-    return settings.model(checked_columns(likelihood, noise, num_outputs), prior)
+
+def _checked_time_kernel(kernel: Any) -> type[Kernel] | Kernel:
+    kernel = checked_kernel(kernel, "prior_kernel")
+    cls = kernel if isinstance(kernel, type) else type(kernel)
+    if not issubclass(cls, Stationary):
+        raise ValueError(
+            f"prior_kernel: found {kernel!r}, expected a stationary kernel, such as RBF or Matern32"
+        )
+    if isinstance(kernel, Stationary) and np.ndim(kernel.lengthscale) != 0:
+        raise ValueError("prior_kernel: found several lengthscales, expected one, of time")
+    more = [entry.name for entry in learnt_fields(cls) if entry.name not in ("variance", "lengthscale")]
+    if isinstance(kernel, type) and more:
+        raise ValueError(
+            f"prior_kernel: found {cls.__name__}, which has {', '.join(more)} besides, expected an instance of it"
+        )
+    return kernel  # type: ignore[return-value]
 
 
 def _inducing_times(c: Covariates, number: int) -> Float[Array, "M D"]:
@@ -126,12 +215,12 @@ def _inducing_times(c: Covariates, number: int) -> Float[Array, "M D"]:
     sequences = np.unique(rows[:, 1])
     if not (sequences == np.round(sequences)).all():
         raise ValueError("x: found numbers of sequences in column 1 that are not whole, expected 0, 1, 2, …")
-    each = []
+    parts = []
     for sequence in sequences:
         inside = rows[rows[:, 1] == sequence, 0]
         spread = np.linspace(inside.min(), inside.max(), number)
-        each.append(np.column_stack([spread, np.full(number, sequence)]))
-    return jnp.asarray(np.concatenate(each))
+        parts.append(np.column_stack([spread, np.full(number, sequence)]))
+    return jnp.asarray(np.concatenate(parts))
 
 
 def _lengthscale(inducing: Float[Array, "M D"]) -> Float[Array, ""]:
@@ -139,42 +228,3 @@ def _lengthscale(inducing: Float[Array, "M D"]) -> Float[Array, ""]:
     distances = jnp.diff(inducing[:, 0])
     usual = jnp.nanmedian(jnp.where(distances > 0.0, distances, jnp.nan))
     return jnp.where(jnp.isnan(usual), 1.0, 2.0 * usual)
-
-
-@dataclass(frozen=True)
-class _Settings:
-    num_outputs: int
-    latent: int
-    num_inducing: int
-    kernel: Any
-    missing: bool
-    jitter: float | None
-    prior_noise: float
-
-    def __post_init__(self) -> None:
-        checked_latent(self.latent)
-
-    def model(self, observed: Observed, prior: Callable[[Covariates], SparseGP]) -> Callable[..., Any]:
-        """The model, its prior's function a given one of the covariates."""
-
-        def model(
-            x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None
-        ) -> Any:
-            y = as_columns(x, y, self.num_outputs)
-            given = observed_by(observed, y)
-            scores, lengthscale = where_latents_begin("x", x, y, self.latent, "pca", self.missing)
-            g = prior(x)
-            variance = numpyro.param(
-                "prior/noise", jnp.asarray(self.prior_noise), constraint=constraints.softplus_positive
-            )
-            inducing = inducing_inputs("gp", scores, self.num_inducing)
-            k = kernel_parameters("gp", self.kernel, self.latent, lengthscale)
-            f = sparse_gp("gp", k, inducing, given.num_functions(self.num_outputs), jitter=self.jitter)
-            with data_plate(size or x.shape[0], index):
-                infer = hidden_role()
-                if y is not None:
-                    infer = hidden_role(lambda: latents_around(scores))
-                h = offer("x", numpyro.sample("x", g(x).noisy(variance), infer=infer))
-                return numpyro.sample("y", emission(f(h), given, index, y is not None, self.missing), obs=y)
-
-        return model

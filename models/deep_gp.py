@@ -12,8 +12,8 @@ layers have linear means (identity, padded, or leading right-singular vectors; e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import jax
@@ -28,64 +28,95 @@ from ppl_dgp.gp.means import Linear, layer_map
 from ppl_dgp.gp.representation import offer
 from ppl_dgp.gp.sparse_gp import SparseGP, sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
-from ppl_dgp.kernels import RBF, Kernel
-from ppl_dgp.models.observation import Observed, checked_observed, emission, observed_by
-from ppl_dgp.models.parts import Composed, as_columns, inducing_inputs, kernel_parameters
+from ppl_dgp.kernels import RBF
+from ppl_dgp.likelihoods import Likelihood
+from ppl_dgp.models.checks import flags, optional, positive, whole, whole_sequence
+from ppl_dgp.models.gp_regression import NUM_INDUCING
+from ppl_dgp.models.inducing import GivenInducing, checked_layers, inducing_inputs
+from ppl_dgp.models.kernel_values import KernelChoice, checked_kernel, kernel_parameters
+from ppl_dgp.models.observation import Noise, Observed, checked_observation, emission, observed_by
+from ppl_dgp.models.parts import as_columns
+from ppl_dgp.models.value import ZooModel
 from ppl_dgp.numerics.gaussian import Gaussian
 
 #: scale at which q(u) of a hidden layer starts: near-deterministic (0.1 cost twenty nats on the step function)
 INNER_SCALE = 1e-2
+#: where the noise variance of a hidden layer starts
+INNER_NOISE = 1e-2
 
 
-def deep_gp(
-    widths: Sequence[int] = (2,),
-    num_inducing: int = 100,
-    *,
-    num_outputs: int = 1,
-    kernel: Callable[..., Kernel] | Composed = RBF,
-    noise: float | Float[Array, " N"] | None = None,
-    likelihood: Observed | None = None,
-    inner_noise: float = 1e-2,
-    train_inducing: bool = True,
-    subsample_size: int | None = None,
-    jitter: float | None = None,
-) -> Callable[..., Any]:
+@dataclass(frozen=True, eq=False, repr=False)
+class deep_gp(ZooModel):
     """A deep GP with hidden layers of the given widths, as a NumPyro model ``model(x, y=None, index=None, size=None)``.
 
     :param widths: Q of each hidden layer; () gives a sparse GP.
     :param num_inducing: M per layer, at most the number of rows.
     :param num_outputs: P target columns.
-    :param kernel: a kernel class, several ``Composed``, or a function D → kernel, for every layer.
+    :param kernel: for every layer: a name, a class, an instance or a function, see
+        :mod:`ppl_dgp.models.kernel_values`; each layer has its own values.
     :param noise: variance of y's noise: None to learn it, a number to fix it, or one per training row (N,).
     :param likelihood: instead of Gaussian noise, see :func:`ppl_dgp.models.sparse_gp_regression`.
     :param inner_noise: where the learnt noise variances s_l² of hidden layers start.
+    :param inducing: inputs to begin at, a list of (M, Q) for each layer, the hidden ones and the last.
     :param train_inducing: whether the inducing inputs are learnt.
     :param subsample_size: rows per step drawn by the plate, at O(N) per step; ``fit_svi(batch_size=)`` is better.
     :param jitter: see :func:`ppl_dgp.gp.sparse_gp.sparse_gp`.
-    :raises ValueError: for a width below 1, an unknown likelihood, targets it cannot have, or where shapes do not fit.
+    :raises ValueError: for settings of the wrong kind, a width below 1, an unknown likelihood, targets it cannot have,
+        or where shapes do not fit.
     """
-    observed = checked_observed(likelihood, noise)
-    widths = checked_widths(widths)
 
-    def model(x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None) -> Any:
-        y = as_columns(x, y, num_outputs)
-        given = observed_by(observed, y)
+    widths: Sequence[int] = (2,)
+    num_inducing: int = NUM_INDUCING
+    _: KW_ONLY
+    num_outputs: int = 1
+    kernel: KernelChoice = RBF
+    noise: Noise | None = None
+    likelihood: Observed | None = None
+    inner_noise: float = INNER_NOISE
+    inducing: Sequence[GivenInducing] | GivenInducing | None = None
+    train_inducing: bool = True
+    subsample_size: int | None = None
+    jitter: float | None = None
+
+    def __post_init__(self) -> None:
+        self._settle(
+            **whole(num_inducing=self.num_inducing, num_outputs=self.num_outputs),
+            **flags(train_inducing=self.train_inducing),
+            widths=checked_widths(self.widths),
+        )
+        positive(inner_noise=self.inner_noise)
+        optional(self.jitter, self.subsample_size)
+        depth = len(self.widths) + 1
+        inducing, size = checked_layers(self.inducing, depth, self.num_inducing, NUM_INDUCING)
+        likelihood, noise = checked_observation(self.likelihood, self.noise, self.num_outputs)
+        self._settle(num_inducing=size, inducing=inducing, likelihood=likelihood, noise=noise)
+        self._settle(kernel=checked_kernel(self.kernel))
+
+    def __call__(
+        self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None
+    ) -> Any:
+        y = as_columns(x, y, self.num_outputs)
+        return self.under(observed_by(self.likelihood, self.noise, y, self.num_outputs), x, y, index, size)
+
+    def under(
+        self, given: Likelihood, x: Array, y: Array | None, index: Array | None, size: int | None
+    ) -> Any:
+        """The rest of the program, under a likelihood whose values are sites already."""
         through = layers(
             x,
-            widths,
-            given.num_functions(num_outputs),
-            kernel=kernel,
-            num_inducing=num_inducing,
-            inner_noise=inner_noise,
-            train=train_inducing,
-            jitter=jitter,
+            self.widths,
+            given.num_functions(self.num_outputs),
+            kernel=self.kernel,
+            num_inducing=self.num_inducing,
+            inner_noise=self.inner_noise,
+            inducing=self.inducing,
+            train=self.train_inducing,
+            jitter=self.jitter,
         )
-        with data_plate(size or x.shape[0], index, subsample_size) as rows:
-            if subsample_size is not None:
+        with data_plate(size or x.shape[0], index, self.subsample_size) as rows:
+            if self.subsample_size is not None:
                 x, y, index = x[rows], None if y is None else y[rows], rows
             return numpyro.sample("y", emission(through(x), given, index, y is not None), obs=y)
-
-    return model
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,9 +139,10 @@ def layers(
     widths: Sequence[int],
     num_functions: int,
     *,
-    kernel: Callable[..., Kernel] | Composed,
+    kernel: KernelChoice,
     num_inducing: int,
-    inner_noise: float = 1e-2,
+    inner_noise: float = INNER_NOISE,
+    inducing: Sequence[GivenInducing] | GivenInducing | None = None,
     train: bool = True,
     lengthscale: Float[Array, " D"] | None = None,
     jitter: float | None = None,
@@ -121,17 +153,19 @@ def layers(
     :param widths: outputs of each hidden layer.
     :param num_functions: outputs of the last.
     :param inner_noise: where the learnt noise variances of hidden layers start.
+    :param inducing: inputs that the layers' inducing inputs start at, one matrix for each.
     :param lengthscale: where the first layer's lengthscales start; 1 if not given.
     """
     functions, noises = [], []
     pushed = rows  # the rows pushed through the linear means: where each layer's inducing inputs start
     for layer, width in enumerate((*widths, num_functions), start=1):
         name, last = f"layer{layer}", layer > len(widths)
-        inducing = inducing_inputs(name, pushed, num_inducing, train)
+        given = None if inducing is None else inducing[layer - 1]
+        sites = inducing_inputs(name, pushed, num_inducing, train, given)
         k = kernel_parameters(name, kernel, pushed.shape[1], lengthscale if layer == 1 else None)
         mean = None if last else Linear(_linear_map(name, pushed, width))
         scale = 1.0 if last else INNER_SCALE
-        functions.append(sparse_gp(name, k, inducing, width, mean=mean, initial_scale=scale, jitter=jitter))
+        functions.append(sparse_gp(name, k, sites, width, mean=mean, initial_scale=scale, jitter=jitter))
         if mean is not None:
             pushed = mean(pushed)
             positive = constraints.softplus_positive
@@ -140,16 +174,13 @@ def layers(
 
 
 def checked_widths(widths: Sequence[int]) -> tuple[int, ...]:
-    """The widths of hidden layers. Raises ValueError for one below 1."""
-    for width in widths:
-        if width < 1:
-            raise ValueError(f"widths: found {width}, expected at least 1 output per hidden layer")
-    return tuple(widths)
+    """The widths of hidden layers. Raises ValueError for one below 1, or for what is no sequence of numbers."""
+    return whole_sequence("widths", widths, "whole numbers, the outputs per hidden layer")
 
 
 def _linear_map(name: str, inputs: Float[Array, "N D"], width: int) -> Float[Array, "D Q"]:
     """Identity or padded identity; where the layer narrows, singular vectors found once and held (zero gradient)."""
     if width >= inputs.shape[1]:
         return layer_map(inputs, width)
-    held = numpyro.param(f"{name}/linear_map", lambda _key: layer_map(inputs, width))
-    return jax.lax.stop_gradient(held)
+    linear_map = numpyro.param(f"{name}/linear_map", lambda _key: layer_map(inputs, width))
+    return jax.lax.stop_gradient(linear_map)

@@ -14,7 +14,8 @@ Gaussian; for the deep GPLVM also ``hidden=MeanField()`` under ``Collapsed()``. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import jax.numpy as jnp
@@ -22,85 +23,133 @@ import numpyro
 from jaxtyping import Array
 
 from ppl_dgp.gp.wrappers import data_plate
-from ppl_dgp.kernels import RBF, Kernel
-from ppl_dgp.models.deep_gp import checked_widths, layers
-from ppl_dgp.models.gplvm import checked_latent
-from ppl_dgp.models.latents import latents_around, standard_normal, where_latents_begin
-from ppl_dgp.models.observation import Observed, checked_columns, emission, observed_by
-from ppl_dgp.models.parts import Composed, as_columns
+from ppl_dgp.kernels import RBF
+from ppl_dgp.models.checks import choice, flags, optional, positive, whole
+from ppl_dgp.models.deep_gp import INNER_NOISE, checked_widths, layers
+from ppl_dgp.models.gp_regression import NUM_INDUCING
+from ppl_dgp.models.gplvm import LATENT_INDUCING
+from ppl_dgp.models.inducing import GivenInducing, checked_layers
+from ppl_dgp.models.kernel_values import KernelChoice, checked_kernel
+from ppl_dgp.models.latents import LATENT_STARTS, latents_around, standard_normal, where_latents_begin
+from ppl_dgp.models.observation import Noise, Observed, checked_observation, emission, observed_by
+from ppl_dgp.models.parts import as_columns
+from ppl_dgp.models.value import ZooModel
 from ppl_dgp.numerics.gaussian import Gaussian, beside
 
 
-def deep_gplvm(
-    num_outputs: int,
-    latent: int = 2,
-    widths: Sequence[int] = (4,),
-    num_inducing: int = 50,
-    *,
-    kernel: Callable[..., Kernel] | Composed = RBF,
-    noise: float | str | None = None,
-    likelihood: Observed | Sequence[Observed] | None = None,
-    inner_noise: float = 1e-2,
-    start: str = "pca",
-    missing: bool = False,
-    jitter: float | None = None,
-) -> Callable[..., Any]:
+@dataclass(frozen=True, eq=False, repr=False)
+class deep_gplvm(ZooModel):
     """Layers above latents as a NumPyro model ``model(x, y=None, index=None, size=None)``, its x (N, 0).
 
     :param widths: of the hidden layers, from the latents to y.
     :param inner_noise: where the learnt noise variances s_l² of hidden layers start.
+    :param inducing: inputs to begin at, a list of (M, Q) for each layer, the hidden ones and the last.
     :raises ValueError: for a width below 1, and as :func:`ppl_dgp.models.gplvm`, whose other settings these are.
     """
-    checked_latent(latent)
-    widths = checked_widths(widths)
-    observed = checked_columns(likelihood, noise, num_outputs)
 
-    def model(x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None) -> Any:
-        y = as_columns(x, y, num_outputs)
-        given = observed_by(observed, y)
-        scores, lengthscale = where_latents_begin("x", x, y, latent, start, missing)
-        settings: dict[str, Any] = dict(kernel=kernel, num_inducing=num_inducing, inner_noise=inner_noise)
-        functions = given.num_functions(num_outputs)
-        through = layers(scores, widths, functions, lengthscale=lengthscale, jitter=jitter, **settings)
+    num_outputs: int
+    latent: int = 2
+    widths: Sequence[int] = (4,)
+    num_inducing: int = LATENT_INDUCING
+    _: KW_ONLY
+    kernel: KernelChoice = RBF
+    noise: Noise | None = None
+    likelihood: Observed | None = None
+    inner_noise: float = INNER_NOISE
+    start: str = "pca"
+    missing: bool = False
+    inducing: Sequence[GivenInducing] | GivenInducing | None = None
+    jitter: float | None = None
+
+    def __post_init__(self) -> None:
+        self._settle(
+            **whole(num_outputs=self.num_outputs, latent=self.latent, num_inducing=self.num_inducing),
+            **flags(missing=self.missing),
+            widths=checked_widths(self.widths),
+        )
+        positive(inner_noise=self.inner_noise)
+        optional(self.jitter)
+        choice("start", self.start, LATENT_STARTS)
+        depth = len(self.widths) + 1
+        inducing, size = checked_layers(self.inducing, depth, self.num_inducing, LATENT_INDUCING)
+        likelihood, noise = checked_observation(self.likelihood, self.noise, self.num_outputs)
+        self._settle(num_inducing=size, inducing=inducing, likelihood=likelihood, noise=noise)
+        self._settle(kernel=checked_kernel(self.kernel))
+
+    def __call__(
+        self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None
+    ) -> Any:
+        y = as_columns(x, y, self.num_outputs)
+        given = observed_by(self.likelihood, self.noise, y, self.num_outputs)
+        scores, lengthscale = where_latents_begin("x", x, y, self.latent, self.start, self.missing)
+        through = layers(
+            scores,
+            self.widths,
+            given.num_functions(self.num_outputs),
+            kernel=self.kernel,
+            num_inducing=self.num_inducing,
+            inner_noise=self.inner_noise,
+            inducing=self.inducing,
+            lengthscale=lengthscale,
+            jitter=self.jitter,
+        )
         with data_plate(size or x.shape[0], index):
-            h = standard_normal("x", latent, lambda: latents_around(scores))
-            return numpyro.sample("y", emission(through(h), given, index, y is not None, missing), obs=y)
-
-    return model
+            h = standard_normal("x", self.latent, lambda: latents_around(scores))
+            return numpyro.sample("y", emission(through(h), given, index, y is not None, self.missing), obs=y)
 
 
-def latent_input_gp(
-    latent: int = 1,
-    widths: Sequence[int] = (),
-    num_inducing: int = 100,
-    *,
-    num_outputs: int = 1,
-    kernel: Callable[..., Kernel] | Composed = RBF,
-    noise: float | None = None,
-    likelihood: Observed | None = None,
-    inner_noise: float = 1e-2,
-    jitter: float | None = None,
-) -> Callable[..., Any]:
+@dataclass(frozen=True, eq=False, repr=False)
+class latent_input_gp(ZooModel):
     """Regression on (x_n, z_n), z_n latent, as a NumPyro model ``model(x, y=None, index=None, size=None)``.
 
     :param latent: Q dimensions of z.
     :param widths: of hidden layers; () gives a sparse GP.
+    :param inducing: inputs to begin at, a list of matrices for each layer; the first layer's have D + Q columns.
     :raises ValueError: for a width or ``latent`` below 1, and as :func:`ppl_dgp.models.deep_gp`.
     """
-    checked_latent(latent)
-    widths = checked_widths(widths)
-    observed = checked_columns(likelihood, noise, num_outputs)
 
-    def model(x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None) -> Any:
-        y = as_columns(x, y, num_outputs)
-        given = observed_by(observed, y)
-        scores, _ = where_latents_begin("z", x, y, latent, "pca")
-        settings: dict[str, Any] = dict(kernel=kernel, num_inducing=num_inducing, inner_noise=inner_noise)
-        rows = jnp.column_stack([x, scores])
-        through = layers(rows, widths, given.num_functions(num_outputs), jitter=jitter, **settings)
+    latent: int = 1
+    widths: Sequence[int] = ()
+    num_inducing: int = NUM_INDUCING
+    _: KW_ONLY
+    num_outputs: int = 1
+    kernel: KernelChoice = RBF
+    noise: Noise | None = None
+    likelihood: Observed | None = None
+    inner_noise: float = INNER_NOISE
+    inducing: Sequence[GivenInducing] | GivenInducing | None = None
+    jitter: float | None = None
+
+    def __post_init__(self) -> None:
+        self._settle(
+            **whole(num_outputs=self.num_outputs, latent=self.latent, num_inducing=self.num_inducing),
+            widths=checked_widths(self.widths),
+        )
+        positive(inner_noise=self.inner_noise)
+        optional(self.jitter)
+        depth = len(self.widths) + 1
+        inducing, size = checked_layers(self.inducing, depth, self.num_inducing, NUM_INDUCING)
+        likelihood, noise = checked_observation(self.likelihood, self.noise, self.num_outputs)
+        self._settle(num_inducing=size, inducing=inducing, likelihood=likelihood, noise=noise)
+        self._settle(kernel=checked_kernel(self.kernel))
+
+    def __call__(
+        self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None
+    ) -> Any:
+        y = as_columns(x, y, self.num_outputs)
+        given = observed_by(self.likelihood, self.noise, y, self.num_outputs)
+        scores, _ = where_latents_begin("z", x, y, self.latent, "pca")
+        through = layers(
+            jnp.column_stack([x, scores]),
+            self.widths,
+            given.num_functions(self.num_outputs),
+            kernel=self.kernel,
+            num_inducing=self.num_inducing,
+            inner_noise=self.inner_noise,
+            inducing=self.inducing,
+            jitter=self.jitter,
+        )
         with data_plate(size or x.shape[0], index):
             # near its prior, but a little to the side that y is on: at 0 for all rows nothing would tell z apart
-            z = standard_normal("z", latent, lambda: Gaussian(0.1 * scores, jnp.ones_like(scores)))
+            z = standard_normal("z", self.latent, lambda: Gaussian(0.1 * scores, jnp.ones_like(scores)))
             return numpyro.sample("y", emission(through(beside(x, z)), given, index, y is not None), obs=y)
-
-    return model

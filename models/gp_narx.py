@@ -11,7 +11,7 @@ objectives: those of any regression, ``Guide(model, inducing=FullRank())`` with 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import jax.numpy as jnp
@@ -21,55 +21,74 @@ from jaxtyping import Array
 from ppl_dgp.gp.means import Linear, Zero
 from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
-from ppl_dgp.kernels import RBF, Kernel
-from ppl_dgp.models.parts import Composed, as_columns, inducing_inputs, kernel_parameters, noise_variance
+from ppl_dgp.kernels import RBF
+from ppl_dgp.models.checks import choice, flags, optional, positive, whole
+from ppl_dgp.models.inducing import GivenInducing, checked_inducing, inducing_inputs
+from ppl_dgp.models.kernel_values import KernelChoice, checked_kernel, kernel_parameters
+from ppl_dgp.models.parts import as_columns, noise_variance
+from ppl_dgp.models.value import ZooModel
 
 LAG_MEANS = ("zero", "last")
+#: M unless told
+NARX_INDUCING = 50
 
 
-def gp_narx(
-    num_outputs: int = 1,
-    num_inducing: int = 50,
-    *,
-    lags: int = 1,
-    mean: str = "zero",
-    kernel: Callable[..., Kernel] | Composed = RBF,
-    noise: float | None = None,
-    train_inducing: bool = True,
-    jitter: float | None = None,
-) -> Callable[..., Any]:
+@dataclass(frozen=True, eq=False, repr=False)
+class gp_narx(ZooModel):
     """A sparse GP on a table of lags as a NumPyro model ``model(x, y=None, index=None, size=None)``.
 
     :param num_outputs: P columns of y.
     :param num_inducing: M, at most the number of rows.
     :param lags: L; the first L P columns of x are the lags of y, the latest first, and the others those of controls.
     :param mean: of f: "zero", or "last", the output at the step before.
-    :param kernel: a kernel class, several ``Composed``, or a function D → kernel; the outputs share it.
+    :param kernel: a name, a class, an instance or a function, see :mod:`ppl_dgp.models.kernel_values`; the outputs
+        share it.
     :param noise: s²: None to learn it, or a number to fix it.
-    :param train_inducing: whether the inducing inputs are learnt; they start at k-means centres of the rows.
+    :param inducing: inputs (M, D) to begin at, whose M is the model's.
+    :param train_inducing: whether the inducing inputs are learnt; they start at k-means centres of the rows if not
+        given.
     :param jitter: see :func:`ppl_dgp.gp.sparse_gp.sparse_gp`.
-    :raises ValueError: for an unknown mean, a number of lags or outputs that is not positive, or where shapes do not
-        fit, naming them.
+    :raises ValueError: for settings of the wrong kind, an unknown mean, or where shapes do not fit, naming them.
     """
-    if mean not in LAG_MEANS:
-        raise ValueError(f"mean: found {mean!r}, expected one of {', '.join(LAG_MEANS)}")
-    for name, value in (("num_outputs", num_outputs), ("lags", lags)):
-        if value < 1:
-            raise ValueError(f"{name}: found {value}, expected at least 1")
 
-    def model(x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None) -> Any:
-        y = as_columns(x, y, num_outputs)
-        if x.shape[1] < lags * num_outputs:
+    num_outputs: int = 1
+    num_inducing: int = NARX_INDUCING
+    _: KW_ONLY
+    lags: int = 1
+    mean: str = "zero"
+    kernel: KernelChoice = RBF
+    noise: float | None = None
+    inducing: GivenInducing | None = None
+    train_inducing: bool = True
+    jitter: float | None = None
+
+    def __post_init__(self) -> None:
+        choice("mean", self.mean, LAG_MEANS)
+        self._settle(
+            **whole(num_outputs=self.num_outputs, num_inducing=self.num_inducing, lags=self.lags),
+            **flags(train_inducing=self.train_inducing),
+        )
+        optional(self.jitter)
+        if self.noise is not None:
+            positive(noise=self.noise)
+        inducing, size = checked_inducing(self.inducing, self.num_inducing, NARX_INDUCING)
+        self._settle(num_inducing=size, inducing=inducing, kernel=checked_kernel(self.kernel))
+
+    def __call__(
+        self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None
+    ) -> Any:
+        y = as_columns(x, y, self.num_outputs)
+        lagged = self.lags * self.num_outputs
+        if x.shape[1] < lagged:
             raise ValueError(
-                f"x: found {x.shape[1]} columns, expected at least {lags * num_outputs}, the {lags} lags of "
-                f"{num_outputs} outputs; make it by ppl_dgp.prediction.narx.lagged"
+                f"x: found {x.shape[1]} columns, expected at least {lagged}, the {self.lags} lags of "
+                f"{self.num_outputs} outputs; make it by ppl_dgp.prediction.narx.lagged"
             )
-        inducing = inducing_inputs("gp", x, num_inducing, train_inducing)
-        k = kernel_parameters("gp", kernel, x.shape[1])
-        m = Linear(jnp.eye(x.shape[1], num_outputs)) if mean == "last" else Zero(num_outputs)
-        f = sparse_gp("gp", k, inducing, num_outputs, mean=m, jitter=jitter)
-        s2 = noise_variance(noise)
+        inducing = inducing_inputs("gp", x, self.num_inducing, self.train_inducing, self.inducing)
+        k = kernel_parameters("gp", self.kernel, x.shape[1])
+        last = self.mean == "last"
+        m = Linear(jnp.eye(x.shape[1], self.num_outputs)) if last else Zero(self.num_outputs)
+        f = sparse_gp("gp", k, inducing, self.num_outputs, mean=m, jitter=self.jitter)
+        s2 = noise_variance(self.noise)
         with data_plate(size or x.shape[0], index):
             return numpyro.sample("y", f(x).noisy(s2), obs=y)
-
-    return model

@@ -10,93 +10,120 @@ positive numbers and fractions have likelihoods of their own (:data:`ppl_dgp.lik
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import jax.numpy as jnp
 import numpyro
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
-from ppl_dgp.gp.contract import Model
 from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
-from ppl_dgp.kernels import RBF, Kernel
-from ppl_dgp.models.observation import Observed, checked_observed, emission, observed_by
-from ppl_dgp.models.parts import (
-    Composed,
-    as_columns,
-    inducing_inputs,
-    kernel_parameters,
-    noise_variance,
-    rows_of_noise,
-)
+from ppl_dgp.kernels import RBF
+from ppl_dgp.likelihoods import Likelihood
+from ppl_dgp.models.checks import flags, optional, whole
+from ppl_dgp.models.inducing import GivenInducing, checked_inducing, inducing_inputs
+from ppl_dgp.models.kernel_values import KernelChoice, checked_kernel, kernel_parameters
+from ppl_dgp.models.observation import Noise, Observed, checked_observation, emission, observed_by
+from ppl_dgp.models.parts import as_columns, noise_variance, rows_of_noise
+from ppl_dgp.models.value import ZooModel
 from ppl_dgp.numerics.dense_normal import DenseNormal
 
+#: M unless told
+NUM_INDUCING = 100
 
-def exact_gp_regression(
-    *, kernel: Callable[..., Kernel] | Composed = RBF, noise: float | Float[Array, " N"] | None = None
-) -> Model:
+
+@dataclass(frozen=True, eq=False, repr=False)
+class exact_gp_regression(ZooModel):
     """y ~ N(0, K + s²I), each target column with the same kernel; sites ``gp/…``, ``likelihood/noise``, ``y``.
 
-    :param kernel: a kernel class, built from ``variance``, ``lengthscale`` and the like, several ``Composed``, or a
-        function D → kernel.
+    :param kernel: a name, a class, an instance or a function, see :mod:`ppl_dgp.models.kernel_values`.
     :param noise: the noise variance: None to learn it, a number to fix it, or one per training row (N,).
     :raises ValueError: if x and y disagree in their rows.
     """
 
-    def model(x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None) -> Any:
+    _: KW_ONLY
+    kernel: KernelChoice = RBF
+    noise: Noise | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.noise, str):
+            raise ValueError(f"noise: found {self.noise!r}, expected None, a number, or one per row (N,)")
+        noise = checked_observation(None, self.noise)[1]
+        self._settle(kernel=checked_kernel(self.kernel), noise=noise)
+
+    def __call__(
+        self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None
+    ) -> Any:
         if index is not None:
             raise ValueError(
                 "index: found a minibatch, but the exact GP needs all rows; use sparse_gp_regression"
             )
         y = as_columns(x, y)
-        k = kernel_parameters("gp", kernel, x.shape[1])
-        noise_rows = rows_of_noise(noise_variance(noise), None, y is not None)
+        k = kernel_parameters("gp", self.kernel, x.shape[1])
+        noise_rows = rows_of_noise(noise_variance(self.noise), None, y is not None)
         variance = jnp.broadcast_to(jnp.ravel(noise_rows), (x.shape[0],))
         # (P, N): the columns are independent given the kernel
         columns = DenseNormal(k(x, x) + jnp.diag(variance), 1 if y is None else y.shape[1])
         numpyro.deterministic("gp/jitter", columns.jitter)
         return numpyro.sample("y", columns, obs=None if y is None else y.T)
 
-    return model
 
-
-def sparse_gp_regression(
-    num_inducing: int = 100,
-    *,
-    num_outputs: int = 1,
-    kernel: Callable[..., Kernel] | Composed = RBF,
-    noise: float | Float[Array, " N"] | None = None,
-    likelihood: Observed | None = None,
-    train_inducing: bool = True,
-    subsample_size: int | None = None,
-    jitter: float | None = None,
-) -> Model:
+@dataclass(frozen=True, eq=False, repr=False)
+class sparse_gp_regression(ZooModel):
     """f by inducing outputs u ~ N(0, Kzz): sites ``gp/u``, ``y``; a deep GP of one layer.
 
     :param num_inducing: M, at most the number of rows.
     :param num_outputs: P target columns, independent given the kernel.
-    :param kernel: a kernel class, several ``Composed``, or a function D → kernel that calls ``numpyro.param`` or
-        ``sample`` itself.
+    :param kernel: a name, a class, an instance or a function, see :mod:`ppl_dgp.models.kernel_values`.
     :param noise: the noise variance: None to learn it, a number to fix it, or one per training row (N,).
-    :param likelihood: instead of Gaussian noise: a name of ``LIKELIHOODS``, its values learnt (sites
-        ``likelihood/…``); a likelihood, its values held; or a function without arguments that makes one.
-    :param train_inducing: whether Z is learnt; it starts at k-means centres of the rows.
+    :param likelihood: instead of Gaussian noise: a name of ``LIKELIHOODS``, a class or an instance, their values learnt
+        (sites ``likelihood/…``); or a function, see :mod:`ppl_dgp.models.observation`. A sequence has one for each
+        column.
+    :param inducing: inputs Z (M, D) to begin at, whose M is the model's.
+    :param train_inducing: whether Z is learnt; it starts at k-means centres of the rows if not given.
     :param subsample_size: rows per step drawn by the plate, at O(N) per step; ``fit_svi(batch_size=)`` is better.
     :param jitter: see :func:`ppl_dgp.gp.sparse_gp.sparse_gp`.
-    :raises ValueError: for an unknown likelihood, targets it cannot have, or where shapes do not fit, naming them.
+    :raises ValueError: for settings of the wrong kind, an unknown likelihood, targets it cannot have, or where shapes
+        do not fit, naming them.
     """
-    observed = checked_observed(likelihood, noise)
 
-    def model(x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None) -> Any:
-        y = as_columns(x, y, num_outputs)
-        given = observed_by(observed, y)
-        inducing = inducing_inputs("gp", x, num_inducing, train_inducing)
-        k = kernel_parameters("gp", kernel, x.shape[1])
-        f = sparse_gp("gp", k, inducing, given.num_functions(num_outputs), jitter=jitter)
-        with data_plate(size or x.shape[0], index, subsample_size) as rows:
-            if subsample_size is not None:
+    num_inducing: int = NUM_INDUCING
+    _: KW_ONLY
+    num_outputs: int = 1
+    kernel: KernelChoice = RBF
+    noise: Noise | None = None
+    likelihood: Observed | None = None
+    inducing: GivenInducing | None = None
+    train_inducing: bool = True
+    subsample_size: int | None = None
+    jitter: float | None = None
+
+    def __post_init__(self) -> None:
+        self._settle(
+            **whole(num_inducing=self.num_inducing, num_outputs=self.num_outputs),
+            **flags(train_inducing=self.train_inducing),
+        )
+        optional(self.jitter, self.subsample_size)
+        inducing, size = checked_inducing(self.inducing, self.num_inducing, NUM_INDUCING)
+        likelihood, noise = checked_observation(self.likelihood, self.noise, self.num_outputs)
+        self._settle(num_inducing=size, inducing=inducing, likelihood=likelihood, noise=noise)
+        self._settle(kernel=checked_kernel(self.kernel))
+
+    def __call__(
+        self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None
+    ) -> Any:
+        y = as_columns(x, y, self.num_outputs)
+        return self.under(observed_by(self.likelihood, self.noise, y, self.num_outputs), x, y, index, size)
+
+    def under(
+        self, given: Likelihood, x: Array, y: Array | None, index: Array | None, size: int | None
+    ) -> Any:
+        """The rest of the program, under a likelihood whose values are sites already."""
+        inducing = inducing_inputs("gp", x, self.num_inducing, self.train_inducing, self.inducing)
+        k = kernel_parameters("gp", self.kernel, x.shape[1])
+        f = sparse_gp("gp", k, inducing, given.num_functions(self.num_outputs), jitter=self.jitter)
+        with data_plate(size or x.shape[0], index, self.subsample_size) as rows:
+            if self.subsample_size is not None:
                 x, y, index = x[rows], None if y is None else y[rows], rows
             return numpyro.sample("y", emission(f(x), given, index, y is not None), obs=y)
-
-    return model

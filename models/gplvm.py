@@ -15,7 +15,7 @@ other models; a plain GPLVM knows nothing of a row before y, so that its x has n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpyro
@@ -23,61 +23,75 @@ from jaxtyping import Array
 
 from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
-from ppl_dgp.kernels import RBF, Kernel
-from ppl_dgp.models.latents import latents_around, standard_normal, where_latents_begin
-from ppl_dgp.models.observation import Observed, checked_columns, emission, observed_by
-from ppl_dgp.models.parts import Composed, as_columns, inducing_inputs, kernel_parameters
+from ppl_dgp.kernels import RBF
+from ppl_dgp.models.checks import choice, flags, optional, whole
+from ppl_dgp.models.inducing import GivenInducing, checked_inducing, inducing_inputs
+from ppl_dgp.models.kernel_values import KernelChoice, checked_kernel, kernel_parameters
+from ppl_dgp.models.latents import LATENT_STARTS, latents_around, standard_normal, where_latents_begin
+from ppl_dgp.models.observation import Noise, Observed, checked_observation, emission, observed_by
+from ppl_dgp.models.parts import as_columns
+from ppl_dgp.models.value import ZooModel
+
+#: M unless told
+LATENT_INDUCING = 50
 
 
-def gplvm(
-    num_outputs: int,
-    latent: int = 2,
-    num_inducing: int = 50,
-    *,
-    kernel: Callable[..., Kernel] | Composed = RBF,
-    noise: float | str | None = None,
-    likelihood: Observed | Sequence[Observed] | None = None,
-    start: str = "pca",
-    missing: bool = False,
-    train_inducing: bool = True,
-    jitter: float | None = None,
-) -> Callable[..., Any]:
+@dataclass(frozen=True, eq=False, repr=False)
+class gplvm(ZooModel):
     """A GPLVM as a NumPyro model ``model(x, y=None, index=None, size=None)``, its x (N, 0).
 
     :param num_outputs: P columns of y.
     :param latent: Q dimensions of x.
     :param num_inducing: M, at most the number of rows.
-    :param kernel: a kernel class, several ``Composed``, or a function Q → kernel.
+    :param kernel: a name, a class, an instance or a function, see :mod:`ppl_dgp.models.kernel_values`.
     :param noise: variance of Gaussian noise: None to learn one for all columns, "per-column" to learn one for each, or
         a number to fix it.
-    :param likelihood: instead of Gaussian noise one for all columns, or a sequence of one for each: names of
-        ``LIKELIHOODS``, likelihoods, or functions that make one; see :func:`ppl_dgp.models.sparse_gp_regression`.
+    :param likelihood: instead of Gaussian noise one for all columns, or a sequence of one for each: names, classes,
+        likelihoods, or functions; see :func:`ppl_dgp.models.sparse_gp_regression`.
     :param start: where latents begin: "pca", principal components with their spectrum in the lengthscales, or "random",
         a random mixture of them, for restarts that differ.
     :param missing: whether NaN in y stands for an entry that was not observed.
+    :param inducing: inputs (M, Q) to begin at, whose M is the model's.
     :param train_inducing: whether the inducing inputs are learnt.
     :param jitter: see :func:`ppl_dgp.gp.sparse_gp.sparse_gp`.
-    :raises ValueError: for fewer than one latent dimension, an unknown likelihood or start, targets that a likelihood
-        cannot have, or where shapes do not fit.
+    :raises ValueError: for settings of the wrong kind, an unknown likelihood or start, targets that a likelihood cannot
+        have, or where shapes do not fit.
     """
-    checked_latent(latent)
-    observed = checked_columns(likelihood, noise, num_outputs)
 
-    def model(x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None) -> Any:
-        y = as_columns(x, y, num_outputs)
-        given = observed_by(observed, y)
-        scores, lengthscale = where_latents_begin("x", x, y, latent, start, missing)
-        inducing = inducing_inputs("gp", scores, num_inducing, train_inducing)
-        k = kernel_parameters("gp", kernel, latent, lengthscale)
-        f = sparse_gp("gp", k, inducing, given.num_functions(num_outputs), jitter=jitter)
+    num_outputs: int
+    latent: int = 2
+    num_inducing: int = LATENT_INDUCING
+    _: KW_ONLY
+    kernel: KernelChoice = RBF
+    noise: Noise | None = None
+    likelihood: Observed | None = None
+    start: str = "pca"
+    missing: bool = False
+    inducing: GivenInducing | None = None
+    train_inducing: bool = True
+    jitter: float | None = None
+
+    def __post_init__(self) -> None:
+        self._settle(
+            **whole(num_outputs=self.num_outputs, latent=self.latent, num_inducing=self.num_inducing),
+            **flags(missing=self.missing, train_inducing=self.train_inducing),
+        )
+        optional(self.jitter)
+        choice("start", self.start, LATENT_STARTS)
+        inducing, size = checked_inducing(self.inducing, self.num_inducing, LATENT_INDUCING, self.latent)
+        likelihood, noise = checked_observation(self.likelihood, self.noise, self.num_outputs)
+        self._settle(num_inducing=size, inducing=inducing, likelihood=likelihood, noise=noise)
+        self._settle(kernel=checked_kernel(self.kernel))
+
+    def __call__(
+        self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None
+    ) -> Any:
+        y = as_columns(x, y, self.num_outputs)
+        given = observed_by(self.likelihood, self.noise, y, self.num_outputs)
+        scores, lengthscale = where_latents_begin("x", x, y, self.latent, self.start, self.missing)
+        inducing = inducing_inputs("gp", scores, self.num_inducing, self.train_inducing, self.inducing)
+        k = kernel_parameters("gp", self.kernel, self.latent, lengthscale)
+        f = sparse_gp("gp", k, inducing, given.num_functions(self.num_outputs), jitter=self.jitter)
         with data_plate(size or x.shape[0], index):
-            h = standard_normal("x", latent, lambda: latents_around(scores))
-            return numpyro.sample("y", emission(f(h), given, index, y is not None, missing), obs=y)
-
-    return model
-
-
-def checked_latent(latent: int) -> None:
-    """Refuse fewer than one latent dimension, by a ValueError."""
-    if latent < 1:
-        raise ValueError(f"latent: found {latent}, expected at least 1 dimension")
+            h = standard_normal("x", self.latent, lambda: latents_around(scores))
+            return numpyro.sample("y", emission(f(h), given, index, y is not None, self.missing), obs=y)

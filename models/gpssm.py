@@ -18,7 +18,7 @@ first, ``y``; parameters ``transition/lengthscale``, ``transition/noise``, ``emi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import jax
@@ -32,42 +32,29 @@ from ppl_dgp.gp.means import Linear, Mean, Zero
 from ppl_dgp.gp.representation import offer
 from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
-from ppl_dgp.kernels import RBF, Kernel
-from ppl_dgp.models.gplvm import checked_latent
-from ppl_dgp.models.observation import Observed, checked_columns, observed_by
+from ppl_dgp.kernels import RBF
+from ppl_dgp.models.checks import choice, flags, is_number, optional, state_prior, whole
+from ppl_dgp.models.inducing import GivenInducing, checked_inducing, inducing_inputs
+from ppl_dgp.models.kernel_values import KernelChoice, checked_kernel, kernel_parameters
+from ppl_dgp.models.observation import Noise, Observed, checked_observation, observed_by
 from ppl_dgp.models.observation import emission as observation
-from ppl_dgp.models.parts import Composed, as_columns, inducing_inputs, kernel_parameters
+from ppl_dgp.models.parts import as_columns
 from ppl_dgp.models.states import EMISSIONS, STATE_STARTS, StateInitialiser, emission_function
+from ppl_dgp.models.value import ZooModel
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.state_space.sequences import Layout, layout, sequence_numbers
 from ppl_dgp.state_space.trajectory import Trajectory
-from ppl_dgp.state_space.windows import WINDOWS, Windows, WindowSpec
+from ppl_dgp.state_space.windows import Windows, WindowSpec
 
 TRANSITION_MEANS = ("identity", "zero", "linear")
 #: scale at which q(u) of the transition starts, around the regression on the states at the start
 TRANSITION_SCALE = 0.1
+#: M unless told
+STATE_INDUCING = 20
 
 
-def gpssm(
-    num_outputs: int,
-    latent: int | None = None,
-    num_inducing: int = 20,
-    *,
-    mean: str = "identity",
-    emission: str = "linear",
-    kernel: Callable[..., Kernel] | Composed = RBF,
-    emission_kernel: Callable[..., Kernel] | Composed = RBF,
-    process_noise: float = 0.05,
-    noise: float | str | None = None,
-    likelihood: Observed | Sequence[Observed] | None = None,
-    initial: tuple[float, float] = (0.0, 1.0),
-    start: str = "outputs",
-    num_sequences: int = 1,
-    window: int | None = None,
-    missing: bool = False,
-    train_inducing: bool = True,
-    jitter: float | None = None,
-) -> Callable[..., Any]:
+@dataclass(frozen=True, eq=False, repr=False)
+class gpssm(ZooModel):
     """A GPSSM as a NumPyro model ``model(x, y=None, index=None, size=None)``, its rows the steps in their order.
 
     Its x are the controls (T, C), C = 0 for none; of several sequences the last column is the number of each row's.
@@ -79,7 +66,8 @@ def gpssm(
     :param mean: of the transition: "identity" (of the state), "zero", or "linear" (in state and controls, learnt).
     :param emission: "linear" (learnt, begins as the identity where Q ≥ P), "identity" (the first dimensions of the
         state are what is observed, which gives them a meaning) or "gp".
-    :param kernel: of the transition: a kernel class, several ``Composed``, or a function Q + C → kernel.
+    :param kernel: of the transition: a name, a class, an instance or a function, see
+        :mod:`ppl_dgp.models.kernel_values`.
     :param emission_kernel: of a GP emission.
     :param process_noise: where the learnt variances Q start, in squared units of the state.
     :param noise: variance of Gaussian observation noise: None to learn one, "per-column", or a number to fix it.
@@ -93,43 +81,84 @@ def gpssm(
         time, a batch size of W·L: the bound stays unbiased under ``MeanField()`` and ``Markov()``, which know the state
         that a window starts from; under other rules each window is a sequence of its own, its first state learnt.
     :param missing: whether NaN in y stands for an entry that was not observed.
+    :param inducing: inputs of the transition (M, Q + C) to begin at, whose M is the model's.
     :param train_inducing: whether the inducing inputs are learnt.
     :param jitter: see :func:`ppl_dgp.gp.sparse_gp.sparse_gp`.
     :raises ValueError: for unknown names, fewer states than an identity emission needs, a variance that is not
         positive, where shapes do not fit, or for a minibatch without ``window``, which tears the steps apart.
     """
-    width = num_outputs if latent is None else latent
-    checked_latent(width)
-    _check_names(mean, emission, start, process_noise, initial, num_sequences, window)
-    observed = checked_columns(likelihood, noise, num_outputs)
 
-    def model(x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None) -> Any:
-        y = as_columns(x, y, num_outputs)
-        where, windows = _at_hand(x, index, size, num_sequences, window)
-        controls = x if num_sequences == 1 else x[:, :-1]
+    num_outputs: int
+    latent: int | None = None
+    num_inducing: int = STATE_INDUCING
+    _: KW_ONLY
+    mean: str = "identity"
+    emission: str = "linear"
+    kernel: KernelChoice = RBF
+    emission_kernel: KernelChoice = RBF
+    process_noise: float = 0.05
+    noise: Noise | None = None
+    likelihood: Observed | None = None
+    initial: tuple[float, float] = (0.0, 1.0)
+    start: str = "outputs"
+    num_sequences: int = 1
+    window: int | None = None
+    missing: bool = False
+    inducing: GivenInducing | None = None
+    train_inducing: bool = True
+    jitter: float | None = None
+
+    def __post_init__(self) -> None:
+        check_state_space(self)
+        if self.window is not None:
+            self._settle(**whole(window=self.window))
+
+    @property
+    def width(self) -> int:
+        """Q."""
+        return self.num_outputs if self.latent is None else self.latent
+
+    @property
+    def num_windows(self) -> WindowSpec | None:
+        """Of all rows, the number of windows that minibatches are made of; None without ``window``."""
+        return None if self.window is None else WindowSpec(self.window, self.num_sequences)
+
+    def __call__(
+        self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None
+    ) -> Any:
+        y = as_columns(x, y, self.num_outputs)
+        width = self.width
+        where, windows = _at_hand(x, index, size, self.num_sequences, self.window)
+        controls = x if self.num_sequences == 1 else x[:, :-1]
         rows = None if index is None or windows is None else windows.rows
         seen = y if y is None or rows is None else y[rows]
-        given = observed_by(observed, seen)
-        functions = given.num_functions(num_outputs)
-        begin = StateInitialiser(start, y, controls, where, (width, functions), missing, emission, initial)
+        given = observed_by(self.likelihood, self.noise, seen, self.num_outputs)
+        functions = given.num_functions(self.num_outputs)
+        begin = StateInitialiser(
+            self.start, y, controls, where, (width, functions), self.missing, self.emission, self.initial
+        )
 
-        inducing = inducing_inputs("transition", lambda: begin.inputs, num_inducing, train_inducing)
-        starts = (lambda: begin.lengthscales, lambda: begin.variance) if start == "linear" else ()
-        k = kernel_parameters("transition", kernel, width + controls.shape[1], *starts)
-        m = _transition_mean(mean, width, controls.shape[1], begin)
+        dims = width + controls.shape[1]
+        inducing_settings = self.num_inducing, self.train_inducing, self.inducing
+        inducing = inducing_inputs("transition", lambda: begin.inputs, *inducing_settings, dims)
+        starts = (lambda: begin.lengthscales, lambda: begin.variance) if self.start == "linear" else ()
+        k = kernel_parameters("transition", self.kernel, dims, *starts)
+        m = _transition_mean(self.mean, width, controls.shape[1], begin)
         q = numpyro.param(
             "transition/noise",
-            lambda _: begin.found.process_noise(process_noise),
+            lambda _: begin.linear.process_noise(self.process_noise),
             constraint=constraints.softplus_positive,
         )
-        settings: dict[str, Any] = {"reused": True, "initial_scale": TRANSITION_SCALE, "jitter": jitter}
+        settings: dict[str, Any] = {"reused": True, "initial_scale": TRANSITION_SCALE, "jitter": self.jitter}
         if y is not None:
             settings["begin_at"] = lambda: (begin.inputs, begin.states, q)
         f = sparse_gp("transition", k, inducing, width, mean=m, **settings)
-        g = emission_function(emission, begin, num_inducing, emission_kernel, train_inducing, jitter)
+        g = emission_function(
+            self.emission, begin, self.num_inducing, self.emission_kernel, self.train_inducing, self.jitter
+        )
 
-        shape = num_sequences, width
-        x_0 = Gaussian(jnp.full(shape, initial[0]), jnp.full(shape, initial[1] ** 0.5))
+        shape = self.num_sequences, width
+        x_0 = Gaussian(jnp.full(shape, self.initial[0]), jnp.full(shape, self.initial[1] ** 0.5))
         trajectory = Trajectory(f, q, controls, x_0, where, windows)
         weight: Any = 1.0
         counted: Any = True
@@ -140,13 +169,8 @@ def gpssm(
             path = offer("x", numpyro.sample("x", trajectory, infer=infer))
             states = trajectory.states(path)
             with data_plate(states.shape[0] if isinstance(states, Array) else states.mean.shape[0]):
-                likely = observation(g(states), given, rows, y is not None, missing)
+                likely = observation(g(states), given, rows, y is not None, self.missing)
                 return numpyro.sample("y", likely if counted is True else likely.mask(counted), obs=seen)
-
-    if window is not None:
-        #: of all rows, the number of windows that minibatches are made of
-        vars(model)[WINDOWS] = WindowSpec(window, num_sequences)
-    return model
 
 
 def _transition_mean(name: str, width: int, num_controls: int, begin: StateInitialiser) -> Mean:
@@ -154,8 +178,8 @@ def _transition_mean(name: str, width: int, num_controls: int, begin: StateIniti
         return Zero(width)
     if name == "identity":
         return Linear(jnp.eye(width + num_controls, width))
-    weights = numpyro.param("transition/weights", lambda _: begin.found.transition)
-    return Linear(weights, numpyro.param("transition/bias", lambda _: begin.found.shift))
+    weights = numpyro.param("transition/weights", lambda _: begin.linear.transition)
+    return Linear(weights, numpyro.param("transition/bias", lambda _: begin.linear.shift))
 
 
 def _at_hand(
@@ -178,26 +202,23 @@ def _at_hand(
     return where, Windows(window, where, index)
 
 
-def _check_names(
-    mean: str,
-    emission: str,
-    start: str,
-    process_noise: float,
-    initial: tuple[float, float],
-    num_sequences: int,
-    window: int | None,
-) -> None:
-    for name, value, known in (
-        ("mean", mean, TRANSITION_MEANS),
-        ("emission", emission, EMISSIONS),
-        ("start", start, STATE_STARTS),
-    ):
-        if value not in known:
-            raise ValueError(f"{name}: found {value!r}, expected one of {', '.join(known)}")
-    if not process_noise > 0.0:
-        raise ValueError(f"process_noise: found {process_noise}, expected a positive variance")
-    if len(initial) != 2 or not initial[1] > 0.0:
-        raise ValueError(f"initial: found {initial}, expected a mean and a positive variance of x_0")
-    for name, least in (("num_sequences", num_sequences), ("window", window)):
-        if least is not None and least < 1:
-            raise ValueError(f"{name}: found {least}, expected at least 1")
+def check_state_space(model: Any) -> None:
+    """Check the settings that a GPSSM and its switching form share, and put what comes of them in their places.
+
+    :raises ValueError: for one of the wrong kind.
+    """
+    for name, known in (("mean", TRANSITION_MEANS), ("emission", EMISSIONS), ("start", STATE_STARTS)):
+        choice(name, getattr(model, name), known)
+    names = ("num_outputs", "num_inducing", "num_sequences", *(() if model.latent is None else ("latent",)))
+    settings: dict[str, Any] = whole(**{name: getattr(model, name) for name in names})
+    settings |= flags(missing=model.missing, train_inducing=model.train_inducing)
+    if not is_number(model.process_noise) or not model.process_noise > 0.0:
+        raise ValueError(f"process_noise: found {model.process_noise}, expected a positive variance")
+    optional(model.jitter)
+    settings["initial"] = state_prior(model.initial)
+    inducing, size = checked_inducing(model.inducing, settings["num_inducing"], STATE_INDUCING)
+    likelihood, noise = checked_observation(model.likelihood, model.noise, settings["num_outputs"])
+    settings |= {"inducing": inducing, "num_inducing": size, "likelihood": likelihood, "noise": noise}
+    settings["kernel"] = checked_kernel(model.kernel)
+    settings["emission_kernel"] = checked_kernel(model.emission_kernel, "emission_kernel")
+    model._settle(**settings)

@@ -10,29 +10,105 @@ data whose scatter is not the same everywhere. f and g have one kernel and one s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
 from typing import Any
 
-from ppl_dgp.gp.contract import Model
-from ppl_dgp.models.deep_gp import deep_gp
-from ppl_dgp.models.gp_regression import sparse_gp_regression
+from jaxtyping import Array
+
+from ppl_dgp.kernels import RBF
+from ppl_dgp.models.deep_gp import INNER_NOISE, deep_gp
+from ppl_dgp.models.gp_regression import NUM_INDUCING, sparse_gp_regression
+from ppl_dgp.models.inducing import GivenInducing
+from ppl_dgp.models.kernel_values import KernelChoice
+from ppl_dgp.models.value import ZooModel
 
 
-def sparse_heteroscedastic_gp(num_inducing: int = 100, **settings: Any) -> Model:
+@dataclass(frozen=True, eq=False, repr=False)
+class sparse_heteroscedastic_gp(ZooModel):
     """One layer: sites ``gp/u`` (2P, M), ``y``.
 
     :param num_inducing: M, at most the number of rows.
-    :param settings: ``num_outputs`` P, ``kernel``, ``train_inducing``, … of ``sparse_gp_regression``.
+    :param num_outputs: P target columns.
+    :param kernel, inducing, train_inducing, subsample_size, jitter: as in ``sparse_gp_regression``.
     :raises ValueError: where shapes do not fit, naming them.
     """
-    return sparse_gp_regression(num_inducing, likelihood="heteroscedastic", **settings)
+
+    num_inducing: int = NUM_INDUCING
+    _: KW_ONLY
+    num_outputs: int = 1
+    kernel: KernelChoice = RBF
+    inducing: GivenInducing | None = None
+    train_inducing: bool = True
+    subsample_size: int | None = None
+    jitter: float | None = None
+
+    def __post_init__(self) -> None:
+        program = self._program
+        self._settle(num_inducing=program.num_inducing, kernel=program.kernel, inducing=program.inducing)
+
+    @cached_property
+    def _program(self) -> sparse_gp_regression:
+        return sparse_gp_regression(
+            self.num_inducing,
+            num_outputs=self.num_outputs,
+            kernel=self.kernel,
+            likelihood="heteroscedastic",
+            inducing=self.inducing,
+            train_inducing=self.train_inducing,
+            subsample_size=self.subsample_size,
+            jitter=self.jitter,
+        )
+
+    def __call__(
+        self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None
+    ) -> Any:
+        return self._program(x, y, index, size)
 
 
-def deep_heteroscedastic_gp(widths: Sequence[int] = (2,), num_inducing: int = 100, **settings: Any) -> Model:
+@dataclass(frozen=True, eq=False, repr=False)
+class deep_heteroscedastic_gp(ZooModel):
     """Hidden layers of the given widths below f and g: sites ``layer1/u``, ``layer1/h``, …, ``y``.
 
     :param widths: Q of each hidden layer.
     :param num_inducing: M per layer, at most the number of rows.
-    :param settings: ``num_outputs`` P, ``kernel``, ``inner_noise``, … of ``deep_gp``.
+    :param num_outputs: P target columns.
+    :param kernel, inner_noise, inducing, train_inducing, subsample_size, jitter: as in ``deep_gp``.
     :raises ValueError: for a width below 1, or where shapes do not fit, naming them.
     """
-    return deep_gp(widths, num_inducing, likelihood="heteroscedastic", **settings)
+
+    widths: Sequence[int] = (2,)
+    num_inducing: int = NUM_INDUCING
+    _: KW_ONLY
+    num_outputs: int = 1
+    kernel: KernelChoice = RBF
+    inner_noise: float = INNER_NOISE
+    inducing: Sequence[GivenInducing] | GivenInducing | None = None
+    train_inducing: bool = True
+    subsample_size: int | None = None
+    jitter: float | None = None
+
+    def __post_init__(self) -> None:
+        program = self._program
+        self._settle(num_inducing=program.num_inducing, kernel=program.kernel, inducing=program.inducing)
+        self._settle(widths=program.widths)
+
+    @cached_property
+    def _program(self) -> deep_gp:
+        return deep_gp(
+            self.widths,
+            self.num_inducing,
+            num_outputs=self.num_outputs,
+            kernel=self.kernel,
+            likelihood="heteroscedastic",
+            inner_noise=self.inner_noise,
+            inducing=self.inducing,
+            train_inducing=self.train_inducing,
+            subsample_size=self.subsample_size,
+            jitter=self.jitter,
+        )
+
+    def __call__(
+        self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None
+    ) -> Any:
+        return self._program(x, y, index, size)

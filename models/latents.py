@@ -135,7 +135,7 @@ def _signed(vectors: Float[Array, "P Q"]) -> Float[Array, "P Q"]:
     return vectors * jnp.sign(largest)
 
 
-def held_components(
+def fixed_components(
     name: str, y: Float[Array, "N P"], width: int, start: str, missing: bool = False
 ) -> Components:
     """The components as parameters of the site ``name``, found from the rows that initialise the model.
@@ -146,12 +146,12 @@ def held_components(
         raise ValueError(f"start: found {start!r}, expected one of {', '.join(LATENT_STARTS)}")
 
     def begin(key: Array) -> Float[Array, "P Q3"]:
-        found = components(key, y, width, start, missing)
-        spread = jnp.full_like(found.centre, found.spread)
-        return jnp.column_stack([found.centre, found.unit, spread, found.axes])
+        principal = components(key, y, width, start, missing)
+        spread = jnp.full_like(principal.centre, principal.spread)
+        return jnp.column_stack([principal.centre, principal.unit, spread, principal.axes])
 
-    held = jax.lax.stop_gradient(numpyro.param(f"{name}/components", begin))
-    return Components(held[:, 0], held[:, 1], held[:, 3:], held[0, 2])
+    columns = jax.lax.stop_gradient(numpyro.param(f"{name}/components", begin))
+    return Components(columns[:, 0], columns[:, 1], columns[:, 3:], columns[0, 2])
 
 
 def where_latents_begin(
@@ -168,8 +168,8 @@ def where_latents_begin(
     """
     if y is None:
         return jnp.zeros((x.shape[0], latent)), None
-    found = held_components(name, y, latent, start, missing)
-    return found.scores(y, missing), found.lengthscales()
+    principal = fixed_components(name, y, latent, start, missing)
+    return principal.scores(y, missing), principal.lengthscales()
 
 
 def standard_normal(name: str, latent: int, start: Callable[[], Gaussian]) -> Any:

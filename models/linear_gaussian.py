@@ -14,7 +14,7 @@ transposed), ``transition/bias``, ``transition/noise``, ``emission/weights`` (Cá
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from functools import cache
 from typing import Any
 
@@ -24,9 +24,10 @@ from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 from numpyro.handlers import block
 
-from ppl_dgp.models.gplvm import checked_latent
+from ppl_dgp.models.checks import choice, flags, state_prior, whole
 from ppl_dgp.models.parts import as_columns
 from ppl_dgp.models.states import StateInitialiser
+from ppl_dgp.models.value import ZooModel
 from ppl_dgp.state_space.linear_gaussian_em import LinearSeries, LinearSystem, linear_dynamics
 from ppl_dgp.state_space.sequences import Layout, layout, sequence_numbers
 
@@ -35,16 +36,8 @@ LINEAR_EMISSIONS = ("linear", "identity")
 NOISE = 0.1
 
 
-def linear_gaussian_ssm(
-    num_outputs: int,
-    latent: int | None = None,
-    *,
-    emission: str = "linear",
-    initial: tuple[float, float] = (0.0, 1.0),
-    num_sequences: int = 1,
-    missing: bool = False,
-    iterations: int = 50,
-) -> Callable[..., Any]:
+@dataclass(frozen=True, eq=False, repr=False)
+class linear_gaussian_ssm(ZooModel):
     """A linear-Gaussian state space model as a NumPyro model ``model(x, y=None, index=None, size=None)``.
 
     Its x are the controls (T, C), C = 0 for none; of several sequences the last column is the number of each row's.
@@ -59,36 +52,73 @@ def linear_gaussian_ssm(
     :raises ValueError: for an unknown emission, fewer states than an identity emission needs, a variance that is not
         positive, where shapes do not fit, or for a minibatch, which would tear the steps apart.
     """
-    width = num_outputs if latent is None else latent
-    checked_latent(width)
-    _check(emission, width, num_outputs, initial, num_sequences, iterations)
 
-    def model(x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None) -> Any:
+    num_outputs: int
+    latent: int | None = None
+    _: KW_ONLY
+    emission: str = "linear"
+    initial: tuple[float, float] = (0.0, 1.0)
+    num_sequences: int = 1
+    missing: bool = False
+    iterations: int = 50
+
+    def __post_init__(self) -> None:
+        choice("emission", self.emission, LINEAR_EMISSIONS)
+        self._settle(
+            **whole(
+                num_outputs=self.num_outputs, num_sequences=self.num_sequences, iterations=self.iterations
+            ),
+            **({} if self.latent is None else whole(latent=self.latent)),
+            **flags(missing=self.missing),
+            initial=state_prior(self.initial),
+        )
+        if self.emission == "identity" and self.width < self.num_outputs:
+            raise ValueError(
+                f"latent: found {self.width}, expected at least {self.num_outputs}, the dimensions that an identity "
+                "emission observes; take emission='linear'"
+            )
+
+    @property
+    def width(self) -> int:
+        """Q."""
+        return self.num_outputs if self.latent is None else self.latent
+
+    def __call__(
+        self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None
+    ) -> Any:
         if index is not None:
             raise ValueError(
                 "index: found a minibatch, expected all rows in their order; leave batch_size out"
             )
-        y = as_columns(x, y, num_outputs)
-        controls, numbers = (x, None) if num_sequences == 1 else (x[:, :-1], sequence_numbers(x))
-        where = layout(x.shape[0], numbers, num_sequences)
+        y = as_columns(x, y, self.num_outputs)
+        controls, numbers = (x, None) if self.num_sequences == 1 else (x[:, :-1], sequence_numbers(x))
+        width = self.width
+        where = layout(x.shape[0], numbers, self.num_sequences)
 
         @cache
         def begin() -> LinearSystem:
-            return _begin(y, controls, where, width, num_outputs, emission == "identity", initial, iterations)
+            return _begin(
+                y,
+                controls,
+                where,
+                width,
+                self.num_outputs,
+                self.emission == "identity",
+                self.initial,
+                self.iterations,
+            )
 
         positive = constraints.softplus_positive
         transition = numpyro.param("transition/weights", lambda _: begin().transition.T)
         bias = numpyro.param("transition/bias", lambda _: begin().bias)
         noise = numpyro.param("transition/noise", lambda _: begin().noise, constraint=positive)
-        weights, offset = jnp.eye(width, num_outputs), jnp.zeros(num_outputs)
-        if emission == "linear":
+        weights, offset = jnp.eye(width, self.num_outputs), jnp.zeros(self.num_outputs)
+        if self.emission == "linear":
             weights = numpyro.param("emission/weights", lambda _: begin().weights.T)
             offset = numpyro.param("emission/bias", lambda _: begin().offset)
         r = numpyro.param("likelihood/noise", lambda _: begin().observation_noise, constraint=positive)
         system = LinearSystem(transition.T, bias, noise, weights.T, offset, r)
-        return numpyro.sample("y", LinearSeries(system, controls, where, initial, missing), obs=y)
-
-    return model
+        return numpyro.sample("y", LinearSeries(system, controls, where, self.initial, self.missing), obs=y)
 
 
 def _begin(
@@ -113,20 +143,3 @@ def _begin(
         ).states
     settings: dict[str, Any] = {"iterations": iterations, "initial": initial, "fixed_emission": identity}
     return linear_dynamics(y.astype(float), controls, states, where, **settings).system
-
-
-def _check(
-    emission: str, width: int, outputs: int, initial: tuple[float, float], num_sequences: int, iterations: int
-) -> None:
-    if emission not in LINEAR_EMISSIONS:
-        raise ValueError(f"emission: found {emission!r}, expected one of {', '.join(LINEAR_EMISSIONS)}")
-    if emission == "identity" and width < outputs:
-        raise ValueError(
-            f"latent: found {width}, expected at least {outputs}, the dimensions that an identity emission observes; "
-            "take emission='linear'"
-        )
-    if len(initial) != 2 or not initial[1] > 0.0:
-        raise ValueError(f"initial: found {initial}, expected a mean and a positive variance of x_0")
-    for name, value in (("num_sequences", num_sequences), ("iterations", iterations)):
-        if value < 1:
-            raise ValueError(f"{name}: found {value}, expected at least 1")

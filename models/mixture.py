@@ -11,7 +11,7 @@ different heights c_k, quantiles of y, for functions that begin alike would stay
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import jax.numpy as jnp
@@ -23,47 +23,67 @@ from numpyro.distributions import constraints
 from ppl_dgp.gp.means import Constant
 from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
-from ppl_dgp.kernels import RBF, Kernel
-from ppl_dgp.models.parts import Composed, as_columns, inducing_inputs, kernel_parameters
+from ppl_dgp.kernels import RBF
+from ppl_dgp.models.checks import flags, optional, whole
+from ppl_dgp.models.inducing import GivenInducing, checked_inducing, inducing_inputs
+from ppl_dgp.models.kernel_values import KernelChoice, checked_kernel, kernel_parameters
+from ppl_dgp.models.parts import as_columns
+from ppl_dgp.models.value import ZooModel
+
+#: M unless told
+MIXTURE_INDUCING = 50
 
 
-def mixture_of_functions(
-    num_functions: int = 2,
-    num_inducing: int = 50,
-    *,
-    kernel: Callable[..., Kernel] | Composed = RBF,
-    train_inducing: bool = True,
-    jitter: float | None = None,
-) -> Callable[..., Any]:
+@dataclass(frozen=True, eq=False, repr=False)
+class mixture_of_functions(ZooModel):
     """K functions, each row from one of them, as a NumPyro model ``model(x, y=None, index=None, size=None)``.
 
     :param num_functions: K.
     :param num_inducing: M inducing inputs, which the functions share; at most the number of rows.
-    :param kernel: a kernel class, several ``Composed``, or a function D → kernel.
+    :param kernel: a name, a class, an instance or a function, see :mod:`ppl_dgp.models.kernel_values`.
+    :param inducing: inputs (M, D) to begin at, whose M is the model's.
     :param train_inducing: whether the inducing inputs are learnt.
     :param jitter: see :func:`ppl_dgp.gp.sparse_gp.sparse_gp`.
     :raises ValueError: for fewer than two functions, or where shapes do not fit, naming them; y has one column.
     """
-    if num_functions < 2:
-        raise ValueError(
-            f"num_functions: found {num_functions}, expected at least 2; of one, take sparse_gp_regression"
-        )
 
-    def model(x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None) -> Any:
+    num_functions: int = 2
+    num_inducing: int = MIXTURE_INDUCING
+    _: KW_ONLY
+    kernel: KernelChoice = RBF
+    inducing: GivenInducing | None = None
+    train_inducing: bool = True
+    jitter: float | None = None
+
+    def __post_init__(self) -> None:
+        self._settle(
+            **whole(num_functions=self.num_functions, num_inducing=self.num_inducing),
+            **flags(train_inducing=self.train_inducing),
+        )
+        optional(self.jitter)
+        if self.num_functions < 2:
+            raise ValueError(
+                f"num_functions: found {self.num_functions}, expected at least 2; of one, take sparse_gp_regression"
+            )
+        inducing, size = checked_inducing(self.inducing, self.num_inducing, MIXTURE_INDUCING)
+        self._settle(num_inducing=size, inducing=inducing, kernel=checked_kernel(self.kernel))
+
+    def __call__(
+        self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None
+    ) -> Any:
         y = as_columns(x, y, 1)
-        inducing = inducing_inputs("gp", x, num_inducing, train_inducing)
+        number = self.num_functions
+        inducing = inducing_inputs("gp", x, self.num_inducing, self.train_inducing, self.inducing)
         positive = constraints.softplus_positive
-        equal = jnp.full((num_functions,), 1.0 / num_functions)
+        equal = jnp.full((number,), 1.0 / number)
         weights = numpyro.param("mixture/weights", equal, constraint=constraints.simplex)
-        noise = numpyro.param("likelihood/noise", jnp.full((num_functions,), 0.1), constraint=positive)
-        heights = numpyro.param("gp/offset", lambda _key: _spread(y, num_functions))
-        k = kernel_parameters("gp", kernel, x.shape[1])
-        f = sparse_gp("gp", k, inducing, num_functions, mean=Constant(heights), jitter=jitter)
+        noise = numpyro.param("likelihood/noise", jnp.full((number,), 0.1), constraint=positive)
+        heights = numpyro.param("gp/offset", lambda _key: _spread(y, number))
+        k = kernel_parameters("gp", self.kernel, x.shape[1])
+        f = sparse_gp("gp", k, inducing, number, mean=Constant(heights), jitter=self.jitter)
         with data_plate(size or x.shape[0], index):
             z = numpyro.sample("z", dist.Categorical(probs=weights), infer={"enumerate": "parallel"})
             return numpyro.sample("y", f(x).output(z).noisy(noise[z][:, None]), obs=y)
-
-    return model
 
 
 def _spread(y: Array | None, number: int) -> Array:

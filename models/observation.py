@@ -1,163 +1,252 @@
-"""How the models of the zoo observe y: noise, or a likelihood with values that are learnt."""
+"""How the models of the zoo observe y: noise, or a likelihood; its values are sites ``likelihood/…``.
+
+"student-t"                         of ``LIKELIHOODS``
+StudentT                            a class: its values begin as its fields' metadata say
+StudentT(4.0, 0.3)                  an instance: its values begin there
+lambda f: dist.Poisson(jnp.exp(f))  a function of f that returns a scalar distribution of NumPyro, nothing learnt
+lambda: StudentT(4.0, 0.3)          a function without arguments that makes one: plain numbers in it are held, and
+                                    sites that it declares are learnt
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import is_dataclass
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 import numpyro
-from jaxtyping import Array
+import numpyro.distributions as dist
+from jaxtyping import Array, Float
 from numpyro.distributions import constraints
+from numpyro.handlers import block, seed
 
 from ppl_dgp.gp.emission import Emission
 from ppl_dgp.gp.marginal import Marginal
-from ppl_dgp.likelihoods import LIKELIHOODS, Gaussian, Likelihood, MixedLikelihood
+from ppl_dgp.likelihoods import (
+    LIKELIHOODS,
+    Gaussian,
+    Likelihood,
+    MixedLikelihood,
+    Scalar,
+    likelihood_class,
+    names_of,
+)
+from ppl_dgp.models.checks import frozen_array, is_number
+from ppl_dgp.models.kernel_values import num_required
+from ppl_dgp.models.learnt import check_start, class_with_sites, instance_with_sites, learnt_fields
 from ppl_dgp.models.parts import noise_variance, rows_of_noise
 
-#: a name of ``LIKELIHOODS``, its values learnt; a likelihood, its values held; or a function that makes one
-Observed = str | Likelihood | Callable[[], Likelihood]
+#: what a model takes for a likelihood, of all columns
+LikelihoodChoice = (
+    str | Likelihood | type[Likelihood] | Callable[[], Likelihood] | Callable[[Array], dist.Distribution]
+)
+#: the same, or one for each column
+Observed = LikelihoodChoice | Sequence[LikelihoodChoice]
+#: the variance of Gaussian noise: a number, one per row, "per-column", or None to learn one
+Noise = float | str | Float[Array, " N"] | Float[np.ndarray, " N"]
 
-_POSITIVE, _UNIT = constraints.softplus_positive, constraints.unit_interval
-#: where learnt values start, on standardised targets, and what they may be
-_LIKELIHOOD_STARTS: dict[str, dict[str, tuple[float, constraints.Constraint]]] = {
-    "student-t": {"df": (4.0, _POSITIVE), "scale": (0.3, _POSITIVE)},
-    "laplace": {"scale": (0.3, _POSITIVE)},
-    "heteroscedastic": {"noise": (0.1, _POSITIVE)},
-    "negative-binomial": {"concentration": (1.0, _POSITIVE)},
-    "gamma": {"concentration": (1.0, _POSITIVE)},
-    "beta": {"concentration": (10.0, _POSITIVE)},
-    "robust-max": {"epsilon": (1e-3, _UNIT)},
-}
-#: likelihoods that have to know the number of classes, and how they are made
-_OF_CLASSES = {
-    "ordinal": "Ordinal(cuts) with C − 1 cuts",
-    "softmax": "Softmax(num_classes=C)",
-    "robust-max": "RobustMax(num_classes=C)",
-}
+EXPECTED = (
+    "a name, a likelihood, a class of them, or a function: of f that returns a distribution, or without arguments that "
+    "makes a likelihood"
+)
+#: likelihoods that have to know the number of classes
+OF_SEVERAL = names_of("classes", "ordered classes")
 
 
-def checked_observed(likelihood: Observed | None, noise: Any, num_classes: int | None = None) -> Observed:
-    """The choice of a model's author, names replaced by functions that declare what is learnt.
+def checked_observation(
+    likelihood: Any, noise: Any, num_outputs: int | None = None, num_classes: int | None = None
+) -> tuple[Observed | None, Noise | None]:
+    """Likelihood and noise as a model's author chose them, sequences and arrays as values.
 
-    :param noise: the variance of Gaussian noise, for which None stands: a number, one per row, or None to learn it.
-    :raises ValueError: for an unknown name, classes whose number is not given, or noise beside another likelihood.
+    Columns under the same name or class share its values, sites ``likelihood/<name>/…``; those under the same instance
+    the sites ``likelihood/column<n>/…`` of the first; and those under the same function what it makes in one call.
+
+    :param num_outputs: P columns, 1 if not given.
+    :param num_classes: C, for likelihoods by name or class that have to know it.
+    :raises ValueError: for an unknown name, classes whose number is not given, noise beside another likelihood, or
+        where there is not one likelihood for each column.
     """
-    if likelihood is None or likelihood == "gaussian":
-        return lambda: Gaussian(noise_variance(noise))
+    if isinstance(likelihood, MixedLikelihood):
+        likelihood = likelihood.parts
+    if isinstance(likelihood, Sequence) and not isinstance(likelihood, str):
+        return _checked_sequence(tuple(likelihood), noise, num_outputs or 1), None
+    if likelihood is None or likelihood == "gaussian" or likelihood is Gaussian:
+        return likelihood, _checked_noise(noise)
     if noise is not None:
         raise ValueError(
             f"noise: found {noise!r} beside likelihood={likelihood!r}, which has its own; leave it out"
         )
-    if not isinstance(likelihood, str):
-        return likelihood
-    if likelihood not in LIKELIHOODS:
+    _check_choice(likelihood)
+    if isinstance(likelihood, str) and likelihood not in LIKELIHOODS:
         raise ValueError(
             f"likelihood: found {likelihood!r}, which is unknown; choose from {', '.join(LIKELIHOODS)}"
         )
-    if likelihood in _OF_CLASSES and num_classes is None:
+    if _name(likelihood) in OF_SEVERAL and num_classes is None:
         raise ValueError(
-            f"likelihood: found {likelihood!r}, which is one of classes; use sparse_gp_classification or "
+            f"likelihood: found {_name(likelihood)!r}, which is one of classes; use sparse_gp_classification or "
             "deep_gp_classification"
         )
-    return partial(_named, likelihood, num_classes)
+    return likelihood, None
 
 
-def checked_columns(
-    likelihood: Observed | Sequence[Observed] | None, noise: float | str | None, num_outputs: int
-) -> Observed:
-    """As :func:`checked_observed` for P columns: noise "per-column", or a likelihood for each of them.
-
-    Columns under the same name share its values, sites ``likelihood/<name>/…``, and those under the same function what
-    it makes in one call.
-
-    :raises ValueError: also where there are not P likelihoods, or one by name has to know the number of classes.
-    """
-    if num_outputs < 1:
-        raise ValueError(f"num_outputs: found {num_outputs}, expected at least 1 column")
-    if noise == "per-column" and likelihood in (None, "gaussian"):
-        return lambda: Gaussian(_learnt_noise("likelihood/noise", (1, num_outputs)))
+def _checked_noise(noise: Any) -> Noise | None:
     if isinstance(noise, str):
-        raise ValueError(
-            f"noise: found {noise!r}, expected None, a number, or 'per-column' under Gaussian noise"
-        )
-    if likelihood is None or isinstance(likelihood, str) or not isinstance(likelihood, Sequence):
-        return checked_observed(likelihood, noise)
+        if noise != "per-column":
+            raise ValueError(
+                f"noise: found {noise!r}, expected None, a number, or 'per-column' under Gaussian noise"
+            )
+        return noise
+    if noise is None or (is_number(noise) and float(noise) >= 0.0):
+        return noise  # type: ignore[no-any-return]
+    if is_number(noise):
+        raise ValueError(f"noise: found {noise!r}, expected a variance of at least 0")
+    return frozen_array(
+        "noise", noise, 1, "None, a variance of at least 0, 'per-column', or one per row (N,)"
+    )
+
+
+def _checked_sequence(likelihoods: tuple[Any, ...], noise: Any, num_outputs: int) -> tuple[Any, ...]:
     if noise is not None:
         raise ValueError(
             f"noise: found {noise!r} beside a likelihood for each column, which have their own; leave it out"
         )
-    if len(likelihood) != num_outputs:
+    if len(likelihoods) != num_outputs:
         raise ValueError(
-            f"likelihood: found {len(likelihood)} for {num_outputs} columns, expected one for each of them"
+            f"likelihood: found {len(likelihoods)} for {num_outputs} columns, expected one for each of them"
         )
-    for column, each in enumerate(likelihood):
-        _check_column(each, column)
-    return partial(_mixed, tuple(likelihood))
+    for column, likelihood in enumerate(likelihoods):
+        _check_column(likelihood, column)
+    return likelihoods
 
 
-def _check_column(likelihood: Observed, column: int) -> None:
-    if isinstance(likelihood, str):
-        if likelihood not in LIKELIHOODS:
-            raise ValueError(
-                f"likelihood: found {likelihood!r} for column {column}, which is unknown; choose from "
-                f"{', '.join(name for name in LIKELIHOODS if name not in _OF_CLASSES)}"
-            )
-        if likelihood in _OF_CLASSES:
-            raise ValueError(
-                f"likelihood: found {likelihood!r} for column {column}, which has to know its C classes; pass "
-                f"{_OF_CLASSES[likelihood]}"
-            )
-    elif not isinstance(likelihood, Likelihood) and not callable(likelihood):
+def _check_column(likelihood: Any, column: int) -> None:
+    if isinstance(likelihood, str) and likelihood not in LIKELIHOODS:
         raise ValueError(
-            f"likelihood: found {likelihood!r} for column {column}, expected a name, a likelihood, or a function "
-            "without arguments that makes one"
+            f"likelihood: found {likelihood!r} for column {column}, which is unknown; choose from "
+            f"{', '.join(name for name in LIKELIHOODS if name not in OF_SEVERAL)}"
+        )
+    _check_choice(likelihood, f" for column {column}")
+    name = _name(likelihood)
+    if name in OF_SEVERAL:
+        cls = likelihood_class(LIKELIHOODS[name])
+        call = f"{cls.__name__}(num_classes=C)"
+        if cls.target == "ordered classes":
+            call = f"{cls.__name__}(cuts) with C − 1 cuts"
+        raise ValueError(
+            f"likelihood: found {name!r} for column {column}, which has to know its C classes; pass {call}"
         )
 
 
-def _mixed(likelihoods: tuple[Observed, ...]) -> MixedLikelihood:
-    made: dict[str | Callable[[], Likelihood], Likelihood] = {}
+def _check_choice(likelihood: Any, where: str = "") -> None:
+    """Refuse, by a ValueError, what no likelihood can be made of."""
+    if isinstance(likelihood, Likelihood):
+        if not is_dataclass(likelihood):
+            return
+        for entry in learnt_fields(type(likelihood)):
+            start = getattr(likelihood, entry.name)
+            if hasattr(start, "shape") or is_number(start):
+                check_start("likelihood", likelihood, entry, start)
+    elif isinstance(likelihood, type):
+        if not issubclass(likelihood, Likelihood) or likelihood in (MixedLikelihood, Scalar):
+            raise ValueError(f"likelihood: found the class {likelihood.__name__}{where}, expected {EXPECTED}")
+        if inspect.isabstract(likelihood) or not is_dataclass(likelihood):
+            raise ValueError(
+                f"likelihood: found the class {likelihood.__name__}{where}, expected a frozen dataclass, whose fields "
+                "are the values to learn; decorate it"
+            )
+    elif not isinstance(likelihood, str) and (
+        not callable(likelihood) or num_required(likelihood) not in (0, 1)
+    ):
+        raise ValueError(f"likelihood: found {likelihood!r}{where}, expected {EXPECTED}")
+
+
+def _name(likelihood: Any) -> str | None:
+    """The name of a likelihood by name or class; None where it has none."""
+    if isinstance(likelihood, type):
+        named = (name for name, entry in LIKELIHOODS.items() if entry is likelihood)
+        return next(named, likelihood.__name__)
+    return likelihood if isinstance(likelihood, str) else None
+
+
+def observed_by(
+    likelihood: Observed | None,
+    noise: Noise | None,
+    y: Array | None,
+    num_outputs: int = 1,
+    num_classes: int | None = None,
+) -> Likelihood:
+    """The likelihood itself, its learnt values declared as sites ``likelihood/…``.
+
+    :param likelihood: as :func:`checked_observation` has it, ``noise`` too.
+    :raises ValueError: for targets that it cannot have, where they are concrete.
+    """
+    made: Likelihood
+    if isinstance(likelihood, tuple):
+        made = _mixed(likelihood)
+    elif likelihood is None or likelihood == "gaussian" or likelihood is Gaussian:
+        per_column = isinstance(noise, str)
+        made = Gaussian(
+            _learnt_noise("likelihood/noise", (1, num_outputs)) if per_column else noise_variance(noise)
+        )
+    else:
+        made = _made(likelihood, "likelihood", num_classes)
+    if y is not None:
+        made.check(y)
+    return made
+
+
+def _mixed(likelihoods: tuple[Any, ...]) -> MixedLikelihood:
+    made: dict[Any, Likelihood] = {}
     parts = []
-    for each in likelihoods:
-        if isinstance(each, Likelihood):
-            parts.append(each)
-            continue
-        if each not in made:
-            made[each] = _named(each, None, f"likelihood/{each}") if isinstance(each, str) else each()
-        parts.append(made[each])
+    for column, likelihood in enumerate(likelihoods):
+        name = _name(likelihood)
+        same = name if name is not None else id(likelihood)
+        if same not in made:
+            made[same] = _made(likelihood, f"likelihood/{f'column{column}' if name is None else name}", None)
+        parts.append(made[same])
     return MixedLikelihood(tuple(parts))
 
 
 def _learnt_noise(name: str, shape: tuple[int, ...]) -> Array:
-    return numpyro.param(name, jnp.full(shape, 0.1), constraint=_POSITIVE)
+    return numpyro.param(name, jnp.full(shape, 0.1), constraint=constraints.softplus_positive)
 
 
-def _named(name: str, num_classes: int | None, prefix: str = "likelihood") -> Likelihood:
-    """The likelihood of that name, its values declared as sites ``prefix/<field>``."""
-    if name == "gaussian":
-        return Gaussian(_learnt_noise(f"{prefix}/noise", ()))
-    values: dict[str, Any] = {
-        field: numpyro.param(f"{prefix}/{field}", jnp.asarray(start), constraint=constraint)
-        for field, (start, constraint) in _LIKELIHOOD_STARTS.get(name, {}).items()
-    }
-    if name == "ordinal" and num_classes is not None:
-        start = jnp.linspace(-1.0, 1.0, num_classes + 1)[1:-1]
-        values["cuts"] = numpyro.param(f"{prefix}/cuts", start, constraint=constraints.ordered_vector)
-    elif name in _OF_CLASSES:
-        values["num_classes"] = num_classes
-    return LIKELIHOODS[name](**values)
+def _made(choice: Any, prefix: str, num_classes: int | None) -> Likelihood:
+    """The likelihood of one choice, its values declared as sites ``prefix/<field>``."""
+    if isinstance(choice, Likelihood):
+        return instance_with_sites("likelihood", prefix, choice)
+    if isinstance(choice, str | type):
+        return _of_class(LIKELIHOODS[choice] if isinstance(choice, str) else choice, prefix, num_classes)
+    likelihood = Scalar(choice) if num_required(choice) == 1 else choice()
+    if not isinstance(likelihood, Likelihood):
+        raise ValueError(f"likelihood: found {likelihood!r} from a function, expected a likelihood")
+    return likelihood
 
 
-def observed_by(likelihood: Observed, y: Array | None) -> Likelihood:
-    """The likelihood itself, its learnt values declared as sites ``likelihood/…``.
+def _of_class(cls: Any, prefix: str, num_classes: int | None) -> Likelihood:
+    made_of = likelihood_class(cls)
+    fixed: dict[str, Any] = {} if made_of.target != "classes" else {"num_classes": num_classes}
+    starts: dict[str, Any] = {}
+    if made_of.target == "ordered classes" and num_classes is not None:
+        starts["cuts"] = jnp.linspace(-1.0, 1.0, num_classes + 1)[1:-1]
+    return class_with_sites(prefix, cls, starts, fixed)
 
-    :raises ValueError: for targets that it cannot have, where they are concrete.
+
+def is_of_real_targets(likelihood: Any) -> bool:
+    """Whether y may be any real number under it, so that standardised targets are targets too.
+
+    :raises ValueError: for what no likelihood can be made of.
     """
-    found = likelihood if isinstance(likelihood, Likelihood) else likelihood()  # type: ignore[operator]
-    if y is not None:
-        found.check(y)
-    return found
+    if isinstance(likelihood, Sequence) and not isinstance(likelihood, str):
+        return all(map(is_of_real_targets, likelihood))
+    chosen, _ = checked_observation(likelihood, None, num_classes=2)
+    with seed(rng_seed=0), block():
+        made = observed_by(chosen, None, None, num_classes=2)
+    parts = made.parts if isinstance(made, MixedLikelihood) else (made,)
+    return all(part.support is constraints.real for part in parts)
 
 
 def emission(

@@ -13,7 +13,8 @@ missing. y holds the views side by side. Guides as for ``gplvm``. Sites: ``x``, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import jax.numpy as jnp
@@ -24,50 +25,66 @@ from numpyro.distributions import constraints
 from ppl_dgp.gp.emission import JointEmission
 from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
-from ppl_dgp.kernels import RBF, Kernel
-from ppl_dgp.models.gplvm import checked_latent
-from ppl_dgp.models.latents import latents_around, standard_normal, where_latents_begin
-from ppl_dgp.models.parts import Composed, as_columns, inducing_inputs, kernel_parameters
+from ppl_dgp.kernels import RBF
+from ppl_dgp.models.checks import choice, flags, optional, whole, whole_sequence
+from ppl_dgp.models.gplvm import LATENT_INDUCING
+from ppl_dgp.models.inducing import GivenInducing, checked_layers, inducing_inputs
+from ppl_dgp.models.kernel_values import KernelChoice, checked_kernel, kernel_parameters
+from ppl_dgp.models.latents import LATENT_STARTS, latents_around, standard_normal, where_latents_begin
+from ppl_dgp.models.parts import as_columns
+from ppl_dgp.models.value import ZooModel
 
 
-def shared_gplvm(
-    num_outputs: Sequence[int],
-    latent: int = 5,
-    num_inducing: int = 50,
-    *,
-    kernel: Callable[..., Kernel] | Composed = RBF,
-    start: str = "pca",
-    missing: bool = False,
-    jitter: float | None = None,
-) -> Callable[..., Any]:
+@dataclass(frozen=True, eq=False, repr=False)
+class shared_gplvm(ZooModel):
     """V views of one latent space as a NumPyro model ``model(x, y=None, index=None, size=None)``, its x (N, 0).
 
     :param num_outputs: columns of each view, which follow one another in y.
     :param latent: Q dimensions of x, shared and private ones together.
     :param num_inducing: M for each view, at most the number of rows.
+    :param inducing: inputs to begin at, a list of (M, Q) for each view.
     :raises ValueError: for fewer than two views, and as :func:`ppl_dgp.models.gplvm`, whose other settings these are.
     """
-    widths = tuple(num_outputs)
-    if len(widths) < 2 or min(widths) < 1:
-        raise ValueError(
-            f"num_outputs: found {widths}, expected the columns of two views or more; of one, take gplvm"
+
+    num_outputs: Sequence[int]
+    latent: int = 5
+    num_inducing: int = LATENT_INDUCING
+    _: KW_ONLY
+    kernel: KernelChoice = RBF
+    start: str = "pca"
+    missing: bool = False
+    inducing: Sequence[GivenInducing] | None = None
+    jitter: float | None = None
+
+    def __post_init__(self) -> None:
+        expected = "the columns of two views or more; of one, take gplvm"
+        widths = whole_sequence("num_outputs", self.num_outputs, expected)
+        if len(widths) < 2:
+            raise ValueError(f"num_outputs: found {widths}, expected {expected}")
+        self._settle(
+            **whole(latent=self.latent, num_inducing=self.num_inducing), **flags(missing=self.missing)
         )
-    checked_latent(latent)
-    positive = constraints.softplus_positive
+        optional(self.jitter)
+        choice("start", self.start, LATENT_STARTS)
+        inducing, size = checked_layers(self.inducing, len(widths), self.num_inducing, LATENT_INDUCING)
+        self._settle(num_outputs=widths, num_inducing=size, inducing=inducing)
+        self._settle(kernel=checked_kernel(self.kernel))
 
-    def model(x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None) -> Any:
-        y = as_columns(x, y, sum(widths))
-        scores, lengthscale = where_latents_begin("x", x, y, latent, start, missing)
+    def __call__(
+        self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None
+    ) -> Any:
+        y = as_columns(x, y, sum(self.num_outputs))
+        scores, lengthscale = where_latents_begin("x", x, y, self.latent, self.start, self.missing)
         views = []
-        for view, width in enumerate(widths, start=1):
+        for view, width in enumerate(self.num_outputs, start=1):
             name = f"view{view}"
-            inducing = inducing_inputs(name, scores, num_inducing)
-            k = kernel_parameters(name, kernel, latent, lengthscale)
+            given = None if self.inducing is None else self.inducing[view - 1]
+            inducing = inducing_inputs(name, scores, self.num_inducing, given=given)
+            k = kernel_parameters(name, self.kernel, self.latent, lengthscale)
+            positive = constraints.softplus_positive
             variance = numpyro.param(f"{name}/noise", jnp.asarray(0.1), constraint=positive)
-            views.append((sparse_gp(name, k, inducing, width, jitter=jitter), variance))
+            views.append((sparse_gp(name, k, inducing, width, jitter=self.jitter), variance))
         with data_plate(size or x.shape[0], index):
-            h = standard_normal("x", latent, lambda: latents_around(scores))
-            together = JointEmission(*(f(h).noisy(variance) for f, variance in views))
-            return numpyro.sample("y", together.partly_observed() if missing else together, obs=y)
-
-    return model
+            h = standard_normal("x", self.latent, lambda: latents_around(scores))
+            joint = JointEmission(*(f(h).noisy(variance) for f, variance in views))
+            return numpyro.sample("y", joint.partly_observed() if self.missing else joint, obs=y)

@@ -5,7 +5,6 @@ Shapes: T steps of S sequences, P columns of y, Q state dimensions, C controls.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,9 +15,9 @@ from jaxtyping import Array, Float
 
 from ppl_dgp.gp.linear_map import Affine
 from ppl_dgp.gp.sparse_gp import SparseGP, sparse_gp
-from ppl_dgp.kernels import Kernel
+from ppl_dgp.models.inducing import inducing_inputs
+from ppl_dgp.models.kernel_values import KernelChoice, kernel_parameters
 from ppl_dgp.models.latents import components
-from ppl_dgp.models.parts import Composed, inducing_inputs, kernel_parameters
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.state_space.linear_gaussian_em import linear_dynamics
 from ppl_dgp.state_space.sequences import Layout
@@ -75,10 +74,10 @@ class StateInitialiser:
         )
         self._path: Float[Array, "slots Q"] | None = None
         if y is not None:
-            self._path = jax.lax.stop_gradient(numpyro.param("x/begin", lambda _: self.found.path))
+            self._path = jax.lax.stop_gradient(numpyro.param("x/begin", lambda _: self.linear.path))
 
     @cached_property
-    def found(self) -> Start:
+    def linear(self) -> Start:
         """From y, if it is known."""
         width, functions = self.widths
         transition = jnp.eye(width + self._controls.shape[1], width)
@@ -110,7 +109,7 @@ class StateInitialiser:
     @property
     def variance(self) -> Float[Array, ""]:
         """What a linear transition leaves open, the most that f has to explain."""
-        return self.found.process_noise(1.0).max()
+        return self.linear.process_noise(1.0).max()
 
     def path(self, deviation: Float[Array, " Q"]) -> Gaussian:
         """All slots."""
@@ -118,19 +117,19 @@ class StateInitialiser:
 
     @property
     def _slots(self) -> Float[Array, "slots Q"]:
-        return self.found.path if self._path is None else self._path
+        return self.linear.path if self._path is None else self._path
 
     def _as_observed(self, y: Array) -> tuple[Float[Array, "T Q"], Float[Array, "Q P"], Float[Array, " P"]]:
         """States as y has them: its principal components where they are fewer, else y itself and its earlier values."""
         width, functions = self.widths
         plain = jnp.eye(width, functions), jnp.zeros(functions)
         if width < y.shape[1]:
-            found = components(jax.random.PRNGKey(0), y, width, "pca", self._missing)
-            linear = (found.unit[:, None] * found.axes).T, found.centre
-            return found.scores(y, self._missing), *(linear if functions == y.shape[1] else plain)
+            principal = components(jax.random.PRNGKey(0), y, width, "pca", self._missing)
+            linear = (principal.unit[:, None] * principal.axes).T, principal.centre
+            return principal.scores(y, self._missing), *(linear if functions == y.shape[1] else plain)
         columns = _filled(y.astype(float)) if self._missing else y.astype(float)
         lags = [columns]
-        while sum(each.shape[1] for each in lags) < width:
+        while sum(lag.shape[1] for lag in lags) < width:
             # the value before the first of a sequence is taken to be the first
             earlier = jnp.concatenate([lags[-1][:1], lags[-1][:-1]])
             lags.append(jnp.where(self._where.first[:, None], lags[-1], earlier))
@@ -139,19 +138,19 @@ class StateInitialiser:
     def _smoothed(self, y: Array, states: Float[Array, "T Q"], functions: int) -> Start:
         """By the linear-Gaussian model that EM finds from states as y has them."""
         observed = y.astype(float), self._controls, states, self._where
-        found = linear_dynamics(*observed, initial=self._initial, fixed_emission=self._identity)
-        system = found.system
+        smoothed = linear_dynamics(*observed, initial=self._initial, fixed_emission=self._identity)
+        system = smoothed.system
         emission = system.weights.T, system.offset
         if functions != y.shape[1]:
             emission = jnp.eye(states.shape[1], functions), jnp.zeros(functions)
-        return Start(found.means, system.transition.T, system.bias, *emission, system.noise)
+        return Start(smoothed.means, system.transition.T, system.bias, *emission, system.noise)
 
 
 def emission_function(
     how: str,
     begin: StateInitialiser,
     num_inducing: int,
-    kernel: Callable[..., Kernel] | Composed,
+    kernel: KernelChoice,
     train_inducing: bool,
     jitter: float | None,
 ) -> SparseGP:
@@ -164,8 +163,8 @@ def emission_function(
         )
     if how == "identity":
         return Affine("emission", jnp.eye(width, functions), jnp.zeros(functions))
-    weights = numpyro.param("emission/weights", lambda _: begin.found.weights)
-    return Affine("emission", weights, numpyro.param("emission/bias", lambda _: begin.found.bias))
+    weights = numpyro.param("emission/weights", lambda _: begin.linear.weights)
+    return Affine("emission", weights, numpyro.param("emission/bias", lambda _: begin.linear.bias))
 
 
 def _filled(y: Float[Array, "T P"]) -> Float[Array, "T P"]:

@@ -16,7 +16,8 @@ follow one f where there are several. Objectives: ``PowerEP(alpha)``, each step 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from functools import cache
 from typing import Any
 
@@ -31,39 +32,24 @@ from ppl_dgp.gp.means import Linear, Mean, Zero
 from ppl_dgp.gp.representation import offer
 from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
-from ppl_dgp.kernels import RBF, Kernel
-from ppl_dgp.models.gplvm import checked_latent
-from ppl_dgp.models.gpssm import TRANSITION_MEANS, TRANSITION_SCALE
-from ppl_dgp.models.observation import Observed, checked_columns, observed_by
+from ppl_dgp.kernels import RBF
+from ppl_dgp.models.checks import whole
+from ppl_dgp.models.gpssm import STATE_INDUCING, TRANSITION_SCALE, check_state_space
+from ppl_dgp.models.inducing import GivenInducing, inducing_inputs
+from ppl_dgp.models.kernel_values import KernelChoice, kernel_parameters
+from ppl_dgp.models.observation import Noise, Observed, observed_by
 from ppl_dgp.models.observation import emission as observation
-from ppl_dgp.models.parts import Composed, as_columns, inducing_inputs, kernel_parameters
-from ppl_dgp.models.states import EMISSIONS, STATE_STARTS, StateInitialiser, emission_function
+from ppl_dgp.models.parts import as_columns
+from ppl_dgp.models.states import StateInitialiser, emission_function
+from ppl_dgp.models.value import ZooModel
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.state_space.hidden_markov import RegimeChain, RegimeRegressions, regime_regressions
 from ppl_dgp.state_space.sequences import layout, sequence_numbers
 from ppl_dgp.state_space.switching_trajectory import SwitchingTrajectory
 
 
-def switching_gpssm(
-    num_outputs: int,
-    num_regimes: int = 2,
-    latent: int | None = None,
-    num_inducing: int = 20,
-    *,
-    mean: str = "linear",
-    emission: str = "linear",
-    kernel: Callable[..., Kernel] | Composed = RBF,
-    emission_kernel: Callable[..., Kernel] | Composed = RBF,
-    process_noise: float = 0.05,
-    noise: float | str | None = None,
-    likelihood: Observed | Sequence[Observed] | None = None,
-    initial: tuple[float, float] = (0.0, 1.0),
-    start: str = "outputs",
-    num_sequences: int = 1,
-    missing: bool = False,
-    train_inducing: bool = True,
-    jitter: float | None = None,
-) -> Callable[..., Any]:
+@dataclass(frozen=True, eq=False, repr=False)
+class switching_gpssm(ZooModel):
     """A switching GPSSM as a NumPyro model ``model(x, y=None, index=None, size=None)``, its rows the steps in order.
 
     Settings that are not named here are those of :func:`ppl_dgp.models.gpssm`.
@@ -75,34 +61,56 @@ def switching_gpssm(
     :raises ValueError: for unknown names, fewer states than an identity emission needs, a variance or number that is
         not positive, where shapes do not fit, or for a minibatch, which would tear the steps apart.
     """
-    width = num_outputs if latent is None else latent
-    checked_latent(width)
-    _check(
-        {"mean": (mean, TRANSITION_MEANS), "emission": (emission, EMISSIONS), "start": (start, STATE_STARTS)},
-        initial,
-    )
-    for name, value in (("num_regimes", num_regimes), ("num_sequences", num_sequences)):
-        if value < 1:
-            raise ValueError(f"{name}: found {value}, expected at least 1")
-    if not process_noise > 0.0:
-        raise ValueError(f"process_noise: found {process_noise}, expected a positive variance")
-    observed = checked_columns(likelihood, noise, num_outputs)
 
-    def model(x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None) -> Any:
+    num_outputs: int
+    num_regimes: int = 2
+    latent: int | None = None
+    num_inducing: int = STATE_INDUCING
+    _: KW_ONLY
+    mean: str = "linear"
+    emission: str = "linear"
+    kernel: KernelChoice = RBF
+    emission_kernel: KernelChoice = RBF
+    process_noise: float = 0.05
+    noise: Noise | None = None
+    likelihood: Observed | None = None
+    initial: tuple[float, float] = (0.0, 1.0)
+    start: str = "outputs"
+    num_sequences: int = 1
+    missing: bool = False
+    inducing: GivenInducing | None = None
+    train_inducing: bool = True
+    jitter: float | None = None
+
+    def __post_init__(self) -> None:
+        self._settle(**whole(num_regimes=self.num_regimes))
+        check_state_space(self)
+
+    @property
+    def width(self) -> int:
+        """Q."""
+        return self.num_outputs if self.latent is None else self.latent
+
+    def __call__(
+        self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None
+    ) -> Any:
         if index is not None:
             raise ValueError(
                 "index: found a minibatch, expected all rows in their order; leave batch_size out"
             )
-        y = as_columns(x, y, num_outputs)
-        controls, numbers = (x, None) if num_sequences == 1 else (x[:, :-1], sequence_numbers(x))
-        where = layout(x.shape[0], numbers, num_sequences)
-        given = observed_by(observed, y)
-        functions = given.num_functions(num_outputs)
-        begin = StateInitialiser(start, y, controls, where, (width, functions), missing, emission, initial)
+        y = as_columns(x, y, self.num_outputs)
+        controls, numbers = (x, None) if self.num_sequences == 1 else (x[:, :-1], sequence_numbers(x))
+        width = self.width
+        where = layout(x.shape[0], numbers, self.num_sequences)
+        given = observed_by(self.likelihood, self.noise, y, self.num_outputs)
+        functions = given.num_functions(self.num_outputs)
+        begin = StateInitialiser(
+            self.start, y, controls, where, (width, functions), self.missing, self.emission, self.initial
+        )
 
         @cache
         def regressions() -> RegimeRegressions:
-            return _begin(y, begin, where.first, num_regimes, process_noise)
+            return _begin(y, begin, where.first, self.num_regimes, self.process_noise)
 
         positive, simplex = constraints.softplus_positive, constraints.simplex
         pi = numpyro.param("regimes/initial", lambda _: regressions().chain.initial, constraint=simplex)
@@ -110,24 +118,28 @@ def switching_gpssm(
             "regimes/transition", lambda _: regressions().chain.transition, constraint=simplex
         )
         q = numpyro.param("transition/noise", lambda _: regressions().noise, constraint=positive)
-        inducing = inducing_inputs("transition", lambda: begin.inputs, num_inducing, train_inducing)
-        k = kernel_parameters("transition", kernel, width + controls.shape[1])
-        m = _means(mean, width, controls.shape[1], num_regimes, regressions)
-        settings: dict[str, Any] = {"reused": True, "initial_scale": TRANSITION_SCALE, "jitter": jitter}
+        dims = width + controls.shape[1]
+        inducing_settings = self.num_inducing, self.train_inducing, self.inducing
+        inducing = inducing_inputs("transition", lambda: begin.inputs, *inducing_settings, dims)
+        k = kernel_parameters("transition", self.kernel, dims)
+        m = _means(self.mean, width, controls.shape[1], self.num_regimes, regressions)
+        settings: dict[str, Any] = {"reused": True, "initial_scale": TRANSITION_SCALE, "jitter": self.jitter}
         if y is not None:
             settings["begin_at"] = lambda: (begin.inputs, _targets(regressions(), begin), q.ravel())
-        f = sparse_gp("transition", k, inducing, num_regimes * width, mean=m, **settings)
-        g = emission_function(emission, begin, num_inducing, emission_kernel, train_inducing, jitter)
+        f = sparse_gp("transition", k, inducing, self.num_regimes * width, mean=m, **settings)
+        g = emission_function(
+            self.emission, begin, self.num_inducing, self.emission_kernel, self.train_inducing, self.jitter
+        )
 
-        shape = num_sequences, width
-        x_0 = Gaussian(jnp.full(shape, initial[0]), jnp.full(shape, initial[1] ** 0.5))
+        shape = self.num_sequences, width
+        x_0 = Gaussian(jnp.full(shape, self.initial[0]), jnp.full(shape, self.initial[1] ** 0.5))
         trajectory = SwitchingTrajectory(f, q, RegimeChain(pi, moves), controls, x_0, where)
         infer = hidden_role(lambda: begin.path(jnp.sqrt(q.mean(0))))
         states = trajectory.states(offer("x", numpyro.sample("x", trajectory, infer=infer)))
         with data_plate(x.shape[0]):
-            return numpyro.sample("y", observation(g(states), given, None, y is not None, missing), obs=y)
-
-    return model
+            return numpyro.sample(
+                "y", observation(g(states), given, None, y is not None, self.missing), obs=y
+            )
 
 
 def _begin(
@@ -146,28 +158,20 @@ def _begin(
     return RegimeRegressions(weights, jnp.zeros(shape), noise, RegimeChain(even[0], even), shares)
 
 
-def _targets(found: RegimeRegressions, begin: StateInitialiser) -> Float[Array, "T KQ"]:
+def _targets(regressions: RegimeRegressions, begin: StateInitialiser) -> Float[Array, "T KQ"]:
     """Where each f_k begins: at the states of its own steps, and at its regression elsewhere."""
-    means = found.means(begin.inputs)
-    means = means + found.probabilities[..., None] * (begin.states[:, None] - means)
+    means = regressions.means(begin.inputs)
+    means = means + regressions.probabilities[..., None] * (begin.states[:, None] - means)
     return means.reshape(means.shape[0], -1)
 
 
 def _means(
-    name: str, width: int, num_controls: int, num_regimes: int, found: Callable[[], RegimeRegressions]
+    name: str, width: int, num_controls: int, num_regimes: int, regressions: Callable[[], RegimeRegressions]
 ) -> Mean:
     if name == "zero":
         return Zero(num_regimes * width)
     if name == "identity":
         return Linear(jnp.tile(jnp.eye(width + num_controls, width), (1, num_regimes)))
-    weights = numpyro.param("transition/weights", lambda _: found().weights)
-    bias = numpyro.param("transition/bias", lambda _: found().bias)
+    weights = numpyro.param("transition/weights", lambda _: regressions().weights)
+    bias = numpyro.param("transition/bias", lambda _: regressions().bias)
     return Linear(jnp.swapaxes(weights, 0, 1).reshape(width + num_controls, -1), bias.ravel())
-
-
-def _check(chosen: dict[str, tuple[str, tuple[str, ...]]], initial: tuple[float, float]) -> None:
-    for name, (value, known) in chosen.items():
-        if value not in known:
-            raise ValueError(f"{name}: found {value!r}, expected one of {', '.join(known)}")
-    if len(initial) != 2 or not initial[1] > 0.0:
-        raise ValueError(f"initial: found {initial}, expected a mean and a positive variance of x_0")

@@ -288,7 +288,7 @@ def test_outliers_cost_a_student_t_little():
     y = np.array(np.sin(2.0 * X[:, 0]))
     y[[5, 15]] += 8.0
     error = {}
-    for name, settings in {"gaussian": {}, "student-t": {"likelihood": StudentT(3.0, 0.05)}}.items():
+    for name, settings in {"gaussian": {}, "student-t": {"likelihood": lambda: StudentT(3.0, 0.05)}}.items():
         fit = fitted(sparse_gp_regression(10, **settings), y, steps=400)
         found = predict(KEY, fit.model, fit.guide, fit.params, X, num_samples=1)
         error[name] = np.sqrt(np.mean((found.mean[:, 0] - np.sin(2.0 * X[:, 0])) ** 2))

@@ -20,11 +20,16 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from ppl_dgp.checkpoint import read_meta
 from ppl_dgp.cli import commands, main, run_directory, settings
 from ppl_dgp.cli.comparison import combinations
+from ppl_dgp.cli.programs import build
+from ppl_dgp.cli.settings import Settings
 from ppl_dgp.diagnostics.arviz_api import group, read_netcdf
 from ppl_dgp.estimators.latent import LATENT_RULES
 from ppl_dgp.fit import Interrupted
 from ppl_dgp.guides import HIDDEN_RULES, INDUCING_RULES
 from ppl_dgp.kernels import KERNELS
+from ppl_dgp.likelihoods import LIKELIHOODS
+from ppl_dgp.models import sparse_gp_regression
+from ppl_dgp.models.observation import is_of_real_targets
 from ppl_dgp.objectives import OBJECTIVES
 
 KEYS = {
@@ -163,6 +168,8 @@ def test_the_names_in_the_help_are_those_of_the_rules() -> None:
     assert settings.INDUCING.keys() == INDUCING_RULES.keys()
     assert settings.OBJECTIVE_HELP.keys() <= OBJECTIVES.keys()
     assert settings.KERNEL_HELP.keys() == KERNELS.keys()
+    assert settings.LIKELIHOOD_HELP.keys() <= LIKELIHOODS.keys()
+    assert all(map(is_of_real_targets, settings.LIKELIHOOD_HELP))
 
 
 def test_help_tells_every_default(capsys: pytest.CaptureFixture[str]) -> None:
@@ -324,6 +331,8 @@ BAD_TABLES = {
     "unknown kernel": ({}, ["--kernel", "cosine"], ["--kernel", "rbf"]),
     "unknown kernel in a sum": ({}, ["--kernel", "rbf+cosine"], ["--kernel", "'cosine'", "rbf"]),
     "kernel that ends in a sign": ({}, ["--kernel", "rbf*"], ["--kernel", "rbf"]),
+    "unknown likelihood": ({}, ["--likelihood", "cauchy"], ["--likelihood", "student-t"]),
+    "likelihood of a gp": ({}, ["--model", "gp", "--likelihood", "laplace"], ["--likelihood", "sparse-gp"]),
     "unknown option": ({}, ["--depth", "3"], ["--depth"]),
     "test fraction 1": ({}, ["--test-fraction", "1"], ["test fraction"]),
     "negative split": ({}, ["--split", "-1"], ["split"]),
@@ -515,3 +524,11 @@ def test_training_that_diverges_leaves_nothing(table: Path, tmp_path: Path, refu
     ]
     refuses(argv, "learning rate")
     assert not (tmp_path / "run").exists()
+
+
+def test_the_likelihood_reaches_the_model():
+    settings = Settings(model="sparse-gp", likelihood="student-t", inducing=5)
+    assert build(settings, 2).model == sparse_gp_regression(5, num_outputs=2, likelihood="student-t")
+    # runs that were written before there was a choice
+    values = {name: value for name, value in Settings().to_json().items() if name != "likelihood"}
+    assert Settings.from_json(values) == Settings()

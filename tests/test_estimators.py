@@ -21,7 +21,8 @@ from ppl_dgp.estimators import (
     SparseGPClassifier,
     SparseGPRegressor,
 )
-from ppl_dgp.estimators.estimator import _program
+from ppl_dgp.kernels import Matern32
+from ppl_dgp.likelihoods import StudentT
 
 TINY = {
     "sparse": SparseGPRegressor(num_inducing=5, steps=100, learning_rate=0.1),
@@ -100,7 +101,6 @@ def test_inducing_inputs_at_the_rows_give_the_exact_gp(sparse: SparseGPRegressor
 def test_estimator_survives_clone_pickle_and_pipeline(sparse: SparseGPRegressor) -> None:
     x, y = _data()
     expected = sparse.predict(x)
-    _program.cache_clear()  # as in a process that has not seen the model
     again = pickle.loads(pickle.dumps(sparse))
     assert_array_equal(again.predict(x), expected)
     fresh = clone(sparse)
@@ -188,6 +188,24 @@ def test_deep_classifier_learns_a_border_that_is_not_linear() -> None:
     model = clone(TINY["deep classes"]).set_params(widths=(2,), random_state=0).fit(x[:60], y[:60])
     assert model.classes_.dtype == bool
     assert model.score(x[:60], y[:60]) > 0.85
+
+
+def test_targets_of_another_likelihood_keep_their_units() -> None:
+    rng = np.random.default_rng(0)
+    x = np.linspace(-1.0, 1.0, 40)[:, None]
+    counts = rng.poisson(np.exp(1.0 + x[:, 0])).astype(float)
+    settings = dict(num_inducing=5, steps=60, learning_rate=0.1, random_state=0)
+    by_name = SparseGPRegressor(likelihood="poisson", **settings).fit(x, counts)
+    assert_array_equal(by_name.y_units_.scale, 1.0)
+    mean, deviation = by_name.predict(x, return_std=True)
+    # the mean of the counts, about their own to within what sixty steps reach, and more than a Poisson's spread
+    assert np.corrcoef(mean, np.exp(x[:, 0]))[0, 1] > 0.9
+    assert (deviation**2 >= mean).all()
+    robust = SparseGPRegressor(likelihood=StudentT(4.0, 0.3), kernel=Matern32(1.0, 0.5), **settings)
+    robust = clone(robust).set_params(steps=2).fit(x, np.sin(x[:, 0]))
+    assert robust.y_units_.scale[0] != 1.0 and {"likelihood/df", "likelihood/scale"} <= set(robust.params_)
+    with pytest.raises(ValueError, match="likelihood: found 'cauchy', which is unknown"):
+        SparseGPRegressor(likelihood="cauchy").fit(x, counts)
 
 
 @pytest.mark.parametrize(

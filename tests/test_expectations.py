@@ -57,6 +57,8 @@ def kernels(dims: int) -> dict[str, Kernel]:
         "rbf": rbf,
         "active dims": RBF(1.3, 0.8, last),
         "linear": Linear(0.7),
+        "linear ard": Linear(jnp.asarray(ELL[:dims])),
+        "rbf * linear ard": rbf * Linear(jnp.asarray(ELL[:dims])) + Linear(jnp.asarray([0.3]), last),
         "constant": Constant(0.4),
         "rbf + linear": rbf + Linear(0.7, (0,)),
         "rbf * rbf": rbf * RBF(0.8, 1.7, last),

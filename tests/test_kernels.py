@@ -30,7 +30,7 @@ from ppl_dgp.kernels import (
     Sum,
     White,
 )
-from ppl_dgp.models.parts import kernel_parameters, named_kernel
+from ppl_dgp.models.kernel_values import kernel_parameters, named_kernel
 
 X = np.random.default_rng(0).normal(size=(7, 3))
 Z = np.concatenate([X[:2], np.random.default_rng(1).normal(size=(4, 3))])
@@ -46,6 +46,7 @@ PAIRS = {
     "matern52 scalar": (Matern52(0.3, 0.4), 0.3 * sk.Matern(0.4, nu=2.5)),
     "rational quadratic": (RationalQuadratic(1.7, 0.8, 0.6), 1.7 * sk.RationalQuadratic(0.8, 0.6)),
     "linear": (Linear(1.7), 1.7 * sk.DotProduct(sigma_0=0.0)),
+    "linear equal variances": (Linear(jnp.full(3, 1.7)), 1.7 * sk.DotProduct(sigma_0=0.0)),
     "linear with bias": (Linear(1.7) + Constant(0.4), 1.7 * sk.DotProduct(0.0) + sk.ConstantKernel(0.4)),
     "constant": (Constant(0.4), sk.ConstantKernel(0.4)),
     "sum": (RBF(1.7, 0.8) + Matern32(0.2, 3.0), 1.7 * sk.RBF(0.8) + 0.2 * sk.Matern(3.0, nu=1.5)),
@@ -99,8 +100,8 @@ def test_white_is_scikit_learns_on_one_set_and_matches_equal_rows_of_two() -> No
     [
         lambda dims: RBF(1.2, jnp.array([0.5, 2.0])[: len(dims)] if dims else 0.5, dims),
         lambda dims: Matern52(1.2, 0.5, dims),
-        lambda dims: RationalQuadratic(1.2, 0.5, 0.9, dims),
-        lambda dims: Periodic(1.2, 0.5, 0.9, dims),
+        lambda dims: RationalQuadratic(1.2, 0.5, 0.9, active_dims=dims),
+        lambda dims: Periodic(1.2, 0.5, 0.9, active_dims=dims),
         lambda dims: Linear(1.2, dims),
     ],
 )
@@ -241,6 +242,8 @@ def test_operators_build_sums_and_products() -> None:
         (lambda x: RBF(1.0, 1.0, (0, 3))(x, x), "active_dims is"),
         (lambda x: RBF(1.0, 1.0, (-1,)), "active_dims is"),
         (lambda x: Linear(1.0, (1, 1)), "active_dims is"),
+        (lambda x: Linear(jnp.ones(2))(x, x), "variance has shape"),
+        (lambda x: Linear(-1.0)(x, x), "variance is -1"),
         (lambda x: Matern32(1.0, 1.0, ()), "active_dims is"),
     ],
 )
@@ -249,6 +252,16 @@ def test_bad_input_is_named(call, message: str, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises(ValueError, match=message):
         call(jnp.asarray(X))
+
+
+def test_linear_with_variances_is_that_of_scaled_columns() -> None:
+    x, z, variances = jnp.asarray(X), jnp.asarray(Z), jnp.asarray(ARD)
+    kernel = Linear(variances)
+    assert_allclose(kernel(x, z), (X * ARD) @ Z.T, rtol=1e-12)
+    assert_allclose(kernel.diag(x), np.diag(kernel(x, x)), rtol=1e-12)
+    assert_allclose(
+        Linear(variances[:2], (2, 0))(x, z), (X[:, [2, 0]] * ARD[:2]) @ Z[:, [2, 0]].T, rtol=1e-12
+    )
 
 
 def test_composed_names_are_sums_of_products_with_their_own_values() -> None:

@@ -22,7 +22,8 @@ from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.guides import DoublyStochastic, Guide
 from ppl_dgp.kernels import RBF
 from ppl_dgp.models import deep_gp, sparse_gp_regression
-from ppl_dgp.models.parts import inducing_inputs, kernel_parameters
+from ppl_dgp.models.inducing import inducing_inputs
+from ppl_dgp.models.kernel_values import kernel_parameters
 from ppl_dgp.numerics.gaussian import Gaussian, InducingGaussian
 from ppl_dgp.numerics.linalg import cholesky, inverse_lower
 from ppl_dgp.objectives import BlackBoxAlpha, Collapsed, PowerEP

@@ -57,6 +57,11 @@ SETTINGS: dict[str, tuple[type, str, str | None]] = {
     "latent": (int, "Latent dimensions of a gplvm, or state dimensions of a gpssm", "2; as many as targets"),
     "inducing": (int, "Inducing points per layer", "100 (gplvm 50, gpssm 20), or fewer rows"),
     "kernel": (str, " | ".join(choices.KERNEL_HELP) + ", or several with + and * between", "rbf"),
+    "likelihood": (
+        str,
+        " | ".join(choices.LIKELIHOOD_HELP) + ", of a sparse-gp or deep-gp",
+        "gaussian",
+    ),
     "particles": (int, "Draws per step", "1 at α = 0, else 8"),
     "steps": (int, "Training steps", "gp 100, sparse-gp 3000, deep-gp 5000, gplvm 300 or 5000, gpssm 2000"),
     "batch": (int, "Rows per step", "all up to 2000 rows, else 1000; of a gpssm all"),
@@ -129,7 +134,7 @@ def root(
 
 @app.command()
 def models(as_json: Json = False) -> None:
-    """List the models, the guides' rules, the objectives, the kernels and the built-in data."""
+    """List the models, the guides' rules, the objectives, the kernels, the likelihoods and the built-in data."""
     from ppl_dgp.data import BUILT_INS
 
     groups: dict[str, dict[str, str]] = {
@@ -140,6 +145,7 @@ def models(as_json: Json = False) -> None:
         "inducing_rules": choices.INDUCING,
         "objectives": choices.OBJECTIVE_HELP,
         "kernels": choices.KERNEL_HELP,
+        "likelihoods": choices.LIKELIHOOD_HELP,
         "sources": dict.fromkeys(BUILT_INS, ""),
     }
     if as_json:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from ppl_dgp.guides.following import follows
 from ppl_dgp.guides.nesting import contains, nested_start
 from ppl_dgp.kernels import Kernel
 from ppl_dgp.models import deep_gp, exact_gp_regression, gpssm, sparse_gp_regression
-from ppl_dgp.models.parts import Composed, kernel_parameters, named_kernel
+from ppl_dgp.models.kernel_values import Composed, kernel_parameters, named_kernel
 from ppl_dgp.numerics.linalg import cholesky
 from ppl_dgp.objectives import OBJECTIVES, PowerEP
 from ppl_dgp.prediction.predict import Prediction, predict
@@ -61,18 +60,18 @@ def build(settings: Settings, num_outputs: int, num_sequences: int = 1) -> Progr
         latents, rule = latent_program(num_outputs, settings.latent, settings.inducing, *rules)
         return Program(settings, latents, rule, None)
     objective = OBJECTIVES[settings.objective](settings.alpha, settings.particles)
+    likelihood = None if settings.likelihood == "gaussian" else settings.likelihood
+    choices: dict[str, Any] = {"num_outputs": num_outputs, "kernel": kernel, "likelihood": likelihood}
     if settings.model == "sparse-gp":
-        model = sparse_gp_regression(settings.inducing, num_outputs=num_outputs, kernel=kernel)
+        model = sparse_gp_regression(settings.inducing, **choices)
         return Program(
             settings, model, Guide(model, inducing=INDUCING_RULES[settings.inducing_rule]), objective
         )
-    model = deep_gp(settings.widths, settings.inducing, num_outputs=num_outputs, kernel=kernel)
-    return Program(settings, model, _guide(model, settings), objective)
+    deep = deep_gp(settings.widths, settings.inducing, **choices)
+    return Program(settings, deep, _guide(deep, settings), objective)
 
 
-@lru_cache(maxsize=16)
 def _state_space(settings: Settings, num_outputs: int, num_sequences: int) -> Program:
-    """The same for the same settings, so that a second use compiles nothing."""
     assert settings.inducing is not None
     model = gpssm(
         num_outputs,

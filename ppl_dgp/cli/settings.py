@@ -73,6 +73,15 @@ KERNEL_HELP = {
     "linear": "linear functions through the origin",
     "constant": "an offset",
 }
+#: those of real targets, which standardising leaves what they are
+LIKELIHOOD_HELP = {
+    "gaussian": "noise of one variance",
+    "student-t": "noise with heavy tails, which outliers hardly move",
+    "laplace": "noise with heavier tails than Gaussian",
+    "heteroscedastic": "Gaussian noise whose variance is a function of the features",
+}
+#: models that take another than gaussian
+WITH_LIKELIHOOD = ("sparse-gp", "deep-gp")
 DEFAULT_INDUCING = 100
 LATENT_INDUCING = 50
 SERIES_INDUCING = 20
@@ -96,6 +105,7 @@ class Settings:
     latent: int | None = None
     inducing: int | None = None
     kernel: str = "rbf"
+    likelihood: str = "gaussian"
     particles: int | None = None
     steps: int | None = None
     batch: int | None = None
@@ -117,12 +127,18 @@ class Settings:
             ("--hidden", self.hidden, {"gplvm": LATENTS, "gpssm": STATES}.get(self.model, HIDDEN)),
             ("--inducing-rule", self.inducing_rule, INDUCING),
             ("--objective", self.objective, OBJECTIVE_HELP),
+            ("--likelihood", self.likelihood, LIKELIHOOD_HELP),
             *(("--kernel", name.strip(), KERNEL_HELP) for name in re.split(r"[+*]", self.kernel)),
         ):
             if value not in allowed:
                 raise BadInput(
                     f"{option} is {value!r}, which is unknown", f"choose from {', '.join(allowed)}"
                 )
+        if self.likelihood != "gaussian" and self.model not in WITH_LIKELIHOOD:
+            raise BadInput(
+                f"--likelihood is {self.likelihood}, but a {self.model} takes gaussian",
+                f"leave it out, or take --model {' or '.join(WITH_LIKELIHOOD)}",
+            )
         if not 0.0 <= self.alpha <= 1.0:
             raise BadInput(
                 f"--alpha is {self.alpha:g}, outside [0, 1]", "give a number from 0 (the ELBO) to 1"
@@ -238,7 +254,13 @@ class Settings:
     def from_json(cls, values: Mapping[str, Any]) -> Settings:
         """The inverse of `to_json`. Raises KeyError, TypeError or ValueError if `values` is not of it."""
         # which earlier runs lack
-        values = {"latent": LATENT, "controls": None, "sequence_column": None, **values}
+        values = {
+            "latent": LATENT,
+            "controls": None,
+            "sequence_column": None,
+            "likelihood": "gaussian",
+            **values,
+        }
         settings = cls(
             **{field.name: values[field.name] for field in dataclasses.fields(cls)}
             | {"widths": tuple(int(width) for width in values["widths"])}

@@ -21,7 +21,7 @@ _C = TypeVar("_C", bound="_Classifier")
 class _Classifier(ClassifierMixin, GPEstimator):
     """Labels of any kind to 0 … C − 1 and back."""
 
-    likelihood: str | None = None
+    likelihood: Any = None
 
     def fit(self: _C, X: Any, y: Any) -> _C:
         """Train on N rows.
@@ -77,7 +77,8 @@ class SparseGPClassifier(_Classifier):
 
     Args:
         likelihood: bernoulli (probit) or bernoulli-logit for two classes; robust-max or softmax for several; ordinal
-            where the sorted labels have an order. By default bernoulli for two, robust-max for more.
+            where the sorted labels have an order; or a class, a likelihood or a function, as the models take them. By
+            default bernoulli for two, robust-max for more.
         kernel, num_inducing, inducing_rule, objective, alpha, num_particles, steps, batch_size, learning_rate,
             num_samples, random_state: as in `SparseGPRegressor`.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import jax
@@ -24,7 +23,7 @@ from ppl_dgp.models import (
     sparse_gp_classification,
     sparse_gp_regression,
 )
-from ppl_dgp.models.parts import named_kernel
+from ppl_dgp.models.value import ZooModel
 from ppl_dgp.objectives import OBJECTIVES
 from ppl_dgp.prediction.predict import Prediction, predict
 
@@ -38,14 +37,14 @@ class Target:
 
     columns: int = 1
     classes: int | None = None
-    likelihood: str | None = None
+    likelihood: Any = None
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class GPEstimator(BaseEstimator):
     """Settings are dataclass fields, from which scikit-learn reads its parameters; `fit` is what checks them."""
 
-    kernel: str = "rbf"
+    kernel: Any = "rbf"
     num_inducing: int = 100
     inducing_rule: str = "full-rank"
     objective: str = "power-ep"
@@ -88,8 +87,8 @@ class GPEstimator(BaseEstimator):
         self.n_iter_ = fitted.steps
 
     def _program(self) -> tuple[Callable[..., Any], Guide, ELBO]:
-        rules = self.kernel, self.inducing_rule, self.objective, self.alpha, self.num_particles
-        return _program(*self._layers(), self.num_inducing_, self._target(), *rules)
+        rules: tuple[Any, ...] = (self.inducing_rule, self.objective, self.alpha, self.num_particles)
+        return _program(*self._layers(), self.num_inducing_, self._target(), self.kernel, *rules)
 
     def predict_distribution(self, X: Any, levels: Sequence[float] = ()) -> Prediction:
         """The whole `Prediction` at K rows, of a regression in standardised units (`y_units_` takes them back)."""
@@ -107,34 +106,32 @@ class GPEstimator(BaseEstimator):
         return predict(key, model, guide, params, x, **settings)
 
 
-@lru_cache(maxsize=16)
 def _program(
     widths: tuple[int, ...],
     hidden: str | None,
     num_inducing: int,
     target: Target,
-    kernel: str,
+    kernel: Any,
     inducing_rule: str,
     objective: str,
     alpha: float,
     num_particles: int | None,
 ) -> tuple[Callable[..., Any], Guide, ELBO]:
-    """Model, guide and objective: the same for the same settings, so that a second fit compiles nothing."""
-    kind = named_kernel(str(kernel))
+    """Model, guide and objective: equal for equal settings, so that a second fit compiles nothing."""
     inducing = _named("inducing_rule", inducing_rule, INDUCING_RULES)
     divergence = _named("objective", objective, OBJECTIVES)(alpha, num_particles)
+    settings: dict[str, Any] = dict(kernel=kernel, likelihood=target.likelihood)
+    model: ZooModel
     if target.classes is None:
-        settings: dict[str, Any] = dict(num_outputs=target.columns, kernel=kind)
+        settings["num_outputs"] = target.columns
         if hidden is None:
             model = sparse_gp_regression(num_inducing, **settings)
         else:
             model = deep_gp(widths, num_inducing, **settings)
+    elif hidden is None:
+        model = sparse_gp_classification(target.classes, num_inducing, **settings)
     else:
-        settings = dict(likelihood=target.likelihood, kernel=kind)
-        if hidden is None:
-            model = sparse_gp_classification(target.classes, num_inducing, **settings)
-        else:
-            model = deep_gp_classification(target.classes, widths, num_inducing, **settings)
+        model = deep_gp_classification(target.classes, widths, num_inducing, **settings)
     if hidden is None:
         return model, Guide(model, inducing=inducing), divergence
     return model, Guide(model, hidden=_named("hidden", hidden, HIDDEN_RULES), inducing=inducing), divergence

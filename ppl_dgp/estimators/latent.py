@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import jax
@@ -18,7 +17,6 @@ from ppl_dgp.data import Standardiser
 from ppl_dgp.fit import Fit, fit_lbfgs, fit_svi
 from ppl_dgp.guides import Amortised, Guide, HiddenRule, MeanField, PointEstimate
 from ppl_dgp.models import gplvm
-from ppl_dgp.models.parts import named_kernel
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.objectives import Collapsed, PowerEP
 from ppl_dgp.prediction.latents import Latents, infer_latents, relevance, row_log_density
@@ -66,7 +64,7 @@ class GPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     latent: int = 2
     num_inducing: int = 50
-    kernel: str = "rbf"
+    kernel: Any = "rbf"
     hidden: str = "mean-field"
     noise: str = "shared"
     start: str = "pca"
@@ -228,11 +226,10 @@ def standardise(rows: np.ndarray) -> Standardiser:
     return Standardiser(np.array([one.mean[0] for one in each]), np.array([one.scale[0] for one in each]))
 
 
-@lru_cache(maxsize=16)
 def latent_program(
-    num_outputs: int, latent: int, num_inducing: int, kernel: str, hidden: str, noise: str, start: str
+    num_outputs: int, latent: int, num_inducing: int, kernel: Any, hidden: str, noise: str, start: str
 ) -> tuple[Callable[..., Any], Guide]:
-    """Model and guide: the same for the same settings, so that a second fit compiles nothing.
+    """Model and guide: equal for equal settings, so that a second fit compiles nothing.
 
     Raises ValueError for a name that is unknown.
     """
@@ -244,7 +241,7 @@ def latent_program(
         num_outputs,
         latent,
         num_inducing,
-        kernel=named_kernel(kernel),
+        kernel=kernel,
         noise=None if noise == "shared" else noise,
         start=start,
         missing=True,

@@ -12,6 +12,7 @@ from sklearn.utils.validation import validate_data
 
 from ppl_dgp.data import Standardiser
 from ppl_dgp.estimators.estimator import GPEstimator, Target
+from ppl_dgp.models.observation import is_of_real_targets
 
 _R = TypeVar("_R", bound="_Regressor")
 
@@ -19,6 +20,8 @@ _R = TypeVar("_R", bound="_Regressor")
 @dataclass(kw_only=True, eq=False, repr=False)
 class _Regressor(RegressorMixin, GPEstimator):
     """Targets to standardised columns and back."""
+
+    likelihood: Any = None
 
     def fit(self: _R, X: Any, y: Any) -> _R:
         """Train on N rows.
@@ -36,11 +39,15 @@ class _Regressor(RegressorMixin, GPEstimator):
         self.single_output_ = targets.ndim == 1
         columns = np.asarray(targets, np.float64).reshape(len(rows), -1)
         self.y_units_ = Standardiser.fit(columns)
+        if not is_of_real_targets(self.likelihood):
+            # counts, fractions and the like mean nothing in other units
+            ones = np.ones(columns.shape[1])
+            self.y_units_ = Standardiser(0.0 * ones, ones)
         self._train(rows, self.y_units_.transform(columns))
         return self
 
     def _target(self) -> Target:
-        return Target(columns=len(self.y_units_.mean))
+        return Target(columns=len(self.y_units_.mean), likelihood=self.likelihood)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Predictive mean of y at K rows, in the targets' units, (K,) or (K, P) as y was.
@@ -70,7 +77,10 @@ class SparseGPRegressor(_Regressor):
 
     Args:
         kernel: rbf, matern12, matern32, matern52, rational-quadratic, periodic, linear or constant, or several
-            with + and * between, such as rbf+linear.
+            with + and * between, such as rbf+linear; or a class, a kernel or a function, as the models take them.
+        likelihood: of the targets, None for Gaussian noise; a name such as student-t or poisson, or a class, a
+            likelihood or a function, as the models take them. Targets of a likelihood that is not one of all real
+            numbers are not standardised.
         num_inducing: inducing points M; fewer where there are fewer rows.
         inducing_rule: of q(u): full-rank, diagonal or low-rank covariance, or across-outputs; of a deep GP also
             layer-chain or coupled.
@@ -95,6 +105,7 @@ class DeepGPRegressor(_Regressor):
         widths: outputs of each hidden layer.
         hidden: mean-field, markov, conditional, conditional-tied, conditional-free, conditional-across,
             doubly-stochastic, moment-matched, nested-compression or amortised.
+        likelihood: as in `SparseGPRegressor`.
         kernel, num_inducing, inducing_rule, objective, alpha, num_particles, steps, batch_size, learning_rate,
             num_samples, random_state: as in `SparseGPRegressor`, the first three for every layer.
     """

@@ -95,7 +95,7 @@ def fit_many(
     members = _members(key, model, objective, xs, ys, alphas, learning_rates)
     fewest = min(len(member.y) for member in members)
     check_settings(fewest, locals())
-    if batch_size is not None and hasattr(model, WINDOWS):
+    if batch_size is not None and getattr(model, WINDOWS, None) is not None:
         raise ValueError(
             f"batch_size is {batch_size}, expected None for a model whose minibatches are windows; leave it out"
         )

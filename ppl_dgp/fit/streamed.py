@@ -175,7 +175,7 @@ def _check_streamed(
     model: Callable[..., Any], objective: ELBO, batch_size: int, window: int, parts: int, processes: int
 ) -> None:
     """Raise ValueError for what needs all rows at once, and for counts that do not go together."""
-    if hasattr(model, WINDOWS):
+    if getattr(model, WINDOWS, None) is not None:
         raise ValueError(
             "model: found a series in windows, whose rows belong together; train it with fit_svi"
         )

@@ -6,7 +6,15 @@ static. Source: Rasmussen & Williams (2006), chapter 4.
 
 from ppl_dgp.kernels.kernel import Kernel, Product, Sum
 from ppl_dgp.kernels.linear import Constant, Linear, White
-from ppl_dgp.kernels.stationary import RBF, Matern12, Matern32, Matern52, Periodic, RationalQuadratic
+from ppl_dgp.kernels.stationary import (
+    RBF,
+    Matern12,
+    Matern32,
+    Matern52,
+    Periodic,
+    RationalQuadratic,
+    Stationary,
+)
 
 #: the kernels by the names that estimators and the command line give them
 KERNELS: dict[str, type[Kernel]] = {
@@ -32,6 +40,7 @@ __all__ = [
     "Periodic",
     "Product",
     "RationalQuadratic",
+    "Stationary",
     "Sum",
     "White",
 ]

@@ -11,7 +11,9 @@ from jaxtyping import Array, Float
 from ppl_dgp.kernels.kernel import (
     ActiveDims,
     Kernel,
+    Lengthscale,
     Scalar,
+    checked,
     checked_dims,
     checked_variance,
     constant_diag,
@@ -23,9 +25,12 @@ from ppl_dgp.kernels.kernel import (
 @register_dataclass
 @dataclass(frozen=True, eq=False)
 class Linear(Kernel):
-    r"""Homogeneous linear kernel :math:`\sigma^2 x^\top z`; add a `Constant` for a bias."""
+    r"""Homogeneous linear kernel :math:`\sum_d \sigma_d^2 x_d z_d`; add a `Constant` for a bias.
 
-    variance: Scalar
+    variance: σ², scalar or one for each active dimension. active_dims: columns used.
+    """
+
+    variance: Lengthscale = field(metadata={"per_dimension": True})
     active_dims: ActiveDims = field(default=None, metadata={"static": True})
 
     def __post_init__(self) -> None:
@@ -33,11 +38,14 @@ class Linear(Kernel):
 
     def __call__(self, x: Float[Array, "N D"], z: Float[Array, "M D"]) -> Float[Array, "N M"]:
         x, z = pair(select(x, self.active_dims), select(z, self.active_dims))
-        return checked_variance(self.variance) * jnp.matmul(x, z.T, precision="highest")
+        return jnp.matmul(x * self._variances(x.shape[1]), z.T, precision="highest")
 
     def diag(self, x: Float[Array, "N D"]) -> Float[Array, " N"]:
         x = select(x, self.active_dims)
-        return checked_variance(self.variance) * jnp.sum(x**2, axis=1)
+        return jnp.sum(self._variances(x.shape[1]) * x**2, axis=1)
+
+    def _variances(self, dims: int) -> Lengthscale:
+        return checked("variance", self.variance, (dims,), zero_allowed=True)
 
 
 @register_dataclass

@@ -32,12 +32,24 @@ from ppl_dgp.kernels.kernel import (
 from ppl_dgp.numerics.linalg import squared_distance
 
 
-class _Stationary(Kernel):
-    """variance · correlation(r²). A subclass gives `correlation`, a smooth function of r²."""
+@dataclass(frozen=True, eq=False)
+class Stationary(Kernel):
+    r"""variance · correlation(r²), for kernels of one's own: a subclass gives `correlation`, a smooth function of r².
+
+    variance: σ², scalar. lengthscale: ℓ, scalar or one for each active dimension. active_dims: columns used. Further
+    values are fields of a frozen dataclass. The number below keeps the derivative of the root at zero distance finite.
+
+    >>> class Matern72(Stationary):
+    ...     def correlation(self, r2):
+    ...         s = jnp.sqrt(7.0 * r2 + 1e-12)
+    ...         return (1.0 + s + 0.4 * s**2 + s**3 / 15.0) * jnp.exp(-s)
+    >>> float(Matern72(2.0, 0.5).diag(jnp.zeros((1, 3)))[0])
+    2.0
+    """
 
     variance: Scalar
     lengthscale: Lengthscale
-    active_dims: ActiveDims
+    active_dims: ActiveDims = field(default=None, metadata={"static": True}, kw_only=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "active_dims", checked_dims(self.active_dims))
@@ -62,14 +74,12 @@ class _Stationary(Kernel):
 
 @register_dataclass
 @dataclass(frozen=True, eq=False)
-class RBF(_Stationary):
+class RBF(Stationary):
     r"""Squared exponential kernel :math:`\sigma^2 \exp(-r^2/2)`.
 
     variance: σ², scalar. lengthscale: ℓ, scalar or one for each active dimension. active_dims: columns used.
     """
 
-    variance: Scalar
-    lengthscale: Lengthscale
     active_dims: ActiveDims = field(default=None, metadata={"static": True})
 
     def correlation(self, r2: Float[Array, "N M"]) -> Float[Array, "N M"]:
@@ -78,11 +88,9 @@ class RBF(_Stationary):
 
 @register_dataclass
 @dataclass(frozen=True, eq=False)
-class Matern12(_Stationary):
+class Matern12(Stationary):
     r"""Exponential kernel :math:`\sigma^2 \exp(-r)`; its subgradient at zero distance is taken as 0."""
 
-    variance: Scalar
-    lengthscale: Lengthscale
     active_dims: ActiveDims = field(default=None, metadata={"static": True})
 
     def correlation(self, r2: Float[Array, "N M"]) -> Float[Array, "N M"]:
@@ -91,11 +99,9 @@ class Matern12(_Stationary):
 
 @register_dataclass
 @dataclass(frozen=True, eq=False)
-class Matern32(_Stationary):
+class Matern32(Stationary):
     r"""Matern kernel with smoothness 3/2, :math:`\sigma^2 (1 + \sqrt3 r) \exp(-\sqrt3 r)`."""
 
-    variance: Scalar
-    lengthscale: Lengthscale
     active_dims: ActiveDims = field(default=None, metadata={"static": True})
 
     def correlation(self, r2: Float[Array, "N M"]) -> Float[Array, "N M"]:
@@ -104,11 +110,9 @@ class Matern32(_Stationary):
 
 @register_dataclass
 @dataclass(frozen=True, eq=False)
-class Matern52(_Stationary):
+class Matern52(Stationary):
     r"""Matern kernel with smoothness 5/2, :math:`\sigma^2 (1 + \sqrt5 r + 5r^2/3) \exp(-\sqrt5 r)`."""
 
-    variance: Scalar
-    lengthscale: Lengthscale
     active_dims: ActiveDims = field(default=None, metadata={"static": True})
 
     def correlation(self, r2: Float[Array, "N M"]) -> Float[Array, "N M"]:
@@ -117,13 +121,10 @@ class Matern52(_Stationary):
 
 @register_dataclass
 @dataclass(frozen=True, eq=False)
-class RationalQuadratic(_Stationary):
+class RationalQuadratic(Stationary):
     r"""Scale mixture of `RBF` kernels, :math:`\sigma^2 (1 + r^2/2\alpha)^{-\alpha}`, scalar alpha > 0."""
 
-    variance: Scalar
-    lengthscale: Lengthscale
     alpha: Scalar
-    active_dims: ActiveDims = field(default=None, metadata={"static": True})
 
     def correlation(self, r2: Float[Array, "N M"]) -> Float[Array, "N M"]:
         alpha = checked("alpha", self.alpha, ())
@@ -132,17 +133,14 @@ class RationalQuadratic(_Stationary):
 
 @register_dataclass
 @dataclass(frozen=True, eq=False)
-class Periodic(_Stationary):
+class Periodic(Stationary):
     r"""Periodic kernel :math:`\sigma^2 \exp\big(-2 \sum_d \sin^2(\pi (x_d - z_d)/p_d) / \ell_d^2\big)`.
 
     period: p in units of x, scalar or one for each active dimension. It is an `RBF` on the circle (cos, sin),
     where squared distances are 4 sin²(π (x − z)/p). Source: MacKay (1998).
     """
 
-    variance: Scalar
-    lengthscale: Lengthscale
     period: Lengthscale
-    active_dims: ActiveDims = field(default=None, metadata={"static": True})
 
     def correlation(self, r2: Float[Array, "N M"]) -> Float[Array, "N M"]:
         return jnp.exp(-0.5 * r2)

@@ -4,8 +4,8 @@ Closed forms where there are any, quadrature that adapts to the integrand else (
 what all of them offer is :class:`Likelihood`.
 """
 
-from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from ppl_dgp.likelihoods.classes import Bernoulli, Ordinal
 from ppl_dgp.likelihoods.gaussian import Gaussian
@@ -14,11 +14,12 @@ from ppl_dgp.likelihoods.likelihood import Likelihood
 from ppl_dgp.likelihoods.linked import Beta, Gamma, NegativeBinomial, Poisson
 from ppl_dgp.likelihoods.mixed import MixedLikelihood
 from ppl_dgp.likelihoods.real import Laplace, StudentT
-from ppl_dgp.likelihoods.scalar import Scalar
+from ppl_dgp.likelihoods.scalar import Elementwise, Scalar
 from ppl_dgp.likelihoods.several import RobustMax, Softmax
 
-#: the likelihoods by name; called with their parameters, and with ``num_classes`` where there are several functions
-LIKELIHOODS: dict[str, Callable[..., Likelihood]] = {
+#: the likelihoods by the names that models, estimators and the command line give them; what y is says ``target``, where
+#: values begin to be learnt, and within what, the metadata of their fields
+LIKELIHOODS: dict[str, type[Likelihood] | partial[Any]] = {
     "gaussian": Gaussian,
     "student-t": StudentT,
     "laplace": Laplace,
@@ -34,10 +35,22 @@ LIKELIHOODS: dict[str, Callable[..., Likelihood]] = {
     "robust-max": RobustMax,
 }
 
+
+def likelihood_class(made_by: type[Likelihood] | partial[Any]) -> type[Likelihood]:
+    """The class of what an entry of ``LIKELIHOODS`` makes."""
+    return made_by.func if isinstance(made_by, partial) else made_by  # type: ignore[return-value]
+
+
+def names_of(*targets: str) -> tuple[str, ...]:
+    """The names of likelihoods whose y is any of these, such as "numbers"."""
+    return tuple(name for name, entry in LIKELIHOODS.items() if likelihood_class(entry).target in targets)
+
+
 __all__ = [
     "LIKELIHOODS",
     "Bernoulli",
     "Beta",
+    "Elementwise",
     "Gamma",
     "Gaussian",
     "Heteroscedastic",
@@ -51,4 +64,6 @@ __all__ = [
     "Scalar",
     "Softmax",
     "StudentT",
+    "likelihood_class",
+    "names_of",
 ]

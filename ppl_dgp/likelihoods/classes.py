@@ -33,6 +33,7 @@ class Bernoulli(Elementwise):
     num_nodes: int = field(default=64, metadata=dict(static=True))
 
     expects = "labels 0 and 1"
+    target = "two classes"
 
     def __post_init__(self) -> None:
         if self.link not in get_args(LinkName):
@@ -80,13 +81,15 @@ class Ordinal(Elementwise):
     P(y = k | f) = Φ((b_k − f)/scale) − Φ((b_{k−1} − f)/scale), with b_{−1} = −∞ and b_{C−1} = ∞.
 
     :param cuts: the C − 1 increasing b_k.
-    :param scale: of the noise; the scale of f is free, so that 1 loses nothing.
+    :param scale: of the noise, never learnt; the scale of f is free, so that 1 loses nothing.
     :raises ValueError: for cuts that are no row of at least one number.
     """
 
-    cuts: Float[Array, " cuts"]
-    scale: float | Array = 1.0
+    cuts: Float[Array, " cuts"] = field(metadata=dict(constraint=constraints.ordered_vector))
+    scale: float | Array = field(default=1.0, metadata=dict(learnt=False))
     num_nodes: int = field(default=64, metadata=dict(static=True))
+
+    target = "ordered classes"
 
     def __post_init__(self) -> None:
         if hasattr(self.cuts, "shape") and (len(self.cuts.shape) != 1 or self.cuts.shape[0] < 1):

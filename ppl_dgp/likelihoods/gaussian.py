@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import pi
 
 import jax
@@ -19,7 +19,7 @@ from ppl_dgp.numerics.power_mean import Alpha, log1p_ratio
 class Gaussian(Likelihood):
     """y = f + ε, ε ~ N(0, variance); variance a scalar, per output (P,), or per row (B, 1) or (B, P)."""
 
-    variance: Array
+    variance: Array = field(metadata=dict(start=0.1, site="noise"))
 
     @property
     def support(self) -> constraints.Constraint:

@@ -28,7 +28,7 @@ class Heteroscedastic(Likelihood):
     f is integrated out in closed form, g by quadrature where α > 0.
     """
 
-    noise: float | Array = 1.0
+    noise: float | Array = field(default=1.0, metadata=dict(start=0.1))
     num_nodes: int = field(default=64, metadata=dict(static=True))
 
     def _parts(self, mean: FunctionRows, variance: FunctionRows) -> tuple[Array, Array, Array, Array]:
@@ -77,14 +77,14 @@ class Heteroscedastic(Likelihood):
         both = np.stack(np.meshgrid(nodes, nodes, indexing="ij"), -1).reshape(-1, 2).repeat(number, 1)
         z = jnp.asarray(both, jnp.result_type(mean)).reshape(OUTSIDE_NODES**2, *(1,) * (mean.ndim - 1), -1)
         centres = mean + deviation(outside) * z
-        found = self.tempered(
+        inner = self.tempered(
             jnp.broadcast_to(y, (OUTSIDE_NODES**2, *y.shape)),
             centres,
             jnp.broadcast_to(inside, centres.shape),
             alpha,
         )
-        column = np.outer(weights, weights).reshape(-1, *(1,) * (found.ndim - 1)) / weights.sum() ** 2
-        return (jnp.asarray(column, found.dtype) * found).sum(0)
+        column = np.outer(weights, weights).reshape(-1, *(1,) * (inner.ndim - 1)) / weights.sum() ** 2
+        return (jnp.asarray(column, inner.dtype) * inner).sum(0)
 
     def sample(self, key: Array, mean: FunctionRows, variance: FunctionRows) -> Targets:
         key_f, key_y = jax.random.split(key)

@@ -26,6 +26,8 @@ class Likelihood:
     expects: str = "finite numbers"
     #: whether y is one of several classes without order, of which quantiles mean nothing
     unordered: bool = False
+    #: what y is: "numbers", "two classes", "classes" of which the likelihood knows how many, or "ordered classes"
+    target: str = "numbers"
     #: a value that y can have, or one per target
     possible: float | Array = 0.0
 

@@ -70,7 +70,7 @@ class Poisson(_LogLink):
 class NegativeBinomial(_LogLink):
     """Counts with mean exp(f) and variance exp(f) + exp(2f)/concentration."""
 
-    concentration: float | Array
+    concentration: float | Array = field(metadata=dict(start=1.0))
     num_nodes: int = _static(64)
 
     expects = "whole numbers of at least 0"
@@ -98,7 +98,7 @@ class NegativeBinomial(_LogLink):
 class Gamma(_LogLink):
     """Positive numbers with mean exp(f) and variance exp(2f)/concentration; concentration 1 is the exponential."""
 
-    concentration: float | Array
+    concentration: float | Array = field(metadata=dict(start=1.0))
     num_nodes: int = _static(64)
 
     expects = "positive numbers"
@@ -134,7 +134,7 @@ class Gamma(_LogLink):
 class Beta(Elementwise):
     """Fractions with mean µ = 1/(1 + exp(−f)) and variance µ(1 − µ)/(1 + concentration)."""
 
-    concentration: float | Array
+    concentration: float | Array = field(metadata=dict(start=10.0))
     num_nodes: int = _static(64)
 
     expects = "numbers between 0 and 1, neither of them included,"

@@ -96,22 +96,22 @@ class MixedLikelihood(Likelihood):
         def of_column(part: Likelihood, own: Array | None, *given: Array) -> Array:
             return of(part, *given, alpha if own is None else own)
 
-        found = []
+        parts = []
         for block in self._blocks():
-            own = None if alphas is None else _split(alphas, block.columns)
-            given = (_split(each, block.functions) for each in rows)
-            found.append(block.each(of_column, own, _split(y, block.columns), *given))
-        return self._joined(found)
+            powers = None if alphas is None else _split(alphas, block.columns)
+            given = (_split(moments, block.functions) for moments in rows)
+            parts.append(block.each(of_column, powers, _split(y, block.columns), *given))
+        return self._joined(parts)
 
     def sample(self, key: Array, mean: FunctionRows, variance: FunctionRows) -> Targets:
         mean, variance = jnp.broadcast_arrays(mean, variance)
-        keys, found = jax.random.split(key, len(self.parts)), []
+        keys, draws = jax.random.split(key, len(self.parts)), []
         for block in self._blocks():
-            given = (_split(each, block.functions) for each in (mean, variance))
-            found.append(
+            given = (_split(moments, block.functions) for moments in (mean, variance))
+            draws.append(
                 block.each(lambda part, *given: part.sample(*given), keys[block.columns[:, 0]], *given)
             )
-        return self._joined(found)
+        return self._joined(draws)
 
     def moments(
         self, mean: FunctionRows, variance: FunctionRows
@@ -121,11 +121,11 @@ class MixedLikelihood(Likelihood):
         Of a column of classes without order, which has neither: the most probable label, and the chance of another.
         """
         mean, variance = jnp.broadcast_arrays(mean, variance)
-        found = [
-            block.each(_moments_of_column, *(_split(each, block.functions) for each in (mean, variance)))
+        moments = [
+            block.each(_moments_of_column, *(_split(rows, block.functions) for rows in (mean, variance)))
             for block in self._blocks()
         ]
-        means, variances = zip(*found, strict=True)
+        means, variances = zip(*moments, strict=True)
         return self._joined(means), self._joined(variances)
 
     def check(self, y: Targets) -> None:
@@ -168,10 +168,10 @@ class MixedLikelihood(Likelihood):
             for columns in together.values()
         ]
 
-    def _joined(self, found: Any) -> Array:
+    def _joined(self, blocks: Any) -> Array:
         """The columns of all blocks, (…, P), in the table's order."""
         order = np.argsort(np.concatenate([block.columns[:, 0] for block in self._blocks()]))
-        return jnp.concatenate([jnp.moveaxis(each[..., 0], 0, -1) for each in found], -1)[..., order]
+        return jnp.concatenate([jnp.moveaxis(part[..., 0], 0, -1) for part in blocks], -1)[..., order]
 
 
 @dataclass(frozen=True)
@@ -188,18 +188,18 @@ class _Block:
         leaves = list(zip(*(jax.tree.leaves(part) for part in self.parts), strict=True))
         # what columns share needs no copies
         shared = [all(other is leaf[0] for other in leaf) for leaf in leaves]
-        own = [
+        stacked = [
             jnp.stack([jnp.asarray(v) for v in leaf])
             for leaf, same in zip(leaves, shared, strict=True)
             if not same
         ]
 
-        def one(own: list[Array], values: tuple[Any, ...]) -> Any:
-            rest = iter(own)
+        def one(stacked: list[Array], values: tuple[Any, ...]) -> Any:
+            rest = iter(stacked)
             filled = [leaf[0] if same else next(rest) for leaf, same in zip(leaves, shared, strict=True)]
             return of(jax.tree.unflatten(structure, filled), *values)
 
-        return jax.vmap(one)(own, values)
+        return jax.vmap(one)(stacked, values)
 
 
 def _split(values: Array, index: np.ndarray) -> Array:

@@ -146,8 +146,9 @@ def peaked_nodes(peak: NodeRows, width: NodeRows, number: int) -> QuadratureNode
     around = c + width * jnp.sinh(t)
     around_weights = 0.5 * (end - begin) * column(weights) * width * jnp.cosh(t)
     z = jnp.concatenate([bulk, around])
-    found = jnp.concatenate([bulk_weights, around_weights])
-    log_weights = jnp.where(found > 0.0, jnp.log(jnp.where(found > 0.0, found, 1.0)), -jnp.inf)
+    both_weights = jnp.concatenate([bulk_weights, around_weights])
+    positive = both_weights > 0.0
+    log_weights = jnp.where(positive, jnp.log(jnp.where(positive, both_weights, 1.0)), -jnp.inf)
     return stop_gradient(sign * z), stop_gradient(log_weights + log_normal(z))
 
 

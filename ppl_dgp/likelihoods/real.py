@@ -27,8 +27,8 @@ class StudentT(Elementwise):
     both. Accurate to 10⁻⁶ for scales from 10⁻⁴ deviations of f upwards.
     """
 
-    df: float | Array
-    scale: float | Array
+    df: float | Array = field(metadata=dict(start=4.0))
+    scale: float | Array = field(metadata=dict(start=0.3))
     num_nodes: int = field(default=96, metadata=dict(static=True))
 
     expects = "finite numbers"
@@ -61,7 +61,7 @@ class StudentT(Elementwise):
 class Laplace(Elementwise):
     """p(y|f) = exp(−|y − f|/scale) / (2 scale)."""
 
-    scale: float | Array
+    scale: float | Array = field(metadata=dict(start=0.3))
 
     expects = "finite numbers"
 

@@ -28,6 +28,7 @@ class Multiclass(Likelihood):
 
     num_classes: int
     unordered = True
+    target = "classes"
 
     @property
     def expects(self) -> str:  # type: ignore[override]
@@ -133,7 +134,7 @@ class RobustMax(Multiclass):
     """
 
     num_classes: int = field(metadata=dict(static=True))
-    epsilon: float | Array = 1e-3
+    epsilon: float | Array = field(default=1e-3, metadata=dict(constraint=constraints.unit_interval))
     num_nodes: int = field(default=64, metadata=dict(static=True))
 
     def _levels(self) -> tuple[Array, Array]:

@@ -1,0 +1,113 @@
+"""Settings of the wrong kind are refused when a model is made, before anything is compiled."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Collection, Iterable
+from operator import index
+from typing import Any
+
+import numpy as np
+from jaxtyping import Array, Float
+
+
+def whole(**settings: Any) -> dict[str, int]:
+    """Whole numbers of at least 1, by name.
+
+    :raises ValueError: for anything else.
+    """
+    checked = {}
+    for name, value in settings.items():
+        try:
+            checked[name] = index(value)
+        except TypeError:
+            checked[name] = 0
+        if checked[name] < 1 or isinstance(value, bool | np.bool_):
+            raise ValueError(f"{name}: found {value!r}, expected a whole number, at least 1")
+    return checked
+
+
+def positive(**settings: Any) -> None:
+    """Refuse, by a ValueError, what is no positive and finite number."""
+    for name, value in settings.items():
+        if not is_number(value) or not 0.0 < float(value) < math.inf:
+            raise ValueError(f"{name}: found {value!r}, expected a positive number")
+
+
+def optional(jitter: Any = None, subsample_size: Any = None) -> None:
+    """Refuse, by a ValueError, a jitter that is no positive number, or a size of subsamples that is not whole."""
+    if jitter is not None:
+        positive(jitter=jitter)
+    if subsample_size is not None:
+        whole(subsample_size=subsample_size)
+
+
+def flags(**settings: Any) -> dict[str, bool]:
+    """True or False, by name.
+
+    :raises ValueError: for anything else.
+    """
+    for name, value in settings.items():
+        if not isinstance(value, bool | np.bool_):
+            raise ValueError(f"{name}: found {value!r}, expected True or False")
+    return {name: bool(value) for name, value in settings.items()}
+
+
+def choice(name: str, value: Any, known: Collection[str]) -> None:
+    """Refuse, by a ValueError, what is none of the names known."""
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(f"{name}: found {value!r}, expected one of {', '.join(known)}")
+
+
+def whole_sequence(name: str, values: Any, expected: str) -> tuple[int, ...]:
+    """Whole numbers of at least 1, in a row.
+
+    :raises ValueError: for anything else.
+    """
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise ValueError(f"{name}: found {values!r}, expected {expected}; write ({values!r},) for one")
+    checked = []
+    for value in values:
+        try:
+            checked.append(whole(value=value)["value"])
+        except ValueError:
+            raise ValueError(f"{name}: found {value!r}, expected {expected}, each at least 1") from None
+    return tuple(checked)
+
+
+def state_prior(initial: Any) -> tuple[float, float]:
+    """Mean and positive variance of a first state.
+
+    :raises ValueError: for anything else.
+    """
+    pair = tuple(initial) if isinstance(initial, Iterable) and not isinstance(initial, str) else ()
+    if len(pair) != 2 or not all(map(is_number, pair)) or not pair[1] > 0.0:
+        raise ValueError(f"initial: found {initial}, expected a mean and a positive variance of x_0")
+    return pair
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a real number; True and False are not."""
+    plain = isinstance(value, numbers.Real | np.number) and not isinstance(value, bool | np.bool_)
+    return plain or (getattr(value, "shape", None) == () and np.dtype(value.dtype).kind in "fiu")
+
+
+def frozen_array(
+    name: str, value: Any, ndim: int, expected: str
+) -> Float[np.ndarray, "..."] | Float[Array, "..."]:
+    """Numbers in an array that nobody can change under a model's feet.
+
+    :raises ValueError: where there are other than numbers, or ``ndim`` axes of them.
+    """
+    if isinstance(value, Array):
+        array: Any = value
+    else:
+        try:
+            array = np.array(value, dtype=None if isinstance(value, np.ndarray) else float)
+        except (TypeError, ValueError):
+            raise ValueError(f"{name}: found {value!r}, expected {expected}") from None
+        array.setflags(write=False)
+    if array.ndim != ndim or array.dtype.kind not in "fiu":
+        raise ValueError(f"{name}: found shape {array.shape} of {array.dtype}, expected {expected}")
+    return array if array.dtype.kind == "f" else frozen_array(name, np.asarray(array, float), ndim, expected)

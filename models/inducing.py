@@ -1,0 +1,153 @@
+"""Inducing inputs of the zoo's models: given, or started at k-means centres of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+from sklearn.cluster import KMeans
+
+from ppl_dgp.models.checks import frozen_array
+
+#: inducing inputs (M, D) of one function
+GivenInducing = Float[Array, "_ _"] | Float[np.ndarray, "_ _"]
+
+
+def inducing_inputs(
+    name: str,
+    x: Float[Array, "N D"] | Callable[[], Array],
+    num_inducing: int,
+    train: bool = True,
+    given: GivenInducing | None = None,
+    dims: int | None = None,
+) -> Float[Array, "M D"]:
+    """The site ``name/inducing``: M inputs, started at k-means centres of x, or of what it returns.
+
+    :param given: where they start instead.
+    :param dims: D, that ``given`` has to have; that of x if not given.
+    :raises ValueError: if M is not positive, or exceeds the rows that initialise it, or ``given`` has another D.
+    """
+    if num_inducing < 1:
+        raise ValueError(f"num_inducing: found {num_inducing}, expected at least 1")
+    if given is not None:
+        wanted = x.shape[1] if dims is None and not callable(x) else dims
+        if wanted is not None and given.shape[1] != wanted:
+            raise ValueError(
+                f"inducing: found shape {given.shape} for {name!r}, expected (M, {wanted}), as many columns as its "
+                "inputs have"
+            )
+
+    def start(key: Array) -> Array:
+        if given is not None:
+            return jnp.asarray(given, float)
+        rows = x() if callable(x) else x
+        if num_inducing > rows.shape[0]:
+            raise ValueError(
+                f"num_inducing: found {num_inducing} for {rows.shape[0]} rows, expected at most one per row; lower it"
+            )
+        return initial_inducing(key, rows, num_inducing)
+
+    sites = numpyro.param(f"{name}/inducing", start)
+    # a zero gradient leaves Z where it is, and saved parameters hold it all the same
+    return sites if train else jax.lax.stop_gradient(sites)
+
+
+def checked_inducing(
+    inducing: Any, num_inducing: int, usual: int, dims: int | None = None
+) -> tuple[GivenInducing | None, int]:
+    """Inducing inputs of one function as a matrix, or None, and M.
+
+    :param usual: the default of ``num_inducing``, beside which any M may be given.
+    :param dims: the columns they have to have, where those are known before the data.
+    :raises ValueError: for what is no matrix, or another M than asked for.
+    """
+    if inducing is None:
+        return None, num_inducing
+    array = frozen_array("inducing", inducing, 2, "None or inputs (M, D), one row each")
+    if dims is not None and array.shape[1] != dims:
+        raise ValueError(
+            f"inducing: found shape {array.shape}, expected (M, {dims}), a column for each dimension"
+        )
+    return array, _agreed(len(array), num_inducing, usual)
+
+
+def checked_layers(
+    inducing: Any, num_functions: int, num_inducing: int, usual: int
+) -> tuple[tuple[GivenInducing, ...] | None, int]:
+    """Inducing inputs of several functions, one matrix for each of them, or None, and M of the first.
+
+    :raises ValueError: also where there is not one for each function.
+    """
+    if inducing is None:
+        return None, num_inducing
+    if hasattr(inducing, "shape") and len(inducing.shape) == 2 and num_functions == 1:
+        inducing = (inducing,)
+    if hasattr(inducing, "shape") or not isinstance(inducing, Sequence) or len(inducing) != num_functions:
+        count = f"{len(inducing)} of them" if isinstance(inducing, Sequence) else "one array"
+        raise ValueError(
+            f"inducing: found {count}, expected {num_functions}, inputs (M, D) for each function in turn; give a list"
+        )
+    expected = "inputs (M, D) for each function"
+    arrays = tuple(frozen_array("inducing", array, 2, expected) for array in inducing)
+    if len({len(array) for array in arrays}) == 1:
+        return arrays, _agreed(len(arrays[0]), num_inducing, usual)
+    return arrays, len(arrays[0])
+
+
+def _agreed(size: int, num_inducing: int, usual: int) -> int:
+    if size < 1 or num_inducing not in (size, usual):
+        raise ValueError(
+            f"inducing: found {size} inputs beside num_inducing={num_inducing}, expected as many; leave num_inducing "
+            "out"
+        )
+    return size
+
+
+def initial_inducing(
+    key: Array, x: Float[Array, "N D"], num_inducing: int, max_rows: int = 20_000
+) -> Float[Array, "M D"]:
+    """k-means centres of at most ``max_rows`` rows of x, found on the host, from inside a compiled program too."""
+    key_rows, key_means = jax.random.split(key)
+    rows = x
+    if rows.shape[0] > max_rows:
+        rows = rows[jax.random.choice(key_rows, rows.shape[0], (max_rows,), replace=False)]
+    others = jax.random.permutation(key_rows, rows)[:num_inducing]
+    # in 32 bits, so that fits of either precision begin alike
+    about = rows, others, jax.random.randint(key_means, (), 0, 2**31 - 1, jnp.int32)
+    if not any(isinstance(value, jax.core.Tracer) for value in about):
+        return jnp.asarray(_centres(*map(np.asarray, about)))
+    if rows.dtype.itemsize < 8:
+        shape = jax.ShapeDtypeStruct(others.shape, rows.dtype)
+        centres: Array = jax.pure_callback(_centres, shape, *about, vmap_method="sequential")
+        return centres
+    # as bits, for the thread that calls the host knows nothing of 64 bits enabled in a context, and would halve them
+    bits = [jax.lax.bitcast_convert_type(numbers, jnp.uint32) for numbers in about[:2]]
+    shape = jax.ShapeDtypeStruct(bits[1].shape, jnp.uint32)
+    words = jax.pure_callback(_centres_of_bits, shape, *bits, about[2], vmap_method="sequential")
+    return jax.lax.bitcast_convert_type(words, rows.dtype)
+
+
+def _centres_of_bits(rows: ArrayLike, others: ArrayLike, seed: ArrayLike) -> np.ndarray:
+    """The same of numbers in 64 bits, each in two words (…, 2)."""
+    known, further = (np.ascontiguousarray(words).view(np.float64)[..., 0] for words in (rows, others))
+    centres = np.ascontiguousarray(_centres(known, further, seed))
+    return centres.view(np.uint32).reshape(*centres.shape, 2)
+
+
+def _centres(rows: ArrayLike, others: ArrayLike, seed: ArrayLike) -> np.ndarray:
+    """As many centres as ``others``; where no more rows are distinct each of these, rare ones too, and others."""
+    rows, others = np.asarray(rows), np.asarray(others)
+    size = len(others)
+    distinct = np.unique(rows, axis=0)
+    if len(distinct) <= size:
+        return np.concatenate([distinct, others[: size - len(distinct)]])
+    centres = (
+        KMeans(size, n_init=1, random_state=int(np.asarray(seed))).fit(rows.astype(float)).cluster_centers_
+    )
+    return centres.astype(rows.dtype)  # type: ignore[no-any-return]
