@@ -93,7 +93,7 @@ def compiled(work: str, dtype: str, steps: int) -> tuple[Any, str]:
     model = deep_gp(TRAINED[work], inducing(work))
     guide = Guide(model, hidden=DoublyStochastic())
     svi = SVI(model, guide, program.as_numpyro(program.adam(0.01)), PowerEP(0.0))
-    held = [jax.tree.map(program.fresh_copy, initialise(svi, jax.random.PRNGKey(0), x, y))]
+    held = [program.fresh_copies(initialise(svi, jax.random.PRNGKey(0), x, y))]
     indices = jnp.asarray(
         np.random.default_rng(0).integers(len(x), size=(steps, batch(work)), dtype=np.int32)
     )

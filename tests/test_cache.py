@@ -78,3 +78,27 @@ def test_a_second_process_finds_what_the_first_compiled(tmp_path):
     assert first["misses"] > 10
     # what calls the host, for k-means, is never kept
     assert second["misses"] <= 2 and second["hits"] >= first["misses"] - 2
+
+
+FIRST = """
+import json, jax, numpy as np
+jax.config.update("jax_enable_compilation_cache", False)
+from ppl_dgp.guides.guide import Guide
+from ppl_dgp.objectives.power_ep import PowerEP
+from ppl_dgp.models.deep_gp import deep_gp
+from ppl_dgp.fit.stochastic import fit_svi
+counted = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, seconds, **about: counted.append(event.endswith("/backend_compile_duration"))
+)
+x = np.random.default_rng(0).normal(size=(40, 2))
+model = deep_gp((2,), 20)
+fit_svi(jax.random.PRNGKey(0), model, Guide(model), PowerEP(0.0), x, np.sin(x[:, :1]), steps=2)
+print(json.dumps(sum(counted)))
+"""
+
+
+@pytest.mark.slow
+def test_a_first_fit_compiles_few_programs(tmp_path):
+    """A key's words, the start, copies of it, the steps, the parameters, the best of the restarts, the jitter."""
+    assert run(FIRST, tmp_path) <= 15

@@ -340,7 +340,7 @@ def test_a_fit_trains_ends_at_its_sites_and_predicts(monkeypatch):
     variance = kernel.diag(X)[:, None] - jnp.square(phi).sum(1)[:, None] + projected(phi, q)[1]
     np.testing.assert_allclose(found.f_variance, variance, rtol=1e-7)
     # the same objects and settings compile nothing anew, and give the same numbers; sites may be a start
-    monkeypatch.setattr(power_ep.program, "Kept", None)
+    monkeypatch.setattr(power_ep.program, "CachedProgram", None)
     again = fit_power_ep(KEY, classifier, GUIDE, X, LABELS, **settings)
     np.testing.assert_array_equal(again.losses, fit.losses)
     warm = fit_power_ep(KEY, classifier, GUIDE, X, LABELS, start=params, **settings)

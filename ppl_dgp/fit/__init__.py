@@ -1,5 +1,7 @@
 """Training: any NumPyro model under any guide and any ELBO, by stochastic or full-batch optimisation."""
 
+from typing import TYPE_CHECKING, Any
+
 from ppl_dgp.fit.cache import keep_compiled
 from ppl_dgp.fit.chains import SamplingWarning
 from ppl_dgp.fit.full_batch import fit_lbfgs
@@ -11,7 +13,9 @@ from ppl_dgp.fit.power_ep import SiteWarning, fit_power_ep
 from ppl_dgp.fit.result import Fit, FitError, Interrupted
 from ppl_dgp.fit.series import fit_series
 from ppl_dgp.fit.stochastic import fit_svi
-from ppl_dgp.fit.streamed import fit_stream
+
+if TYPE_CHECKING:
+    from ppl_dgp.fit.streamed import fit_stream
 
 keep_compiled()
 
@@ -31,3 +35,12 @@ __all__ = [
     "fit_svi",
     "natural_adam",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # streams read tables, by pandas and pyarrow, which take as long to import as all else of a fit
+    if name == "fit_stream":
+        from ppl_dgp.fit.streamed import fit_stream
+
+        return fit_stream
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

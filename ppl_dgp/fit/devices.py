@@ -100,15 +100,15 @@ class Placement:
 def _build(
     svi: SVI, placement: Placement, rows: int, minibatches: bool, chunk: int, restarts: int, *rest: Any
 ) -> Any:
-    """`program.build_chunk` over the devices of a mesh: the state stays where it was, and nothing compiles twice."""
-    run = program.build_chunk(svi, minibatches, chunk, restarts, *rest)
+    """`program.chunk_of_steps` over the devices of a mesh: the state stays where it was, and nothing compiles twice."""
+    run = program.chunk_of_steps(svi, minibatches, chunk, restarts, *rest)
 
     def over_devices(state: Any, *args: Any) -> tuple[Any, Array]:
         after, losses = run(state, *args)
         after = jax.lax.with_sharding_constraint(after, placement._of_state(after, rows, restarts))
         return after, jax.lax.with_sharding_constraint(losses, placement._across())
 
-    return jax.jit(over_devices, donate_argnums=0)
+    return program.compiled(over_devices, donate=True)
 
 
 def _put(leaf: Any, where: NamedSharding) -> Array:

@@ -97,7 +97,7 @@ def fit_lbfgs(
     data = fingerprint(x, y)
     saving = Saving(checkpoint, {"data": data, "objective": type(objective).__name__, "optimiser": "L-BFGS"})
     earlier = saving.resumable(resume)
-    init_key, loss_key = jax.random.split(key)
+    init_key, loss_key = program.split_key(key, 2)
     dense = guide is None and len(x) >= THREADED_ROWS
     if guide is None:
         guide = no_latents
@@ -110,7 +110,7 @@ def fit_lbfgs(
         )
     kept = program.cached_program(svi, _build)
     limit = float(np.sqrt(jnp.finfo(x.dtype).eps)) if tolerance is None else tolerance
-    state = jax.tree.map(program.fresh_copy, _first_state(first))
+    state = program.fresh_copies(_first_state(first))
     losses, lasted, pace = np.empty(0), 0.0, 1
     if checkpoint is not None and earlier is not None:
         lasted = earlier["seconds"]
@@ -125,8 +125,7 @@ def fit_lbfgs(
         saving.save({"state": state, "losses": losses}, step=len(losses), seconds=seconds())
 
     def result() -> Fit:
-        params = kept.svi.constrain_fn(state["params"])
-        stacked = {name: value[None] for name, value in params.items()}
+        stacked = program.stacked_params(kept.svi, state["params"], False)
         stacked = finished(stacked, svi, x, y)
         about = {"model": model, "guide": guide, "objective": objective, "fingerprint": data}
         return assemble(stacked, losses[None], seconds=seconds(), compile_seconds=compile_seconds, **about)
@@ -135,7 +134,7 @@ def fit_lbfgs(
     with threads, deferred_interrupt() as presses, progress_bar(progress, len(losses), steps) as advance:
         while len(losses) < steps and not state["done"]:
             count, before = min(pace, steps - len(losses)), time.perf_counter()
-            state, piece, turns = kept.run(state, loss_key, x, y, limit, count)
+            state, piece, turns = kept.run(state, loss_key, x, y, limit, np.int32(count))
             losses = np.concatenate([losses, np.asarray(piece)[: int(turns)]])
             elapsed = time.perf_counter() - before
             compile_seconds = compile_seconds or elapsed
@@ -220,7 +219,7 @@ def _build(svi: SVI) -> Callable[..., Any]:
         after = {"params": unravel(point), "value": value, "slope": slope, "memory": memory}
         return after | {"begun": jnp.ones((), bool), "done": done}, losses, turns
 
-    return jax.jit(run, donate_argnums=0)
+    return program.compiled(run, donate=True)
 
 
 def _check_no_latents(

@@ -11,7 +11,7 @@ from jaxtyping import Array
 from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
 
-from ppl_dgp.fit.program import PROGRAMS_KEPT, key_words
+from ppl_dgp.fit.program import PROGRAMS_KEPT, compiled, key_words
 from ppl_dgp.guides import Guide
 
 _runs: OrderedDict[Hashable, Callable[..., Any]] = OrderedDict()
@@ -40,7 +40,7 @@ def initialise(svi: SVI, key: Any, x: Array, y: Array, start: Mapping[str, Array
         return svi.init(key, x, y, init_params=warm)
     # equal programs are compiled once: the arrays that they hold are arguments, but for those of inner programs
     name = (str(traced.jaxpr), *(key_words(each).tobytes() for each in _held_within(traced.jaxpr)))
-    run = _runs.pop(name, None) or jax.jit(partial(jax.core.eval_jaxpr, traced.jaxpr))
+    run = _runs.pop(name, None) or compiled(partial(jax.core.eval_jaxpr, traced.jaxpr))
     _runs[name] = run
     while len(_runs) > PROGRAMS_KEPT:
         _runs.popitem(last=False)

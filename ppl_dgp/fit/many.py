@@ -178,7 +178,7 @@ class BatchedTraining:
             if values[0] is not None:
                 self.data[name] = jnp.asarray(values, None if name == "count" else jnp.result_type(float))
         self.axes = {name: None if shared and name in "xy" else 0 for name in self.data}
-        self.state = jax.tree.map(program.fresh_copy, padding.stacked(starts, counts))
+        self.state = program.fresh_copies(padding.stacked(starts, counts))
         if self.padded is not None:
             self._check_padding(svis[0], starts)
         about = (batch_size is not None, chunk, self.padded, tuple(self.axes.items()), len(members))
@@ -198,7 +198,7 @@ class BatchedTraining:
         saving = Saving(place, identity)
         training = Training(
             self.state, np.stack(self.words), steps=steps, chunk=chunk, restarts=size, saving=saving,
-            earlier=saving.resumable(resume), since=self.started,
+            earlier=saving.resumable(resume), since=self.started, stacked=True,
         )  # fmt: skip
 
         def data(number: int) -> tuple[Any, ...]:
@@ -207,7 +207,7 @@ class BatchedTraining:
             return self.data, self._minibatches(training.words, number, self.batch_size)
 
         def result() -> list[Fit]:
-            params = jax.vmap(self.kept.svi.get_params)(training.state)
+            params = training.stacked_params(self.kept.svi)
             return [self._fit(number, params, training) for number in range(size)]
 
         return training.run(self.kept.run, data, result, **watched)
@@ -224,7 +224,7 @@ class BatchedTraining:
 
     def _fit(self, number: int, params: dict[str, Array], training: Training) -> Fit:
         member, svi = self.members[number], self.kept.svi
-        whole = {name: value[number] for name, value in params.items()}
+        whole = program.selected(params, np.int32(number))
         x, y = (self.data[name] if self.axes[name] is None else self.data[name][number] for name in "xy")
         # at the padded rows, so that tables of any length share a program: no covariance matrix is of rows
         jitter = used_jitter(svi, whole, x, y)

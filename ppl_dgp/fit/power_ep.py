@@ -101,7 +101,7 @@ def fit_power_ep(
         damping or (1.0 if sequential else 0.5),
         float(np.sqrt(jnp.finfo(x.dtype).eps)) if tolerance is None else float(tolerance),
     )
-    index_key, init_key = jax.random.split(key)
+    index_key, init_key = program.split_key(key, 2)
     adam = program.adam(learning_rate)
     svi = SVI(model, guide, program.as_numpyro(adam), objective)
     first = svi.optim.get_params(initialise(svi, init_key, x, y, start).optim_state)
@@ -115,7 +115,7 @@ def fit_power_ep(
         raise ValueError(f"start: found sites of shape {sites[0].shape}, expected {y.shape}, as y has")
     state = {"params": first, "adam": adam.init(first), "sites": sites}
     state |= {"change": jnp.full((), jnp.inf, x.dtype), "skipped": jnp.zeros((), jnp.int32)}
-    state = jax.tree.map(program.fresh_copy, state)
+    state = program.fresh_copies(state)
 
     # on all rows the last turn sweeps the sites of the last step, and takes none
     turns = hyper_steps + (batch_size is None)
@@ -124,15 +124,11 @@ def fit_power_ep(
 
     def result() -> Fit:
         found, loc, scale, loss = ending.run(state["params"], state["sites"], x, y)
-        params = dict(ending.svi.constrain_fn(state["params"]))
-        params |= {
-            f"{site}_loc": loc,
-            f"{site}_scale": scale,
-            **dict(zip(names, found, strict=True)),
-        }
+        stacked = program.stacked_params(ending.svi, state["params"], False)
+        posterior = {f"{site}_loc": loc, f"{site}_scale": scale, **dict(zip(names, found, strict=True))}
+        stacked |= {name: value[None] for name, value in posterior.items()}
         ended = np.append(losses[:hyper_steps], float(loss))
         about = {"model": model, "guide": guide, "objective": objective, "fingerprint": fingerprint(x, y)}
-        stacked = {name: value[None] for name, value in params.items()}
         lasted = time.perf_counter() - started
         return assemble(stacked, ended[None], seconds=lasted, compile_seconds=compile_seconds, **about)
 

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -71,6 +71,34 @@ def cached_program(svi: SVI, build: Callable[..., Callable[..., Any]], *settings
     return kept
 
 
+def compiled(function: Callable[..., Any], *, donate: bool = False) -> Callable[..., Any]:
+    """``jax.jit`` of a large program that runs often enough to be worth compiling once, and not worth compiling twice.
+
+    :param donate: whether the memory of the first argument is taken over.
+    """
+    options: Any = None
+    if jax.default_backend() == "cpu" and jax.__version_info__ < (0, 11):
+        # the plainer emitter takes half the time to compile and the steps run as fast; later JAX has no such choice
+        options = {"xla_cpu_use_fusion_emitters": False}
+    return jax.jit(function, donate_argnums=0 if donate else (), compiler_options=options)
+
+
+def stacked_params(svi: SVI, params: dict[str, Array], stacked: bool) -> dict[str, Array]:
+    """The constrained parameters of unconstrained ones, with an axis for restarts in front.
+
+    :param stacked: whether `params` have that axis; else one is added.
+    """
+    constrained: dict[str, Array] = cached_program(svi, _build_constrained, stacked).run(params)
+    return constrained
+
+
+def _build_constrained(svi: SVI, stacked: bool) -> Callable[..., dict[str, Array]]:
+    """`run(params)`, as `stacked_params` says."""
+    if stacked:
+        return jax.jit(jax.vmap(svi.constrain_fn))
+    return jax.jit(lambda params: {name: value[None] for name, value in svi.constrain_fn(params).items()})
+
+
 def build_finish(svi: SVI) -> Callable[..., dict[str, Array]]:
     """`run(params, x, y)`: the parameters with those of the q(u) that a `Collapsed` objective has optimised away."""
     return jax.jit(lambda params, x, y: svi.loss.finish(params, svi.model, svi.guide, x, y))
@@ -84,13 +112,24 @@ def build_chunk(
     windows: int | None = None,
     drawn_from: int | None = None,
 ) -> Callable[..., Any]:
+    """`chunk_of_steps`, compiled; the state is donated."""
+    return compiled(chunk_of_steps(svi, minibatches, chunk, restarts, windows, drawn_from), donate=True)
+
+
+def chunk_of_steps(
+    svi: SVI,
+    minibatches: bool,
+    chunk: int,
+    restarts: int,
+    windows: int | None = None,
+    drawn_from: int | None = None,
+) -> Callable[..., Any]:
     """`run(state, x, y, indices, begin, end) -> (state, losses)`: turns `begin` to `end` of a chunk of steps.
 
     `indices` are the rows of the chunk's minibatches, (chunk, B), or of so many `windows` the numbers, for a model that
     finds their rows itself; not looked at without `minibatches`. Minibatches `drawn_from` so many rows are there
     already, x (chunk, B, D) and y (chunk, B, P). The
     losses are (chunk, R), those of other turns NaN. With R > 1 every leaf of the state has a leading axis R.
-    The state is donated.
     """
 
     def step(state: Any, x: Float[Array, "_ D"], y: Num[Array, "_ P"], index: Int[Array, " B"]) -> Any:
@@ -121,7 +160,7 @@ def build_chunk(
 
         return jax.lax.fori_loop(begin, end, turn, (state, jnp.full((chunk, restarts), jnp.nan)))
 
-    return jax.jit(run, donate_argnums=0)
+    return run
 
 
 def build_together(
@@ -164,7 +203,7 @@ def build_together(
 
         return jax.lax.fori_loop(begin, end, turn, (state, jnp.full((chunk, size), jnp.nan)))
 
-    return jax.jit(run, donate_argnums=0)
+    return compiled(run, donate=True)
 
 
 def build_loss(svi: SVI, minibatches: bool, padded: int | None) -> Callable[..., Float[Array, ""]]:
@@ -253,11 +292,22 @@ def key_words(key: Shaped[Array | np.ndarray, "..."]) -> Shaped[np.ndarray, "...
     return np.asarray(jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key)
 
 
-def fresh_copy(leaf: Any) -> Array:
-    """A fresh, strongly typed copy: its memory is taken over, and its type is the one it has after a step."""
-    array = jnp.asarray(leaf)
-    copied: Array = jnp.array(array, dtype=array.dtype, copy=True)
-    return copied
+@jax.jit
+def fresh_copies(state: Any) -> Any:
+    """Fresh, strongly typed copies: their memory is taken over, and their types are those they have after a step."""
+    return jax.tree.map(lambda leaf: jnp.array(leaf, dtype=jnp.asarray(leaf).dtype, copy=True), state)
+
+
+@partial(jax.jit, static_argnums=1)
+def split_key(key: Shaped[Array, "..."], number: int) -> tuple[Shaped[Array, "..."], ...]:
+    """``jax.random.split``, each key an array of its own."""
+    return tuple(jax.random.split(key, number))
+
+
+@jax.jit
+def selected(stacked: Any, place: Int[Array, ""]) -> Any:
+    """The leaves at one place of their leading axes."""
+    return jax.tree.map(lambda leaf: leaf[place], stacked)
 
 
 @lru_cache(maxsize=64)

@@ -14,7 +14,7 @@ from numpyro.handlers import seed, trace
 from numpyro.infer import ELBO, SVI
 
 from ppl_dgp.fit.chains import Chains
-from ppl_dgp.fit.program import build_finish, cached_program
+from ppl_dgp.fit.program import build_finish, cached_program, selected
 from ppl_dgp.gp.emission import emission_of
 from ppl_dgp.gp.wrappers import unwrap
 from ppl_dgp.objectives.capabilities import capabilities_of
@@ -94,7 +94,7 @@ def assemble(restart_params: Mapping[str, Array], losses: Float[np.ndarray, "R s
     """The `Fit` of R stacked parameters and their losses."""
     best = best_restart(losses)
     return Fit(
-        params={name: value[best] for name, value in restart_params.items()},
+        params=selected(dict(restart_params), np.int32(best)),
         losses=losses.copy(),
         rejected_steps=int(np.isnan(losses).sum()),
         steps=losses.shape[1],

@@ -46,11 +46,11 @@ def started(
     # A guide that remembers its first initialisation is copied before it, so that restarts differ.
     guides = [guide, *(copy.deepcopy(guide) for _ in range(restarts - 1))]
     svis = [SVI(model, each, optim, objective) for each in guides]
-    index_key, *init_keys = jax.random.split(key, restarts + 1)
+    index_key, *init_keys = program.split_key(key, restarts + 1)
     states = [initialise(svi, init_key, x, y, start) for svi, init_key in zip(svis, init_keys, strict=True)]
     state = states[0] if restarts == 1 else jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
     place = lambda state: placement.state(state, rows, restarts)
-    begin = jax.tree.map(program.fresh_copy, state), program.key_words(index_key)
+    begin = program.fresh_copies(state), program.key_words(index_key)
     return svis[0], Training(*begin, restarts=restarts, place=place, **about)
 
 
@@ -59,7 +59,7 @@ class Training:
 
     `words` are of the minibatches' key; the state, the words and the losses are those of the saved state that
     `earlier` describes, if there is one. The fit began at `since`, of `time.perf_counter`. `place` puts a state where
-    the steps run.
+    the steps run. `stacked` is whether its leaves have an axis for restarts, by default where there are several.
     """
 
     def __init__(
@@ -74,7 +74,9 @@ class Training:
         earlier: Mapping[str, Any] | None,
         since: float,
         place: Callable[[Any], Any] = lambda state: state,
+        stacked: bool | None = None,
     ) -> None:
+        self.stacked = restarts > 1 if stacked is None else stacked
         self.state, self.words, self.saving = state, words, saving
         self.steps, self.chunk, self.restarts = steps, chunk, restarts
         self.step, self.lasted, losses = 0, 0.0, np.empty((restarts, 0))
@@ -109,10 +111,8 @@ class Training:
 
     def stacked_params(self, svi: SVI) -> dict[str, Array]:
         """The constrained parameters of all R restarts, stacked."""
-        if self.restarts > 1:
-            stacked: dict[str, Array] = jax.vmap(svi.get_params)(self.state)
-            return stacked
-        return {name: value[None] for name, value in svi.get_params(self.state).items()}
+        params = svi.optim.get_params(self.state.optim_state)
+        return program.stacked_params(svi, params, self.stacked)
 
     def run(
         self,
@@ -145,7 +145,7 @@ class Training:
                         of_chunk = data(drawn)
                     count = min(pace, chunk - begin, self.steps - self.step)
                     before = time.perf_counter()
-                    self.state, piece = run(self.state, *of_chunk, begin, begin + count)
+                    self.state, piece = run(self.state, *of_chunk, np.int32(begin), np.int32(begin + count))
                     found = np.asarray(piece)[begin : begin + count].T
                     self._losses[:, self.step : self.step + count] = found
                     self.step, elapsed = self.step + count, time.perf_counter() - before

@@ -19,7 +19,6 @@ import numpy as np
 from jax.lax import stop_gradient
 from jaxtyping import Array, Float
 from scipy import special
-from scipy.stats import qmc
 
 from ppl_dgp.numerics.power_mean import Alpha
 
@@ -189,6 +188,8 @@ def sobol_normals(number: int, dimension: int) -> np.ndarray:
 
     :param number: even; a power of two is best.
     """
+    from scipy.stats import qmc  # half a second, which the first import of the package need not take
+
     uniforms = qmc.Sobol(dimension, rng=np.random.default_rng(0)).random(number // 2)
     half = special.ndtri(np.clip(uniforms, 1e-12, 1.0 - 1e-12))
     both = np.concatenate([half, -half])
