@@ -1,5 +1,7 @@
 # make test         the fast tests, style and types, in an environment made from requirements.lock
-# make test-all     the slow tests too
+# make test-all     the slow tests too; at most an hour and a half
+# make test-campaigns, test-notebooks, test-wheel: what test-all leaves out, many trainings compared, the notebooks, the
+#                   wheel built; an hour, minutes, a minute
 # make test-matrix  the fast tests on every Python 3.11-3.13 found, with the newest allowed dependencies
 # make demo         guides compared on a real table, the step function; figures and netCDF files in demo/
 # make bench        milliseconds of training steps, beside code by hand and what bench-peers installed; some minutes
@@ -22,7 +24,7 @@ PIP     := -m pip --disable-pip-version-check install --quiet
 PYTEST  := -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := test
-.PHONY: env lint test test-all test-matrix demo bench bench-peers lock clean
+.PHONY: env lint test test-all test-campaigns test-notebooks test-wheel test-matrix demo bench bench-peers lock clean
 
 env: $(STAMP)
 
@@ -65,7 +67,16 @@ test: lint
 	@$(PY) $(PYTEST) -m "not slow" $(PYTEST_ARGS)
 
 test-all: lint
-	@$(PY) $(PYTEST) $(PYTEST_ARGS)
+	@$(PY) $(PYTEST) -m "not campaign and not notebook and not wheel" $(PYTEST_ARGS)
+
+test-campaigns: $(STAMP)
+	@$(PY) $(PYTEST) -m campaign $(PYTEST_ARGS)
+
+test-notebooks: $(STAMP)
+	@$(PY) $(PYTEST) -m notebook $(PYTEST_ARGS)
+
+test-wheel: $(STAMP)
+	@$(PY) -m pytest -q -m wheel $(PYTEST_ARGS) tests/test_house.py
 
 test-matrix:
 	@ran=; failed=; \

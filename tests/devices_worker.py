@@ -1,5 +1,7 @@
 """Fits over eight virtual CPU devices beside the same fits on one; run by `test_devices.py` in a process of its own."""
 
+import sys
+
 import jax
 import numpy as np
 import numpyro
@@ -44,36 +46,48 @@ def refused(message, **settings):
         raise AssertionError(f"not refused: {settings}")
 
 
-assert len(DEVICES) == 8
-compiled: list[float] = []
-jax.monitoring.register_event_duration_secs_listener(
-    lambda event, seconds, **_: (
-        compiled.append(seconds) if event.endswith("backend_compile_duration") else None
+def whole():
+    """All rows at each step, parameters for each datum; where they lie, and what is refused."""
+    alike(fit(Conditional()), fit(Conditional(), devices=DEVICES))
+
+    # parameters for each datum, and what the optimiser keeps of them, lie with their data; the rest is on every device
+    state = {"local": np.zeros((ROWS, 3)), "global": np.zeros((5, 3)), "key": jax.random.key(0)}
+    placement = Placement.over(DEVICES, ROWS, "rows")
+    placed = placement.state(state, ROWS, 1)
+    assert {shard.data.shape for shard in placed["local"].addressable_shards} == {(4, 3)}
+    assert {shard.data.shape for shard in placed["global"].addressable_shards} == {(5, 3)}
+    assert placed["global"].is_fully_replicated and placed["key"].is_fully_replicated
+
+    refused("batch_size is 12 over 8 devices", batch_size=12, devices=DEVICES)
+    refused("the number of rows is 32 over 5 devices", devices=DEVICES[:5])
+    refused("devices: found 0", devices=[])
+    refused("devices: found 2, 1 of them different", devices=[DEVICES[0]] * 2)
+
+
+def minibatches():
+    """Some rows at each step, parameters for each datum."""
+    alike(fit(Conditional(), batch_size=8), fit(Conditional(), batch_size=8, devices=DEVICES))
+
+
+def stream():
+    """Rows from a source; a second fit compiles nothing."""
+    compiled: list[float] = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, seconds, **_: (
+            compiled.append(seconds) if event.endswith("backend_compile_duration") else None
+        )
     )
-)
-alike(fit(Conditional()), fit(Conditional(), devices=DEVICES))
-alike(fit(Conditional(), batch_size=8), fit(Conditional(), batch_size=8, devices=DEVICES))
+    rows = open_rows((x, y), block_rows=5)
+    settings = dict(steps=8, chunk=4, batch_size=16)
+    guide, objective = Guide(model, hidden=DoublyStochastic()), PowerEP(0.0)
+    shared = fit_stream(key, model, guide, objective, rows, devices=DEVICES, **settings)
+    alike(fit_stream(key, model, guide, objective, rows, **settings), shared)
+    before = len(compiled)
+    again = fit_stream(key, model, guide, objective, rows, devices=DEVICES, **settings)
+    assert before > 0 and len(compiled) == before
+    np.testing.assert_array_equal(again.losses, shared.losses)
 
-rows = open_rows((x, y), block_rows=5)
-settings = dict(steps=8, chunk=4, batch_size=16)
-known, objective = Guide(model, hidden=DoublyStochastic()), PowerEP(0.0)
-shared = fit_stream(key, model, known, objective, rows, devices=DEVICES, **settings)
-alike(fit_stream(key, model, known, objective, rows, **settings), shared)
-before = len(compiled)
-again = fit_stream(key, model, known, objective, rows, devices=DEVICES, **settings)
-assert before > 0 and len(compiled) == before
-np.testing.assert_array_equal(again.losses, shared.losses)
 
-# parameters for each datum, and what the optimiser keeps of them, lie with their data; the rest is on every device
-state = {"local": np.zeros((ROWS, 3)), "global": np.zeros((5, 3)), "key": jax.random.key(0)}
-placement = Placement.over(DEVICES, ROWS, "rows")
-placed = placement.state(state, ROWS, 1)
-assert {shard.data.shape for shard in placed["local"].addressable_shards} == {(4, 3)}
-assert {shard.data.shape for shard in placed["global"].addressable_shards} == {(5, 3)}
-assert placed["global"].is_fully_replicated and placed["key"].is_fully_replicated
-
-refused("batch_size is 12 over 8 devices", batch_size=12, devices=DEVICES)
-refused("the number of rows is 32 over 5 devices", devices=DEVICES[:5])
-refused("devices: found 0", devices=[])
-refused("devices: found 2, 1 of them different", devices=[DEVICES[0]] * 2)
+assert len(DEVICES) == 8
+{"whole": whole, "minibatches": minibatches, "stream": stream}[sys.argv[1]]()
 print("alike")

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import pytest
+from fast import few
 from numpyro import handlers
 from numpyro.infer import Trace_ELBO
 from rules import LEARNT
@@ -97,7 +98,7 @@ def hidden(guide, params, x=X, y=Y, site="layer1/h"):
     return unwrap(handlers.trace(run).get_trace(x, y)[site]["fn"]).params
 
 
-@pytest.mark.parametrize("name", LEARNT)
+@pytest.mark.parametrize("name", few(LEARNT, 1))
 def test_it_starts_as_its_base_starts(name):
     net = NETS["equinox"] if name == "coupled" else NETS["widths"]
     model, rule = layers(0.8, width=2), LEARNT[name]
@@ -108,7 +109,7 @@ def test_it_starts_as_its_base_starts(name):
         np.testing.assert_allclose(amortised[parameter], value, atol=1e-14)
 
 
-@pytest.mark.parametrize("name, alpha", [("mean-field", 0.0), ("tied", 0.5)])
+@pytest.mark.parametrize("name, alpha", few([("mean-field", 0.0), ("tied", 0.5)], 1))
 def test_its_loss_at_the_start_is_its_bases(name, alpha):
     """The same key, and u as good as known, so that it is the same however it is carried."""
     model, rule = layers(0.8), LEARNT[name]
@@ -143,6 +144,7 @@ def test_each_row_has_its_own_distribution_among_any_others():
     assert float(jnp.ptp(new["scale"])) > 1e-3
 
 
+@pytest.mark.slow
 def test_minibatches_average_to_the_full_batch():
     model = layers(0.8)
     guide = Guide(model, hidden=Amortised((4,), MeanField()))
@@ -197,12 +199,16 @@ def prior_u(depth):
 
 @pytest.mark.parametrize(
     "depth, base, objective",
-    [
-        (2, MeanField(), PowerEP(0.0)),
-        (2, MeanField(), Trace_ELBO()),
-        (2, Conditional(free=True), PowerEP(0.5, 2)),
-        (3, Markov(), PowerEP(0.5, 2)),
-    ],
+    few(
+        [
+            (2, MeanField(), PowerEP(0.0)),
+            (2, MeanField(), Trace_ELBO()),
+            (2, Conditional(free=True), PowerEP(0.5, 2)),
+            (3, Markov(), PowerEP(0.5, 2)),
+        ],
+        0,
+        2,
+    ),
 )
 def test_a_linear_network_holds_the_posterior(depth, base, objective):
     """Where q(h) is the posterior the weight is the evidence at every draw."""

@@ -162,6 +162,7 @@ def test_error_in_alpha_is_first_order(layer):
     np.testing.assert_allclose(np.divide(errors[:2], errors[1:]), 10.0, rtol=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [pytest.param(DoublyStochastic(), marks=pytest.mark.slow), MomentMatched()])
 def test_a_deep_gp_tends_to_its_bound(rule):
     """T9 and T18's neighbour: three layers, every one propagated with its cavity; MC and moments alike."""

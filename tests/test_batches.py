@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ppl_dgp.data import DataError, Standardiser, open_rows
-from ppl_dgp.data.batches import ColumnStatistics
+from ppl_dgp.data.column_statistics import ColumnStatistics
 
 ROWS, BLOCK = 103, 10
 NAMES = ("a", "b", "y")

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fast import few
 from jax.flatten_util import ravel_pytree
 from scipy.stats import multivariate_normal
 
@@ -229,7 +230,7 @@ def everything(chain, paths, y):
     return chain.log_prob(paths), chain.entropy(), chain.kl(other), evidence, moments
 
 
-@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("shared", few([False, True], 1))
 def test_leading_axes_are_chains_side_by_side(shared):
     chain = chain_of(4, (BATCH,))
     rows = [jax.tree.map(lambda leaf, i=i: leaf[i], chain) for i in range(BATCH)]
@@ -299,7 +300,7 @@ def test_gradients_agree_with_finite_differences_and_are_finite_where_observatio
     np.testing.assert_allclose(gradient @ flat, (up - down) / 2e-5, rtol=1e-6)
 
 
-@pytest.mark.parametrize("parallel", [False, True])
+@pytest.mark.parametrize("parallel", few([False, True], 1))
 def test_memory_is_linear_in_the_number_of_steps(parallel):
     # no array of the program or of its gradient grows faster than T: not T² for T + 1 states
     largest = []

@@ -9,6 +9,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from compiled import loss, refuse
+from fast import few
 from numpyro import handlers
 from numpyro.infer import SVI
 from numpyro.infer.autoguide import AutoNormal
@@ -342,7 +343,7 @@ def at_optimum(name):
     return params, best, collapsed, lambda p: -MOMENTS.loss(KEY, p, model, guide, TWO, y)
 
 
-@pytest.mark.parametrize("name", [*SETTINGS][:2] + [pytest.param("gp", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", few([*SETTINGS][:2] + [pytest.param("gp", marks=pytest.mark.slow)], 1))
 def test_collapsed_is_the_bound_at_the_optimal_q_of_u(name):
     """T11, two sequences with controls; another q(u) lies below."""
     params, best, collapsed, bound = at_optimum(name)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fast import few
 from numpyro import handlers
 from scipy import integrate, special, stats
 
@@ -87,6 +88,7 @@ def test_robust_max_is_the_share_of_draws(draws):
         assert np.all(np.abs(np.asarray(p[row]) - expected) < 4.5 * se)
 
 
+@pytest.mark.slow
 def test_robust_max_of_two_classes_is_probit():
     m, v = jnp.asarray(MEANS[:, :2]), jnp.asarray(VARIANCES[:, :2])
     found = RobustMax(2, 1e-9).probabilities(m, v)[:, 0]
@@ -150,7 +152,7 @@ def test_draws_have_the_stated_probabilities(likelihood):
     assert np.all(np.abs(shares - p) < 4 * np.sqrt(p * (1 - p) / 40_000) + 2e-3)
 
 
-@pytest.mark.parametrize("likelihood", [RobustMax(3, 0.01), Softmax(3), Heteroscedastic()])
+@pytest.mark.parametrize("likelihood", few([RobustMax(3, 0.01), Softmax(3), Heteroscedastic()], 1))
 def test_variance_outside_lies_between_and_gradients_are_finite(likelihood):
     functions = likelihood.num_functions(1)
     y, mean = jnp.ones((1, 1)), jnp.asarray([[0.5, 0.2, -1.0]])[:, :functions]
@@ -214,6 +216,7 @@ def test_three_classes_are_learnt_and_predicted(three):
         predict(KEY, three.model, three.guide, three.params, X, num_samples=2, levels=(0.5,))
 
 
+@pytest.mark.slow
 def test_arviz_holds_a_model_of_classes(three):
     data = to_arviz(three, KEY, X, THREE, num_draws=5)
     assert group(data, "posterior")["gp.u"].shape == (1, 5, 3, 8)
@@ -232,6 +235,7 @@ def test_two_classes_deep():
     assert ((found.mean[:, 0] > 0.5) == TWO).mean() > 0.9
 
 
+@pytest.mark.slow
 def test_bound_of_a_sparse_classifier_is_below_the_evidence():
     """The evidence of a probit GP at two rows is a bivariate normal probability."""
     x, y = jnp.array([[0.0], [0.6]]), jnp.array([[1], [0]])
@@ -269,6 +273,7 @@ def test_bound_of_a_sparse_classifier_is_below_the_evidence():
     assert found[0.0] > evidence - 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "likelihood",
     ["student-t"]
@@ -295,6 +300,7 @@ def test_outliers_cost_a_student_t_little():
     assert error["student-t"] < 0.1 < 0.3 < error["gaussian"]
 
 
+@pytest.mark.slow
 def test_noise_that_changes_is_learnt():
     rng = np.random.default_rng(2)
     scale = np.where(X[:, 0] > 0.0, 1.0, 0.05)

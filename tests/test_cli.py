@@ -226,6 +226,7 @@ def test_no_test_rows_give_null_figures(
     assert found["config"]["train_rows"] == 30 and found["config"]["settings"]["precision"] == "float32"
 
 
+@pytest.mark.slow
 def test_interrupted_run_is_saved_and_resumes_to_the_same_numbers(
     table: Path,
     sparse_run: Path,

@@ -45,6 +45,7 @@ def test_table_with_holes(table: Path) -> None:
     assert np.isnan(entries[:, 1]).all() and np.allclose(entries[:, 2], found.y[:, 0], equal_nan=True)
 
 
+@pytest.mark.slow
 def test_run_directory(run: Path, table: Path) -> None:
     result = json.loads((run / "config.json").read_text())
     assert result["status"] == "done" and result["targets"] == ["a", "b", "c"] and result["features"] == []
@@ -62,6 +63,7 @@ def test_run_directory(run: Path, table: Path) -> None:
     assert posterior["x"].dims == ("chain", "draw", "row", "latent")
 
 
+@pytest.mark.slow
 def test_predict_gives_latents_and_entries(
     run: Path, table: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -51,6 +51,7 @@ def started(rule, inducing=None):
     return guide, moved
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mean-field", pytest.param("markov-full", marks=pytest.mark.slow)])
 def test_it_is_the_bound_at_the_optimal_q_of_u_and_above_it_elsewhere(name):
     guide, params = started(RULES[name])

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import pytest
+from fast import few
 from numpyro.infer import SVI, Trace_ELBO
 
 from ppl_dgp.fit import program
@@ -109,7 +110,7 @@ def lowered(model, guide, objective, x, y, minibatches, dtype):
         return run.trace(state, x, y, *about).lower(lowering_platforms=("cuda",)).as_text()
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", few(["float64", "float32"], 1))
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in ZOO]
 )

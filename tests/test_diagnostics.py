@@ -208,6 +208,7 @@ def test_rows_that_do_not_agree_and_models_without_rows_are_refused(deep, table)
         joint_draws(KEY, model, lambda *args: None, {}, x, y, num_draws=2)
 
 
+@pytest.mark.slow
 def test_layer_maps_follow_the_means(deep, table):
     first, second = layer_maps(deep.model, deep.guide, deep.params, jnp.asarray(table[0]))
     np.testing.assert_allclose(first.inputs, table[0])
@@ -245,6 +246,7 @@ def comparison(table):
     return found
 
 
+@pytest.mark.slow
 def test_comparison_has_a_row_per_guide_and_alpha_and_original_units(comparison, table):
     found = comparison.table
     assert list(found["alpha"]) == [0.0, 0.5]
@@ -332,6 +334,7 @@ def two_targets(table):
     return found, x, columns
 
 
+@pytest.mark.slow
 def test_comparison_of_several_targets_takes_rows_together_and_each_in_its_units(two_targets):
     found, x, y = two_targets
     assert found.table.notna().all(axis=None)
@@ -346,6 +349,7 @@ def test_comparison_of_several_targets_takes_rows_together_and_each_in_its_units
     assert row["test_rmse"] == pytest.approx(np.sqrt(np.square(wrong).mean()))
 
 
+@pytest.mark.slow
 def test_several_targets_go_to_arviz_and_back(two_targets, tmp_path):
     found, x, y = two_targets
     data = to_arviz(found.fits["sparse", 0.0], KEY, x, y, num_draws=40, num_locals=4)

@@ -7,6 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from compiled import initial, loss, numpyro_follows, refuse
+from fast import few
 from numpyro import handlers
 from numpyro.infer import SVI, Trace_ELBO, TraceEnum_ELBO
 from scipy.special import logsumexp
@@ -99,6 +100,7 @@ def test_what_cannot_be_summed_is_refused():
         SVI(model, empty_guide, numpyro.optim.Adam(0.01), Trace_ELBO()).init(KEY, jnp.asarray(Y))
 
 
+@pytest.mark.slow
 def test_masked_rows_count_for_nothing():
     mask = jnp.asarray([True, False, True, True])
     masked = handlers.mask(model, mask)
@@ -147,7 +149,7 @@ def mixture():
     return (made := mixture_of_functions(2, 4)), Guide(made, inducing=FullRank())
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("alpha", few([0.0, 0.5, 1.0], 1))
 def test_mixture_of_functions_against_its_formula(mixture, alpha):
     program, guide = mixture
     x, y = jnp.asarray(X), jnp.asarray(TWO)

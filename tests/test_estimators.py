@@ -112,6 +112,7 @@ def test_estimator_survives_clone_pickle_and_pipeline(sparse: SparseGPRegressor)
     assert sparse.score(x, y) > 0.9
 
 
+@pytest.mark.slow
 def test_deep_gp_predicts_several_targets_in_their_shape() -> None:
     x, y = _data()
     targets = np.stack([y, -2.0 * y], 1)
@@ -153,6 +154,7 @@ def cancer() -> SparseGPClassifier:
     )
 
 
+@pytest.mark.slow
 def test_two_classes_of_words(cancer: SparseGPClassifier) -> None:
     x, y = load_breast_cancer(return_X_y=True)
     x, words = x[150:250], np.array(["malignant", "benign"])[y[150:250]]
@@ -166,6 +168,7 @@ def test_two_classes_of_words(cancer: SparseGPClassifier) -> None:
     assert_array_equal(pickle.loads(pickle.dumps(cancer)).predict_proba(x[:5]), p[:5])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("likelihood", [None, pytest.param("softmax", marks=pytest.mark.slow)])
 def test_several_classes(likelihood: str | None) -> None:
     x, y = load_digits(return_X_y=True)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
+from fast import few
 from jax.test_util import check_grads
 from numpy.testing import assert_allclose
 
@@ -91,7 +92,7 @@ def dense_rule(dims: int) -> tuple[np.ndarray, np.ndarray]:
     return grid, np.prod(np.meshgrid(*[weights / weights.sum()] * dims), 0).ravel()
 
 
-@pytest.mark.parametrize(("dims", "full"), [(1, False), (2, False), (2, True)])
+@pytest.mark.parametrize(("dims", "full"), few([(1, False), (2, False), (2, True)], 0, 2))
 @pytest.mark.parametrize("name", kernels(1))
 def test_every_statistic_is_its_integral(name: str, dims: int, full: bool) -> None:
     kernel = kernels(dims)[name]
@@ -111,6 +112,7 @@ def test_every_statistic_is_its_integral(name: str, dims: int, full: bool) -> No
         assert_allclose(actual, np.stack(expected[statistic]), rtol=1e-11, atol=1e-12, err_msg=statistic)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("dims", [3, 4])
 def test_every_statistic_is_the_mean_of_draws(dims: int, full: bool) -> None:
@@ -204,13 +206,18 @@ AT_POINTS = {
 
 @pytest.mark.parametrize(
     ("name", "full"),
-    [
-        ("rbf", False),
-        ("rbf * linear", True),
-        ("matern32", False),
-        ("matern32", True),
-        ("no closed form", True),
-    ],
+    few(
+        [
+            ("rbf", False),
+            ("rbf * linear", True),
+            ("matern32", False),
+            ("matern32", True),
+            ("no closed form", True),
+        ],
+        0,
+        2,
+        4,
+    ),
 )
 def test_points_have_the_plain_kernel_and_its_gradient(name: str, full: bool) -> None:
     kernel, (inputs, z) = jax.tree.map(jnp.asarray, AT_POINTS[name]), gaussian(2, full)
@@ -240,7 +247,9 @@ def test_points_have_the_plain_kernel_and_its_gradient(name: str, full: bool) ->
     assert_allclose(gradient[3], 0.0, atol=1e-10)
 
 
-@pytest.mark.parametrize("kernel", [kernels(2)["rbf * linear"], Matern52(1.1, 0.9)], ids=["closed", "nodes"])
+@pytest.mark.parametrize(
+    "kernel", few([kernels(2)["rbf * linear"], Matern52(1.1, 0.9)], 1), ids=["closed", "nodes"]
+)
 def test_blocks_sum_and_contract_what_psi2_holds(kernel: Kernel) -> None:
     inputs, z = gaussian(2, True, rows=7)
     rng = np.random.default_rng(3)
@@ -256,7 +265,7 @@ def test_blocks_sum_and_contract_what_psi2_holds(kernel: Kernel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "full"), [("rbf * linear", False), ("rbf * linear", True), ("matern52", True)]
+    ("name", "full"), few([("rbf * linear", False), ("rbf * linear", True), ("matern52", True)], 1, 2)
 )
 def test_gradients_are_finite_differences(name: str, full: bool) -> None:
     kernel = {**kernels(2), "matern52": Matern52(1.1, 0.9)}[name]
@@ -327,7 +336,7 @@ def test_nodes_agree_with_the_closed_form(dims: int, full: bool) -> None:
         assert_allclose(at_nodes, closed, rtol=1e-9, atol=1e-10, err_msg=statistic)
 
 
-@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("full", few([False, True], 1))
 def test_cubature_is_exact_to_third_order(full: bool) -> None:
     """In many dimensions the error falls with the fourth power of the scale; cubic polynomials have none."""
     inputs, z = gaussian(4, full)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiled import initial
+from fast import few
 from test_forecast import linear_system
 from test_gpssm import CONTROLS, KEY, NOISE, Y, linear, moved, prepared
 
@@ -35,7 +36,7 @@ def within(values, expected):
     return (abs(values.mean(0) - expected) < 4 * values.std(0) / len(values) ** 0.5).all()
 
 
-@pytest.mark.parametrize("fresh", [False, True], ids=["going on", "new sequence"])
+@pytest.mark.parametrize("fresh", few([False, True], 1), ids=["going on", "new sequence"])
 def test_a_linear_system_is_kalmans(fresh):
     """States, one-step predictions and densities; the estimate of p(y_new) is unbiased."""
     arguments, (weights, bias, c, d), chain = linear_system()
@@ -68,6 +69,7 @@ def test_a_linear_system_is_kalmans(fresh):
     np.testing.assert_allclose(size[:, 2], size[:, 1])
 
 
+@pytest.mark.slow
 def test_a_particle_keeps_its_function():
     """p(y_1, y_2) with u drawn once for both, against a plain average over paths with their u."""
     model, guide, params = prepared(MeanField(), CONTROLS, emission="identity", mean="zero")

@@ -13,6 +13,7 @@ import numpyro.distributions as dist
 import optax
 import pytest
 import threadpoolctl
+from fast import few
 from numpyro.distributions import constraints
 from numpyro.infer import Trace_ELBO
 from numpyro.infer.autoguide import AutoDelta, AutoMultivariateNormal, AutoNormal
@@ -70,7 +71,7 @@ def same_bits(one, other):
         np.testing.assert_array_equal(one.restart_params[name], other.restart_params[name])
 
 
-@pytest.mark.parametrize("batch_size", [None, 20])
+@pytest.mark.parametrize("batch_size", few([None, 20], 1))
 def test_posterior_of_linear_regression(table, batch_size):
     # The exact posterior is in the family; the decaying rate takes the gradients' noise away.
     guide = AutoMultivariateNormal(bayesian)
@@ -113,7 +114,7 @@ def compilations(call):
     return len(built)
 
 
-@pytest.mark.parametrize("settings", [{}, {"restarts": 2}, {"optimizer": optax.sgd(1e-4)}])
+@pytest.mark.parametrize("settings", few([{}, {"restarts": 2}, {"optimizer": optax.sgd(1e-4)}], 1))
 def test_a_second_fit_compiles_nothing(table, settings):
     other = (table[0] + 1.0, 2.0 * table[1])
     assert compilations(lambda: short(table, **settings)) > 0
@@ -326,6 +327,7 @@ def test_lbfgs_finds_the_least_squares_solution(table):
     assert compilations(lambda: fit_lbfgs(KEY, least_squares, x + 1, y)) == 0
 
 
+@pytest.mark.slow
 def test_lbfgs_under_a_guide_finds_the_most_probable_value(table):
     fit = fit_lbfgs(KEY, bayesian, *table, guide=AutoDelta(bayesian), tolerance=1e-9)
     np.testing.assert_allclose(fit.params["w_auto_loc"][:, 0], posterior(*table)[0], rtol=1e-6)
@@ -394,6 +396,7 @@ def test_lbfgs_stops_at_its_limits_and_says_what_is_wrong(table):
         fit_lbfgs(KEY, broken, *table)
 
 
+@pytest.mark.slow
 def test_lbfgs_in_32_bits(table):
     with jax.enable_x64(False):
         fit = fit_lbfgs(KEY, least_squares, *(each.astype(np.float32) for each in table))

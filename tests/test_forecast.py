@@ -179,6 +179,7 @@ def uncertain(transition):
     return replace(f, u=u), state, CONTROLS[3:4]
 
 
+@pytest.mark.slow
 def test_a_step_of_moments_is_that_of_many_draws(uncertain, transition):
     """Of states and u; the mean of f is the state, whose products with the kernel count: both outputs together."""
     f, state, control = uncertain
@@ -286,6 +287,7 @@ def test_independent_steps_are_the_models_own(transition):
     np.testing.assert_allclose(found.std(0), deviation, rtol=0.03)
 
 
+@pytest.mark.slow
 def test_sequences_go_on_from_their_own_end():
     x = jnp.column_stack([CONTROLS, jnp.array([0, 0, 0, 0, 1, 1])])
     model, guide, params = prepared(Markov(), x, num_sequences=2, emission="identity", kernel=nearly_nothing)

@@ -55,6 +55,7 @@ def one_layer(x, y=None, index=None, size=None):
         numpyro.sample("y", f(x).noisy(NOISE), obs=y)
 
 
+@pytest.mark.slow
 def test_training_finds_the_optimal_q():
     fit = fit_lbfgs(KEY, one_layer, X, Y, guide=Guide(one_layer, inducing=FullRank()), objective=PowerEP(0.0))
     assert -float(fit.losses[0, -1]) == pytest.approx(-13.077317303641, abs=1e-9)
@@ -107,6 +108,7 @@ def test_two_layers_by_quadrature():
     assert likelihood - KL1 - KL2 == pytest.approx(-25.953690037679, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_density_of_two_layers_at_a_new_row():
     hidden = FIRST(jnp.zeros((1, 1)))
     nodes, weights = normal_nodes(hidden.mean[:, 0], hidden.variance[:, 0])

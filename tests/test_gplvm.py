@@ -66,6 +66,7 @@ def test_collapsed_bound_is_the_published_one(golden):
     assert -loss(Collapsed(), values, model, guide, NONE, Y) == pytest.approx(BOUND, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_32_bits_bound_the_same(golden):
     """The bound and its gradient at numbers of 32 bits, the kernel expectations in 64."""
     model, guide = gplvm(1, 1, 3), Guide(gplvm(1, 1, 3), hidden=MEAN_FIELD)
@@ -118,6 +119,7 @@ def test_points_are_a_penalised_likelihood():
     assert -loss(PowerEP(0.0), finished, model, guide, NONE, Y) == pytest.approx(expected, abs=1e-8)
 
 
+@pytest.mark.slow
 def test_missing_entries_count_for_nothing():
     """Column by column, on the rows that have an entry, and the divergence of all rows once."""
     y = jnp.column_stack([Y, -2.0 * Y, Y**2])
@@ -207,6 +209,7 @@ def test_two_views_of_one_latent():
     assert -loss(objective, values, model, guide, NONE, y) == pytest.approx(total, abs=1e-7)
 
 
+@pytest.mark.slow
 def test_sequences_share_nothing_but_the_maps():
     """g of one sequence says nothing of another's."""
     times = jnp.column_stack([jnp.array([0.0, 1.0, 2.0, 0.0, 1.0]), jnp.array([0.0, 0.0, 0.0, 4.0, 4.0])])

@@ -34,6 +34,7 @@ def test_every_room_is_named_for_installation():
     assert named == {name.rsplit("/", 1)[0].replace("/", ".") for name in modules()}
 
 
+@pytest.mark.wheel
 @pytest.mark.slow
 def test_the_wheel_holds_the_tree(tmp_path):
     # of a copy: what an earlier build left in the tree would get into this one

@@ -70,6 +70,7 @@ def divergence():
     return 0.5 * (np.trace(covariance) + np.square(LOC).sum() - 3) - 0.5 * np.linalg.slogdet(covariance)[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.4, 1.0])
 def test_the_samples_of_a_datum_share_a_draw_of_the_function(divergence, alpha):
     objective = ImportanceWeighted(2, alpha)
@@ -141,6 +142,7 @@ def test_doubly_reparameterised_gradient_is_the_same_in_expectation_and_quieter(
     assert np.all(doubly.var(1) < plain.var(1))
 
 
+@pytest.mark.slow
 def test_gradients_of_the_models_own_parameters_are_those_of_the_plain_estimator():
     """Shared draws and key: what stands in p alone has the same gradient, draw by draw."""
 

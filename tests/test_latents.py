@@ -92,6 +92,7 @@ def test_entries_left_out_are_known_better_than_by_their_mean(fitted, again):
     assert np.abs(found.mean - Y)[gone].max() < 0.5 < np.abs(Y)[gone].max()
 
 
+@pytest.mark.slow
 def test_an_encoder_answers_at_once():
     model = gplvm(3, 1, 6, missing=True)
     guide = Guide(model, hidden=Amortised((4,), MeanField(), missing="mask"))
@@ -170,6 +171,7 @@ def transformer():
     return GPLVM(latent=1, num_inducing=6, steps=150, random_state=0).fit(100.0 + 10.0 * GAPS)
 
 
+@pytest.mark.slow
 def test_transformer_in_the_units_of_the_table(transformer):
     table = 100.0 + 10.0 * GAPS
     assert np.abs(transformer.transform(table) - transformer.embedding_).max() < 0.1

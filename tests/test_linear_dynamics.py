@@ -147,6 +147,7 @@ def noisy_walk():
     return y, jnp.asarray(controls), Layout(jnp.isin(jnp.arange(steps), jnp.array([0, 25])), 2)
 
 
+@pytest.mark.slow
 def test_em_ends_where_lbfgs_does():
     """SciPy on the exact evidence, from where EM is at first."""
     y, controls, where = noisy_walk()
@@ -223,6 +224,7 @@ def test_the_models_density_is_the_dense_normals():
     assert -loss(PowerEP(0.5), VALUES, MODEL, no_guide, X, Y) == pytest.approx(sum(each), abs=1e-8)
 
 
+@pytest.mark.slow
 def test_series_are_drawn_with_the_dense_moments():
     count = 20_000
     series = LinearSeries(SYSTEM, CONTROLS, LAYOUT, INITIAL)

@@ -124,6 +124,7 @@ def test_at_alpha_one_it_does_not_depend_on_q_of_x():
     assert abs(by_moments(0.5) - value(ApproximatePowerEP(0.5, 1, propagation="moments"), params)) > 1e-2
 
 
+@pytest.mark.slow
 def test_draws_from_the_cavity_of_x_are_the_definition_with_draws_from_q():
     """(1/α) log E_cav(u) E_q(x)[w^α], its inner expectation by quadrature over x."""
     alpha = 0.5
@@ -245,6 +246,7 @@ def test_linearisation_does_not_tend_to_the_bound():
     assert abs(state_space_energy(0.0, linearised) - state_space_bound()) > 0.05
 
 
+@pytest.mark.slow
 def test_the_markov_transition_by_moments_is_the_expected_log_density():
     """T12 with x_t = W x_{t−1} + noise under q: the term's limit is E log N(x_t; f(x_{t−1}), Q), by draws."""
     slope = jnp.asarray(RANDOM.normal(size=(STATES - 1, OUTPUTS, OUTPUTS)) * 0.4)

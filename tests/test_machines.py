@@ -149,6 +149,7 @@ def test_what_cannot_be_is_one_line(folder, capsys, monkeypatch, arguments, mess
     assert not (folder / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_directory_is_read_block_by_block(folder, capsys):
     command = ["fit", str(folder / "rows"), *MODEL, "--out", str(folder / "run"), "--quiet"]
     assert main([*command, "--steps", "4", "--json"]) == 0

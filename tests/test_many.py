@@ -7,6 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 import optax
 import pytest
+from fast import few
 from numpyro.infer import Trace_ELBO
 from test_fit import compilations
 
@@ -54,22 +55,25 @@ def assert_same(fit, alone, tolerance=1e-8):
 
 @pytest.mark.parametrize(
     ("rule", "objective", "batch_size"),
-    [
-        # no hidden layer
-        (None, PowerEP(0.0), None),
-        (None, PowerEP(0.5), 10),
-        pytest.param(DoublyStochastic(), PowerEP(0.0), None, marks=pytest.mark.slow),
-        pytest.param(DoublyStochastic(), PowerEP(0.0), 10, marks=pytest.mark.slow),
-        pytest.param(MeanField(), PowerEP(0.0, propagation="moments"), None, marks=pytest.mark.slow),
-        pytest.param(MeanField(), PowerEP(0.5, num_particles=2), 10, marks=pytest.mark.slow),
-        pytest.param(Conditional(), PowerEP(0.5, num_particles=2), None, marks=pytest.mark.slow),
-        pytest.param(Conditional(), PowerEP(0.0), 10, marks=pytest.mark.slow),
-        pytest.param(DoublyStochastic(), BlackBoxAlpha(1.0, num_particles=2), 10, marks=pytest.mark.slow),
-        # its prior is divided among N rows
-        pytest.param(
-            DoublyStochastic(), ApproximatePowerEP(0.5, num_particles=2), 10, marks=pytest.mark.slow
-        ),
-    ],
+    few(
+        [
+            # no hidden layer
+            (None, PowerEP(0.0), None),
+            (None, PowerEP(0.5), 10),
+            pytest.param(DoublyStochastic(), PowerEP(0.0), None, marks=pytest.mark.slow),
+            pytest.param(DoublyStochastic(), PowerEP(0.0), 10, marks=pytest.mark.slow),
+            pytest.param(MeanField(), PowerEP(0.0, propagation="moments"), None, marks=pytest.mark.slow),
+            pytest.param(MeanField(), PowerEP(0.5, num_particles=2), 10, marks=pytest.mark.slow),
+            pytest.param(Conditional(), PowerEP(0.5, num_particles=2), None, marks=pytest.mark.slow),
+            pytest.param(Conditional(), PowerEP(0.0), 10, marks=pytest.mark.slow),
+            pytest.param(DoublyStochastic(), BlackBoxAlpha(1.0, num_particles=2), 10, marks=pytest.mark.slow),
+            # its prior is divided among N rows
+            pytest.param(
+                DoublyStochastic(), ApproximatePowerEP(0.5, num_particles=2), 10, marks=pytest.mark.slow
+            ),
+        ],
+        1,
+    ),
 )
 def test_tables_of_different_length_train_as_each_alone(rule, objective, batch_size):
     xs, ys = tables()
@@ -81,6 +85,7 @@ def test_tables_of_different_length_train_as_each_alone(rule, objective, batch_s
         assert_same(fit, fit_svi(key, model, guide, objective, x, y, **settings))
 
 
+@pytest.mark.slow
 def test_orders_of_divergence_and_learning_rates_of_their_own():
     """α = 0 and α > 0 are programs of their own, the members in the order given."""
     xs, ys = tables()
@@ -99,7 +104,7 @@ def test_orders_of_divergence_and_learning_rates_of_their_own():
 
 
 @pytest.mark.parametrize(
-    "objective", [Collapsed(), PowerEP(optax.linear_schedule(0.0, 1.0, 10), num_particles=2)]
+    "objective", few([Collapsed(), PowerEP(optax.linear_schedule(0.0, 1.0, 10), num_particles=2)], 1)
 )
 def test_tables_of_equal_length_train_under_any_objective(objective):
     xs, ys = tables((20, 20))
@@ -109,6 +114,7 @@ def test_tables_of_equal_length_train_under_any_objective(objective):
         assert_same(fit, fit_svi(key, SHALLOW, guide, objective, x, y, steps=12))
 
 
+@pytest.mark.slow
 def test_labels_and_other_optimisers():
     xs, _ = tables((20, 16))
     model = sparse_gp_regression(5, likelihood="bernoulli")
@@ -184,6 +190,7 @@ def test_settings_are_refused_in_one_line(change, message):
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_interrupted_goes_on(tmp_path, monkeypatch):
     """Ctrl-C in the second of two programs: what has begun is given, and resuming ends where one run would have."""
     xs, ys = tables()

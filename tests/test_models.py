@@ -39,6 +39,7 @@ def prior(model, **arguments):
     return handlers.trace(handlers.seed(model, KEY)).get_trace(X, **arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("widths", [(), (1,), (2, 3)])
 def test_widths_below_at_and_above_the_inputs(widths):
     sites = prior(deep_gp(widths, 4, num_outputs=2))
@@ -164,6 +165,7 @@ def test_row_by_row_a_prediction_is_that_of_a_table_of_one_row():
             )
 
 
+@pytest.mark.slow
 def test_several_columns_through_a_hidden_layer():
     """Without kernels h = x + ε, y = h + ε in each column: evidence and prediction are Gaussian."""
 

@@ -6,6 +6,7 @@ import numpy as np
 import optax
 import pytest
 from compiled import loss
+from fast import few
 from jax.flatten_util import ravel_pytree
 from numpyro.distributions import biject_to, constraints
 
@@ -77,7 +78,7 @@ def stepped(loc, scale, loss, rate):
     return *moments(loc, scale), bool(halved)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", few([1, 2, 3], 0))
 def test_step_is_the_formula_with_inverses(seed):
     q, loss, rate = full_rank(seed), loss_of(seed), 0.05
     *found, halved = stepped(*q, loss, rate)
@@ -117,7 +118,7 @@ def test_one_step_reaches_the_optimal_inducing_outputs_and_a_second_stays(table)
         np.testing.assert_allclose(two.params[name], params[name], rtol=1e-7, atol=1e-8)
 
 
-@pytest.mark.parametrize("rate", [0.02, optax.exponential_decay(0.02, 1, 0.5)])
+@pytest.mark.parametrize("rate", few([0.02, optax.exponential_decay(0.02, 1, 0.5)], 1))
 def test_other_parameters_are_those_of_adam_alone(rate):
     loc, scale = full_rank(1, OUTPUTS)
     # a hidden layer's rows and a q(u) that is diagonal look alike, but are not full-rank q(u)
@@ -166,6 +167,7 @@ def test_minibatches_restarts_and_checkpoints(table, tmp_path):
     assert np.all(whole.losses[:, -20:].mean(axis=1) < whole.losses[:, :5].mean(axis=1))
 
 
+@pytest.mark.slow
 def test_a_sparse_gp_trains_faster_than_with_adam(table):
     natural, adam = (
         fit_svi(KEY, MODEL, GUIDE, ELBO, *table, steps=60, learning_rate=0.02, optimizer=optimizer)

@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 from compiled import initial
+from fast import few
 from numpyro import handlers
 from rules import MODEL, RULES, X, Y
 
@@ -40,7 +41,10 @@ KEY = jax.random.PRNGKey(3)
 def moved(name, inducing=FullRank()):  # noqa: B008
     """A guide and its parameters, moved away from where they start."""
     guide = Guide(MODEL, hidden=RULES[name], inducing=inducing)
-    params = initial(KEY, MODEL, guide, X, Y)
+    return guide, jax.jit(_moved)(initial(KEY, MODEL, guide, X, Y))
+
+
+def _moved(params):
     found = {}
     for position, (site, value) in enumerate(sorted(params.items())):
         step = 0.1 * jax.random.normal(jax.random.fold_in(KEY, position), jnp.shape(value), value.dtype)
@@ -50,7 +54,7 @@ def moved(name, inducing=FullRank()):  # noqa: B008
             found[site] = value * jnp.exp(step) + 0.3 * jnp.eye(value.shape[-1])
         else:
             found[site] = value * jnp.exp(step)
-    return guide, found
+    return found
 
 
 def bound(objective, guide, params, key=KEY):
@@ -64,7 +68,8 @@ def both(name, poor_name="mean-field"):
 
 
 @pytest.mark.parametrize(
-    "name", ["markov", "coupled", *(pytest.param(name, marks=pytest.mark.slow) for name in ("tied", "free"))]
+    "name",
+    few(["markov", "coupled", *(pytest.param(name, marks=pytest.mark.slow) for name in ("tied", "free"))], 1),
 )
 def test_richer_families_contain_mean_field(name):
     objective = PowerEP(0.0)
@@ -83,7 +88,7 @@ def test_richer_families_contain_mean_field(name):
     assert abs(found - poorer) < 4 * np.hypot(error, errors)
 
 
-@pytest.mark.parametrize("objective", [PowerEP(0.5, 3), BlackBoxAlpha(0.0, 2)], ids=repr)
+@pytest.mark.parametrize("objective", few([PowerEP(0.5, 3), BlackBoxAlpha(0.0, 2)], 0), ids=repr)
 def test_coupled_at_the_models_own_conditional_is_doubly_stochastic(objective):
     (plain, params), (coupled, richer) = both("coupled", "doubly-stochastic")
     # c = 1 and S = s²: a coupled rule starts there
@@ -93,7 +98,7 @@ def test_coupled_at_the_models_own_conditional_is_doubly_stochastic(objective):
     assert bound(objective, coupled, richer) == pytest.approx(bound(objective, plain, params), abs=1e-8)
 
 
-@pytest.mark.parametrize("objective", [PowerEP(0.0, 2), BlackBoxAlpha(0.5, 2)], ids=repr)
+@pytest.mark.parametrize("objective", few([PowerEP(0.0, 2), BlackBoxAlpha(0.5, 2)], 1), ids=repr)
 def test_full_rank_contains_diagonal(objective):
     poor, params = moved("doubly-stochastic", Diagonal())
     rich = Guide(MODEL, hidden=DoublyStochastic(), inducing=FullRank())
@@ -104,41 +109,57 @@ def test_full_rank_contains_diagonal(objective):
 
 def log_q(guide, params, values):
     """log q of every latent at the given values of all."""
-    sites = handlers.trace(handlers.substitute(handlers.seed(guide, KEY), data={**params, **values}))
-    return {
-        name: site["fn"].log_prob(values[name])
-        for name, site in sites.get_trace(X, Y).items()
-        if name in values
-    }
+
+    def densities(params, values):
+        sites = handlers.trace(handlers.substitute(handlers.seed(guide, KEY), data={**params, **values}))
+        return {
+            name: site["fn"].log_prob(values[name])
+            for name, site in sites.get_trace(X, Y).items()
+            if name in values
+        }
+
+    return jax.jit(densities)(params, values)
 
 
 def values_of(guide, params):
-    sites = handlers.trace(handlers.substitute(handlers.seed(guide, KEY), data=params)).get_trace(X, Y)
-    return {name: sites[name]["value"] for name in sites if name.endswith(("/u", "/h"))}
+
+    def values(params):
+        sites = handlers.trace(handlers.substitute(handlers.seed(guide, KEY), data=params)).get_trace(X, Y)
+        return {name: sites[name]["value"] for name in sites if name.endswith(("/u", "/h"))}
+
+    return jax.jit(values)(params)
 
 
 @pytest.mark.parametrize(
     "poor, rich, atol",
-    [
-        (Diagonal(), FullRank(), 1e-9),
-        # its factors are a thousandth of the deviations: log q moves by about (rank · 1e-6) z²/2 per coordinate
-        (Diagonal(), LowRank(2), 1e-4),
-        (Diagonal(), AcrossOutputs(), 1e-9),
-        (Diagonal(), Coupled(), 1e-9),
-        (FullRank(), AcrossOutputs(), 1e-9),
-        (FullRank(), LayerChain(), 1e-9),
-        (FullRank(), LayerChain(2), 1e-9),
-        (FullRank(), Coupled("full"), 1e-9),
-        (Optimal(), FullRank(), 1e-9),
-        (LowRank(2), FullRank(), 1e-9),
-        (LowRank(1), LowRank(2), 1e-4),
-        (LowRank(2), LayerChain(), 1e-9),
-        (LayerChain(1), LayerChain(2), 1e-9),
-        (LayerChain(2), LayerChain(), 1e-9),
-        (LayerChain(), Coupled("full"), 1e-9),
-        (LayerChain(1), Coupled("full"), 1e-9),
-        (Coupled(), Coupled("full"), 1e-9),
-    ],
+    few(
+        [
+            (Diagonal(), FullRank(), 1e-9),
+            # its factors are a thousandth of the deviations: log q moves by about (rank · 1e-6) z²/2 per coordinate
+            (Diagonal(), LowRank(2), 1e-4),
+            (Diagonal(), AcrossOutputs(), 1e-9),
+            (Diagonal(), Coupled(), 1e-9),
+            (FullRank(), AcrossOutputs(), 1e-9),
+            (FullRank(), LayerChain(), 1e-9),
+            (FullRank(), LayerChain(2), 1e-9),
+            (FullRank(), Coupled("full"), 1e-9),
+            (Optimal(), FullRank(), 1e-9),
+            (LowRank(2), FullRank(), 1e-9),
+            (LowRank(1), LowRank(2), 1e-4),
+            (LowRank(2), LayerChain(), 1e-9),
+            (LayerChain(1), LayerChain(2), 1e-9),
+            (LayerChain(2), LayerChain(), 1e-9),
+            (LayerChain(), Coupled("full"), 1e-9),
+            (LayerChain(1), Coupled("full"), 1e-9),
+            (Coupled(), Coupled("full"), 1e-9),
+        ],
+        0,
+        2,
+        8,
+        9,
+        13,
+        16,
+    ),
 )
 def test_richer_inducing_rules_are_the_poorer_at_their_start(poor, rich, atol):
     guide, params = moved("doubly-stochastic", poor)
@@ -153,13 +174,17 @@ def test_richer_inducing_rules_are_the_poorer_at_their_start(poor, rich, atol):
 
 @pytest.mark.parametrize(
     "poor, rich",
-    [
-        ("mean-field", MeanField(full=True)),
-        ("mean-field", Markov(full=True)),
-        ("mean-field", Conditional(across_outputs=True)),
-        ("markov", Markov(full=True)),
-        ("free", Conditional(across_outputs=True)),
-    ],
+    few(
+        [
+            ("mean-field", MeanField(full=True)),
+            ("mean-field", Markov(full=True)),
+            ("mean-field", Conditional(across_outputs=True)),
+            ("markov", Markov(full=True)),
+            ("free", Conditional(across_outputs=True)),
+        ],
+        2,
+        3,
+    ),
 )
 def test_rules_that_correlate_outputs_are_the_poorer_at_their_start(poor, rich):
     guide, params = moved(poor)
@@ -240,6 +265,7 @@ PAIRS = [
 ]  # fmt: skip
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: f"{pair[0]}-{pair[1]}<{pair[2]}-{pair[3]}")
 def test_nested_families_keep_their_order_after_training(pair):
@@ -253,6 +279,7 @@ def test_nested_families_keep_their_order_after_training(pair):
     assert high > low - 3 * np.hypot(low_error, high_error)
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_links_between_layers_gain_where_q_of_h_depends_on_u():
     """The slope of the ELBO along the links is not 0 at the optimum without them, as it is for mean fields (4.5)."""

@@ -38,6 +38,7 @@ def test_what_is_committed_was_run_in_order_without_errors(script):
     assert "stderr" not in {output.get("name") for output in outputs}
 
 
+@pytest.mark.notebook
 @pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_it_runs(script, tmp_path):

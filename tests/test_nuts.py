@@ -6,6 +6,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from fast import few
 from numpyro import handlers
 from numpyro.infer import MCMC, NUTS, Predictive
 
@@ -22,8 +23,6 @@ from ppl_dgp.prediction.predict import predict
 X = jnp.linspace(-1.5, 1.5, 8)[:, None]
 Y = jnp.sin(2 * X)
 
-pytestmark = pytest.mark.slow
-
 
 def positive(shape=()):
     return dist.LogNormal(0.0, 0.5).expand(shape).to_event(len(shape))
@@ -39,7 +38,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", few(CASES, 1))
 def test_lifted_models_run_under_nuts(name):
     model, priors = CASES[name]
     # what has no prior stays where it starts
@@ -70,6 +69,8 @@ def tiny(x, y=None, index=None, size=None):
         numpyro.sample("y", f2(h).noisy(0.04), obs=y)
 
 
+@pytest.mark.campaign
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ppl_dgp.fit.SamplingWarning")
 def test_guide_and_fit_nuts_predict_as_plain_nuts_does():
     """The same model by both; the tolerance is that of the approximation, not of the draws.

@@ -8,6 +8,7 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from compiled import initial, loss
+from fast import few
 from numpyro import handlers
 from numpyro.infer import Trace_ELBO
 from rules import carried
@@ -72,7 +73,7 @@ def toy_evidence():
     )
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("alpha", few([0.0, 0.5, 1.0], 1, 2))
 @pytest.mark.parametrize("kind", [PowerEP, BlackBoxAlpha])
 def test_conjugate_toy(kind, alpha):
     # 400 particles leave a bias of the logarithm's mean, about var(w^α)/2S < 0.003, below the tolerance
@@ -102,6 +103,7 @@ def test_power_ep_is_a_bound_and_black_box_is_none():
         M, V = kept
 
 
+@pytest.mark.slow
 def test_few_particles_lie_below_and_more_come_closer():
     """T21: the logarithm of a mean of draws is low on average (Jensen), and its bias goes to 0."""
     params, exact = {"loc": jnp.asarray(M), "d": jnp.asarray(D)}, toy(1.0, False)
@@ -174,6 +176,7 @@ def started(model, rule):
     return guide, initial(KEY, model, guide, X, Y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "objective", [PowerEP(0.0, 4000), pytest.param(PowerEP(0.5, 4000), marks=pytest.mark.slow)], ids=repr
 )
@@ -227,6 +230,7 @@ def test_minibatches_average_to_the_full_batch(objective):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-10), mean, whole)
 
 
+@pytest.mark.slow
 def test_minibatches_of_the_toy_share_their_rows():
     """Every particle of a subsampled plate sees the same rows; the mean over index sets is the full value."""
     params = {"loc": jnp.asarray(M), "d": jnp.asarray(D)}
@@ -239,6 +243,7 @@ def test_minibatches_of_the_toy_share_their_rows():
     assert abs(float(values.mean()) - toy(0.5, True)) < 4 * float(values.mean(0).std()) / 2000**0.5 + 0.01
 
 
+@pytest.mark.slow
 def test_moments_rows_and_joint_draws_of_u_agree_in_expectation():
     model = layers(0.5)
     guide, params = started(model, DoublyStochastic())
@@ -259,7 +264,7 @@ def test_moments_rows_and_joint_draws_of_u_agree_in_expectation():
         assert se > error
 
 
-@pytest.mark.parametrize("objective", [PowerEP(0.5, 2), BlackBoxAlpha(0.5, 2)], ids=repr)
+@pytest.mark.parametrize("objective", few([PowerEP(0.5, 2), BlackBoxAlpha(0.5, 2)], 0), ids=repr)
 def test_gradient_is_that_of_finite_differences(objective):
     model = layers(0.5)
     guide, params = started(model, Conditional())
@@ -294,7 +299,11 @@ def masked_rows(params, objective):
 
 @pytest.mark.parametrize(
     "rule, alpha",
-    [(MeanField(), 0.5), (Conditional(), 0.5), (Conditional(free=True), 0.0), (DoublyStochastic(), 1.0)],
+    few(
+        [(MeanField(), 0.5), (Conditional(), 0.5), (Conditional(free=True), 0.0), (DoublyStochastic(), 1.0)],
+        1,
+        3,
+    ),
 )
 def test_rows_masked_with_their_hidden_variables_count_for_nothing(rule, alpha):
     """The same draws in every run, so that what single rows give adds up to the whole, digit for digit."""

@@ -30,10 +30,12 @@ def test_every_path_of_the_smoother_weighs_the_evidence():
     params = without_function(params, **values)
     for objective in (Pathwise(0.5, 3), Pathwise(1.0, 2)):
         assert -loss(objective, params, model, guide, NONE, Y) == pytest.approx(evidence, abs=1e-5)
-    sample = Pathwise(1.0, 4).effective_sample_size(KEY, params, model, guide, NONE, Y)
+    size = lambda values: Pathwise(1.0, 4).effective_sample_size(KEY, values, model, guide, NONE, Y)
+    sample = jax.jit(size)(params)
     assert float(sample) == pytest.approx(4.0, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_paths_of_the_model_average_to_the_evidence():
     """w = Π p(y_t | x_t) under the prior's own paths: log E w at α = 1, less at α = ½, and the ELBO below both."""
     y, x = Y[:3], NONE[:3]
@@ -45,10 +47,12 @@ def test_paths_of_the_model_average_to_the_evidence():
     assert found[0][0] == pytest.approx(evidence, abs=4 * found[0][1] + 0.01)
     below = mean_of(PowerEP(0.0), params, model, guide, x, y, draws=400)
     assert below[0] + 4 * below[1] < found[1][0] < found[0][0]
-    few = Pathwise(1.0, 100).effective_sample_size(KEY, params, model, guide, x, y)
-    assert 1.0 <= float(few) < 80.0
+    size = lambda values: Pathwise(1.0, 100).effective_sample_size(KEY, values, model, guide, x, y)
+    small = jax.jit(size)(params)
+    assert 1.0 <= float(small) < 80.0
 
 
+@pytest.mark.slow
 def test_long_series_are_warned_of_and_others_refused():
     y = jnp.sin(jnp.arange(25.0))[:, None]
     model, guide, params = prepared(Conditional(), jnp.zeros((25, 0)), y)
@@ -61,8 +65,7 @@ def test_long_series_are_warned_of_and_others_refused():
 def test_alpha_0_is_the_elbo():
     model, guide, params = prepared(Conditional())
     params = moved(params)
-    assert loss(Pathwise(0.0, 1), params, model, guide, NONE, Y) == loss(
-        PowerEP(0.0), params, model, guide, NONE, Y
-    )
+    elbo = jax.jit(lambda p: PowerEP(0.0).loss(KEY, p, model, guide, NONE, Y))(params)
+    assert jax.jit(lambda p: Pathwise(0.0, 1).loss(KEY, p, model, guide, NONE, Y))(params) == elbo
     slope = jax.jit(jax.grad(lambda p: Pathwise(0.5, 2).loss(KEY, p, model, guide, NONE, Y)))(params)
     assert all(np.isfinite(each).all() for each in slope.values())

@@ -8,6 +8,7 @@ import numpy as np
 import numpyro
 import pytest
 from compiled import initial, loss, refuse
+from fast import few
 from jaxtyping import TypeCheckError
 from numpyro.infer import Trace_ELBO
 from rules import CLOSED
@@ -43,7 +44,10 @@ TWO = deep_gp((2,), 4, inner_noise=0.05)
 def started(rule, model=DEEP):
     guide = Guide(model, hidden=rule)
     starting = Guide(model, hidden=DoublyStochastic()) if isinstance(rule, NestedCompression) else guide
-    params = initial(KEY, model, starting, X, Y)
+    return guide, jax.jit(_moved)(initial(KEY, model, starting, X, Y))
+
+
+def _moved(params):
     moved = {}
     for position, (name, value) in enumerate(sorted(params.items())):
         step = 0.3 * jax.random.normal(jax.random.fold_in(KEY, position), jnp.shape(value), value.dtype)
@@ -53,7 +57,7 @@ def started(rule, model=DEEP):
             moved[name] = value + step
         else:
             moved[name] = value * jnp.exp(0.3 * step)
-    return guide, moved
+    return moved
 
 
 def draws(objective, guide, params, number=20_000):
@@ -64,11 +68,14 @@ def draws(objective, guide, params, number=20_000):
 
 @pytest.mark.parametrize(
     "name",
-    ["mean-field", "free"]
-    + [
-        pytest.param(name, marks=pytest.mark.slow)
-        for name in ("mean-field-full", "markov", "markov-full", "across")
-    ],
+    few(
+        ["mean-field", "free"]
+        + [
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("mean-field-full", "markov", "markov-full", "across")
+        ],
+        0,
+    ),
 )
 def test_closed_form_bound_is_the_mean_of_the_sampled_one(name):
     guide, params = started(CLOSED[name])
@@ -84,7 +91,7 @@ def test_nothing_is_drawn_in_closed_form():
     assert value(jax.random.PRNGKey(1)) == value(jax.random.PRNGKey(2))
 
 
-@pytest.mark.parametrize("propagation", ["moments", "full-moments"])
+@pytest.mark.parametrize("propagation", few(["moments", "full-moments"], 1))
 def test_moment_matching_is_exact_for_two_layers(propagation):
     """Bui 2017, 4.4.1: the last layer's expectation needs two moments of its Gaussian input."""
     guide, params = started(DoublyStochastic(), TWO)
@@ -105,6 +112,7 @@ def test_moment_matching_of_three_layers_is_near_the_bound_and_linearisation_fur
     assert gaps["full-moments"] < gaps["linearised"]
 
 
+@pytest.mark.slow
 def test_a_rule_that_prefers_moments_is_heard():
     guide, params = started(DoublyStochastic())
     preferring = Guide(DEEP, hidden=MomentMatched("full-moments"))
@@ -148,6 +156,7 @@ def a_function(outputs=2, slope=True):
     return SparseGP("f", kernel, z, whiten, Linear(weights, 0.3), u)
 
 
+@pytest.mark.slow
 def test_matched_moments_are_those_of_draws():
     f = a_function()
     inputs = Gaussian(
@@ -246,10 +255,11 @@ def test_moments_in_32_bits_keep_the_digits_of_a_small_variance():
     single = SparseGP(f.name, *(narrow(part) for part in (f.kernel, f.inducing, f.whiten, f.mean, f.u)))
     double = lambda tree: jax.tree.map(lambda leaf: leaf.astype(jnp.float64), tree)
     parts = (single.kernel, single.inducing, single.whiten, single.mean, single.u)
-    expected = matched(SparseGP(f.name, *(double(part) for part in parts)), double(inputs))
+    wide = SparseGP(f.name, *(double(part) for part in parts))
+    expected = jax.jit(lambda inputs: matched(wide, inputs))(double(inputs))
     with jax.enable_x64(False):
         found = jax.jit(lambda inputs: matched(single, inputs))(inputs)
-        slope = jax.grad(lambda inputs: matched(single, inputs).beyond.sum())(inputs)
+        slope = jax.jit(jax.grad(lambda inputs: matched(single, inputs).beyond.sum()))(inputs)
     assert found.beyond.dtype == slope.scale.dtype == jnp.float32
     for name in ("weights", "mean", "residual", "beyond"):
         np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=3e-7)
@@ -269,6 +279,7 @@ def test_moments_that_nobody_asks_for_are_refused():
         refuse(PowerEP(0.0, propagation="moments"), start, model, guide, X, Y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [pytest.param(0.0, marks=pytest.mark.slow), 0.5])
 def test_draws_and_moments_agree_as_the_layers_become_certain(alpha):
     """T22: three layers whose functions and noise have hardly any variance: nothing is left to match."""

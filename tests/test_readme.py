@@ -9,7 +9,6 @@ import pytest
 README = Path(__file__).parent.parent / "README.md"
 
 
-@pytest.mark.slow
 def test_the_example_runs_and_fits_the_step() -> None:
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
     scope: dict[str, object] = {}

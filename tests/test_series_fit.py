@@ -13,6 +13,7 @@ from ppl_dgp.models import gpssm
 from ppl_dgp.objectives import PowerEP
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [Conditional(), DoublyStochastic()], ids=["coupled", "model"])
 def test_second_part_begins_at_the_chain(rule):
     """With a rate of 0 its parameters are the chain's; a window's first state is smoothed by the chain."""

@@ -112,6 +112,7 @@ def test_series_refuse_what_does_not_fit(settings, message):
         plot_series(np.zeros((20, 2)), forecast(), **settings)
 
 
+@pytest.mark.slow
 def test_a_transition_shows_f_at_the_controls_and_the_steps_within_sequences(tmp_path):
     f, given = transition(1, 1), smoothed(1)
     figure = plot_transition(f, given, controls=(0.7,), truth=np.cos)

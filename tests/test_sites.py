@@ -7,6 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from compiled import loss
+from fast import few
 from jax.scipy.stats import norm
 from numpyro import handlers
 from scipy import stats
@@ -115,7 +116,7 @@ def log_power(y, mean, variance, alpha):
 
 @pytest.mark.parametrize(
     "alpha, sequential",
-    [pytest.param(0.3, True, marks=pytest.mark.slow), (0.5, False), (1.0, True), (0.0, False)],
+    few([pytest.param(0.3, True, marks=pytest.mark.slow), (0.5, False), (1.0, True), (0.0, False)], 1),
 )
 def test_sites_of_gaussian_data_are_the_closed_form(alpha, sequential):
     """g = y − m and variance αD + s², with noise per row, a mean and two outputs; the energy is the collapsed one."""
@@ -163,6 +164,7 @@ def test_a_site_matches_the_tilted_distribution(alpha):
         assert 1.0 / precision == pytest.approx(spread, abs=1e-7)
 
 
+@pytest.mark.slow
 def test_probit_sites_at_alpha_one_are_those_of_the_closed_form():
     """d1, d2 of log Φ(ym/√(1 + v)), v with the D of f given u: A.83 and A.84 word by word."""
     m, s, d, y = 0.3, 0.6, 0.4, -1
@@ -347,6 +349,7 @@ def test_a_fit_trains_ends_at_its_sites_and_predicts(monkeypatch):
     assert warm.losses[0, 0] == pytest.approx(fit.losses[0, -1], rel=1e-9)
 
 
+@pytest.mark.slow
 def test_minibatches_come_near_the_whole():
     """With hyperparameters that hardly move, the sites of minibatches come to rest where those of all rows do."""
     whole = fit_power_ep(KEY, classifier, GUIDE, X, LABELS, hyper_steps=5, learning_rate=0.05)
@@ -360,6 +363,7 @@ def test_minibatches_come_near_the_whole():
     np.testing.assert_allclose(still.params["gp/lengthscale"], whole.params["gp/lengthscale"], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_sites_that_do_not_rest_are_told_of():
     with pytest.warns(SiteWarning, match="sites still moved by .* in the last of 1 sweeps"):
         fit_power_ep(KEY, classifier, GUIDE, X, LABELS, sweeps=1, hyper_steps=0)

@@ -9,6 +9,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from compiled import initial
+from fast import few
 from jaxtyping import TypeCheckError
 from numpyro import handlers
 from scipy import stats
@@ -243,7 +244,7 @@ def random_function(outputs=2):
     return before, scale, memory, make, q
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize("alpha", few([0.0, 0.4, 1.0], 1))
 def test_the_factor_of_a_draw_and_of_moments(alpha):
     """Against E[t^α] by Gaussian integrals spelt out, over a | u or over a, and sigma points for E over q(u)."""
     before, scale, memory, make, q = random_function()
@@ -409,6 +410,7 @@ def test_hyperparameters_are_learnt_from_each_batch():
     assert np.sqrt(np.mean((prediction.mean - np.sin(3 * np.asarray(X))) ** 2)) < 0.3
 
 
+@pytest.mark.slow
 def test_inducing_inputs_are_chosen():
     kernel = RBF(1.0, 0.5)
     kept = Keep()(KEY, kernel, Z, X)
@@ -437,6 +439,7 @@ def test_inducing_inputs_are_chosen():
     np.testing.assert_array_equal(np.sort(found[:, 0]), np.sort(candidates[picked, 0]))
 
 
+@pytest.mark.slow
 def test_q_goes_on_as_the_old_posterior_at_new_inducing_inputs():
     old = learnt(0.0, X[:8], Y[:8])
     found = move_inducing(KEY, STREAMED, GUIDE, old, X[8:], ReplacedAtRandom(0.4))

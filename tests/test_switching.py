@@ -11,6 +11,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from compiled import initial, loss, refuse
+from fast import few
 from numpyro.contrib.control_flow import scan
 from numpyro.contrib.funsor import config_enumerate, enum, log_density
 from numpyro.handlers import seed, trace
@@ -140,7 +141,7 @@ def regime_weights(of, path, alpha):
 
 
 @pytest.mark.parametrize("carried", ["draw", "moments"])
-@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("alpha", few([0.0, 0.5, 1.0], 0, 2))
 def test_the_weight_of_a_path_sums_over_all_sequences(alpha, carried):
     """log Σ_s Π p(s_t | s_{t−1}) exp t_α − log q, two sequences, controls, two dimensions; and p(s_t) of each step."""
     drawn, q, path, moments = parts()
@@ -161,6 +162,7 @@ def test_the_weight_of_a_path_sums_over_all_sequences(alpha, carried):
         assert float(log_p) == pytest.approx(total + begun, abs=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 def test_funsor_enumerates_the_same(alpha):
     """NumPyro's own scan over a discrete site. (Its TraceEnum_ELBO knows no scan, and sums over something else.)"""
@@ -187,11 +189,15 @@ def test_funsor_enumerates_the_same(alpha):
 
         scan(step, 0, (FIRST, means, variance, distance, path[where.after], jnp.zeros(T)))
 
-    evidence = log_density(enum(config_enumerate(model), first_available_dim=-1), (), {}, {})[0]
-    found = of.steps(path).tempered(of.states(path), alpha).sum()
-    assert float(found) == pytest.approx(float(evidence), abs=1e-8)
+    def both():
+        evidence = log_density(enum(config_enumerate(model), first_available_dim=-1), (), {}, {})[0]
+        return of.steps(path).tempered(of.states(path), alpha).sum(), evidence
+
+    summed, evidence = jax.jit(both)()
+    assert float(summed) == pytest.approx(float(evidence), abs=1e-8)
 
 
+@pytest.mark.slow
 def test_one_regime_is_the_gpssm():
     """The same draws, the same number: two sequences, a control."""
     objective, settings = PowerEP(0.5, 1), {"num_inducing": 3, "noise": NOISE, "num_sequences": 2}
@@ -223,7 +229,7 @@ def systems():
     return model, guide, params | {"x_slope": chain.slopes, "x_loc": chain.offsets, "x_scale": scale}
 
 
-@pytest.mark.parametrize("objective", [PowerEP(0.0), PowerEP(0.5, 2)], ids=repr)
+@pytest.mark.parametrize("objective", few([PowerEP(0.0), PowerEP(0.5, 2)], 1), ids=repr)
 def test_regimes_that_are_alike_reach_kalmans_evidence(objective):
     """Of a random walk, at the smoother's chain, whatever the regimes do."""
     model, guide, params = systems()
@@ -264,6 +270,7 @@ def two_systems():
     return model, guide, params
 
 
+@pytest.mark.slow
 def test_the_bound_lies_below_the_exact_evidence():
     """The sum over all sequences of Gaussian evidences; the gap is KL[q(x) ‖ p(x | y)], here from draws of q."""
     model, guide, params = two_systems()
@@ -297,6 +304,7 @@ def test_paths_have_the_moments_of_the_mixture():
     assert (abs(np.cov(draws.T) - covariance) < 4.5 * error).all()
 
 
+@pytest.mark.slow
 def test_regressions_that_switch_are_found():
     """Of two noisy lines and of one, which is least squares."""
     random = np.random.default_rng(2)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fast import few
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 from test_gpssm import KEY, NOISE, T, Y
@@ -18,7 +19,7 @@ from ppl_dgp.state_space.switching_trajectory import regime_probabilities
 DRAWS = 20_000
 
 
-@pytest.mark.parametrize("function", ["path", "independent"])
+@pytest.mark.parametrize("function", few(["path", "independent"], 1))
 def test_a_simulation_has_the_moments_of_the_mixture(function):
     found = simulate(KEY, *two_systems(), None, Y, T, function=function, num_samples=DRAWS)
     parts = mixture()
@@ -29,6 +30,7 @@ def test_a_simulation_has_the_moments_of_the_mixture(function):
     np.testing.assert_allclose(found.variance[:, 0], variance + NOISE, rtol=0.05)
 
 
+@pytest.mark.slow
 def test_a_forecast_goes_on_from_the_regime_of_the_last_step():
     """q's paths, the regime of each one's last step given that path, and then all there may be."""
     about = two_systems()
@@ -71,6 +73,7 @@ def exact():
     return logsumexp(each)
 
 
+@pytest.mark.slow
 def test_the_filter_of_a_new_sequence_estimates_the_exact_evidence():
     settings = {"num_particles": 1000, "fresh": True}
     keys = jax.random.split(KEY, 30)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fast import few
 from scipy.special import logsumexp
 
 from ppl_dgp.numerics.power_mean import log1p_ratio, log_det_ratio, log_power_mean
@@ -43,7 +44,7 @@ def test_an_array_of_alphas_agrees_with_numbers():
     )
 
 
-@pytest.mark.parametrize("alpha", [1e-4, 1e-2, 1.0])
+@pytest.mark.parametrize("alpha", few([1e-4, 1e-2, 1.0], 0))
 def test_32_bits_lose_nothing_near_zero(alpha):
     single = log_power_mean(jnp.asarray(LOG_P[:, :3], jnp.float32), alpha)
     np.testing.assert_allclose(single, log_power_mean(jnp.asarray(LOG_P[:, :3]), alpha), atol=1e-6)
@@ -51,12 +52,14 @@ def test_32_bits_lose_nothing_near_zero(alpha):
 
 def test_impossible_values_and_their_derivatives():
     log_p = jnp.asarray([[-jnp.inf, -1.0], [0.3, -2.0]])
-    np.testing.assert_allclose(log_power_mean(log_p, 0.5)[0], 0.3 + 2.0 * np.log(0.5))
-    gradient = jax.grad(lambda a: log_power_mean(log_p, a).sum())(jnp.asarray(0.5))
+    mean = jax.jit(log_power_mean)
+    np.testing.assert_allclose(mean(log_p, 0.5)[0], 0.3 + 2.0 * np.log(0.5))
+    gradient = jax.jit(jax.grad(lambda a: log_power_mean(log_p, a).sum()))(jnp.asarray(0.5))
     step = 1e-6
-    numeric = (log_power_mean(log_p, 0.5 + step) - log_power_mean(log_p, 0.5 - step)).sum() / (2 * step)
+    numeric = (mean(log_p, 0.5 + step) - mean(log_p, 0.5 - step)).sum() / (2 * step)
     np.testing.assert_allclose(gradient, numeric, rtol=1e-6)
-    assert jnp.isfinite(jax.grad(lambda p: log_power_mean(p, jnp.asarray(0.0)).sum())(log_p[:, 1:])).all()
+    slope = jax.jit(jax.grad(lambda p: log_power_mean(p, jnp.asarray(0.0)).sum()))(log_p[:, 1:])
+    assert jnp.isfinite(slope).all()
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])

@@ -1,4 +1,4 @@
-"""What `fit`, `predict` and `show` do, once their arguments are read."""
+"""Commands `fit`, `predict` and `show`, once their arguments are read."""
 
 from __future__ import annotations
 
@@ -121,10 +121,10 @@ def run_program(
 
     `poorer` is the directory of a run whose guide this one's contains: training begins at its optimum.
     """
-    program = _program(record)
+    program = _record_program(record)
     with jax.enable_x64(record.settings.precision == "float64"):
         try:
-            return _run(folder, record, task, program, resume, progress, say, poorer)
+            return _train_and_evaluate(folder, record, task, program, resume, progress, say, poorer)
         except Interrupted as stop:
             raise Stopped(
                 f"interrupted after {stop.fit.steps} steps; {str(folder)!r} holds the fit so far, {CONTINUE}"
@@ -133,11 +133,11 @@ def run_program(
             raise Stopped(f"interrupted; {str(folder)!r} holds what was done so far, {CONTINUE}") from None
 
 
-def _program(record: Record) -> Program:
+def _record_program(record: Record) -> Program:
     return build(record.settings, len(record.target_names), max(1, len(record.sequences)))
 
 
-def _run(
+def _train_and_evaluate(
     folder: Path,
     record: Record,
     task: Task,
@@ -185,18 +185,18 @@ def _run(
 def finish(folder: Path, record: Record, task: Task, program: Program, fitted: Fit) -> Record:
     """Evaluate a fit on its rows and write everything of the run directory but the parameters."""
     if record.settings.model == "gplvm":
-        found = latent.evaluate_latents(folder, record, task, fitted)
+        measures = latent.evaluate_latents(folder, record, task, fitted)
     elif record.settings.model == "gpssm":
-        found = series.evaluate_series(folder, record, task, program, fitted)
+        measures = series.evaluate_series(folder, record, task, program, fitted)
     else:
-        found = _evaluate(folder, record, task, program, fitted)
-    done = dataclasses.replace(record, status="done", result=found | effort(fitted))
+        measures = _evaluate(folder, record, task, program, fitted)
+    done = dataclasses.replace(record, status="done", result=measures | effort(fitted))
     run_directory.write(folder, done)
     return done
 
 
 def effort(fitted: Fit) -> dict[str, Any]:
-    """What a fit took."""
+    """Time and steps of a fit."""
     running = max(fitted.seconds - fitted.compile_seconds, 1e-9)
     return {
         "seconds": finite(fitted.seconds),
@@ -214,8 +214,8 @@ def _evaluate(folder: Path, record: Record, task: Task, program: Program, fitted
     bound, error = program_elbo(program, fitted, x, y)
     tested = len(task.test_rows) > 0
     rows = task.test_rows if tested else task.train_rows
-    found = predict_rows(program, fitted.params, *task.rows(rows), training=(x, y))
-    prediction = in_units(found, task.y_units)
+    standardised = predict_rows(program, fitted.params, *task.rows(rows), training=(x, y))
+    prediction = in_units(standardised, task.y_units)
     targets = task.table.y[rows]
     frame = prediction_frame(prediction, targets, record.target_names, rows)
     run_directory.place(folder / "predictions.csv", lambda path: frame.to_csv(path, index=False))
@@ -256,7 +256,7 @@ def predict(
     if record.status != "done":
         say(f"note: the run in {str(folder)!r} was not finished; predictions are those of its fit so far")
     settings = record.settings
-    program = _program(record)
+    program = _record_program(record)
     rows_seed = settings.seed if seed is None else seed
     if settings.model == "gplvm":
         return latent.predict_latents(record, program.model, program.guide, params, source, rows_seed)
@@ -275,7 +275,7 @@ def predict(
     rows = (np.asarray(training["x"]), np.asarray(training["y"])) if program.guide is None else None
     targets = None if y is None else record.y_units.transform(y)
     with jax.enable_x64(settings.precision == "float64"):
-        found = predict_rows(program, params, record.x_units.transform(x), targets, training=rows)
-    prediction = in_units(found, record.y_units)
+        standardised = predict_rows(program, params, record.x_units.transform(x), targets, training=rows)
+    prediction = in_units(standardised, record.y_units)
     frame = prediction_frame(prediction, y, record.target_names, np.arange(len(x)))
     return frame, {"rows": len(x), **metrics(prediction, y)}

@@ -26,7 +26,7 @@ UNUSED_BY_EXACT = ("hidden", "inducing_rule", "objective", "alpha")
 
 def combinations(base: Settings, lists: dict[str, Sequence[Any]]) -> dict[str, Settings]:
     """Every combination of the listed settings, under its name; what a model does not use is not varied."""
-    found: dict[str, Settings] = {}
+    fits: dict[str, Settings] = {}
     for name, why in (
         ("gplvm", "which predicts no target"),
         ("gpssm", "whose rows are the steps of a series"),
@@ -42,8 +42,8 @@ def combinations(base: Settings, lists: dict[str, Sequence[Any]]) -> dict[str, S
         settings.check()
         varied = [name for name in lists if len(lists[name]) > 1 and name not in unused and name != "model"]
         parts = [model, *(f"alpha={choice[n]:g}" if n == "alpha" else str(choice[n]) for n in varied)]
-        found.setdefault(" ".join(parts), settings)
-    return found
+        fits.setdefault(" ".join(parts), settings)
+    return fits
 
 
 def compare(
@@ -73,22 +73,24 @@ def compare(
         folder = run_directory.fresh_folder(out, stem, "name another directory, or continue it with --resume")
     task = load_task(source, base)
     # all are checked before the first is fitted
-    records = {name: record_of(source, task, each) for name, each in settings.items()}
+    records = {name: record_of(source, task, candidate) for name, candidate in settings.items()}
     for note in task.table.notes:
         say(f"note: {note}")
-    found: dict[str, dict[str, Any]] = {}
+    finished: dict[str, dict[str, Any]] = {}
 
     def measured(name: str) -> dict[str, Any]:
         """The measures of a run, made after those it begins at."""
-        if name not in found:
+        if name not in finished:
             record = records[name]
-            poorer = [each for each in records if contained(records[each].settings, record.settings)]
-            best = max(poorer, key=lambda each: _height(measured(each)), default=None)
+            poorer = [
+                candidate for candidate in records if contained(records[candidate].settings, record.settings)
+            ]
+            best = max(poorer, key=lambda candidate: _height(measured(candidate)), default=None)
             if best is not None:
                 say(f"note: {name} begins at the optimum of {best}")
             beginning = None if best is None else folder / _folder_name(best)
-            found[name] = _row(folder / _folder_name(name), record, task, progress, beginning)
-        return found[name]
+            finished[name] = _row(folder / _folder_name(name), record, task, progress, beginning)
+        return finished[name]
 
     rows = {}
     for name, record in records.items():

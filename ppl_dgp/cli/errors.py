@@ -1,4 +1,4 @@
-"""What the command line says when it cannot go on."""
+"""Errors of the command line."""
 
 
 class BadInput(ValueError):

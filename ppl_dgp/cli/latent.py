@@ -1,4 +1,4 @@
-"""What `fit` and `predict` do for a latent variable model: its table, its results, its figures."""
+"""`fit` and `predict` of a latent variable model: its table, its results, its figures."""
 
 from __future__ import annotations
 
@@ -56,31 +56,31 @@ def evaluate_latents(folder: Path, record: Record, task: Task, fitted: Fit) -> d
     """The results of a fit; its latents, filled entries, posterior and figures are written."""
     assert isinstance(task, LatentTask)
     _, y = task.rows(task.train_rows)
-    found = embedding(fitted, y)
-    counts = relevance(fitted.params, means=found.mean)
+    latents = embedding(fitted, y)
+    counts = relevance(fitted.params, means=latents.mean)
     names = record.target_names
     labels = None if task.labels is None else task.labels[task.train_rows]
-    frame = latent_frame(found, task.train_rows, labels)
+    frame = latent_frame(latents, task.train_rows, labels)
     run_directory.place(folder / "latents.csv", lambda path: frame.to_csv(path, index=False))
     raw = task.table.y[task.train_rows]
     if np.isnan(raw).any():
-        filled = filled_frame(_decoded(fitted, found, record), raw, names, task.train_rows)
+        filled = filled_frame(_decoded(fitted, latents, record), raw, names, task.train_rows)
         run_directory.place(folder / "filled.csv", lambda path: filled.to_csv(path, index=False))
     density = None
     if len(task.test_rows) and record.settings.hidden != "point-estimate":
         tested = task.table.y[task.test_rows]
-        density = finite(_log_density(fitted, tested, record).mean())
-    seen, value = ~np.isnan(raw), bound(fitted, y)
+        density = finite(_entry_log_density(fitted, tested, record).mean())
+    observed, value = ~np.isnan(raw), bound(fitted, y)
     result = {
         # log p of the data = log p of the standardised data − Σ log s over its entries
-        "elbo": None if value is None else finite(value - (seen @ np.log(task.y_units.scale)).sum()),
+        "elbo": None if value is None else finite(value - (observed @ np.log(task.y_units.scale)).sum()),
         "test_log_density": density,
-        "missing": int((~seen).sum()),
-        "relevance": [finite(each) for each in counts],
+        "missing": int((~observed).sum()),
+        "relevance": [finite(count) for count in counts],
         "noise": finite(np.mean(fitted.params["likelihood/noise"])),
     }
     _write_posterior(folder, record, fitted, y)
-    _write_figures(folder, fitted, found, counts, labels)
+    _write_latent_figures(folder, fitted, latents, counts, labels)
     return result
 
 
@@ -91,26 +91,26 @@ def predict_latents(
     raw = load_entries(source, record.target_names, seed)
     with jax.enable_x64(record.settings.precision == "float64"):
         fitted = as_fit(model, guide, params)
-        found = _latents(fitted, raw, record)
+        latents = _latents(fitted, raw, record)
         rows = np.arange(len(raw))
-        frame = latent_frame(found, rows, None)
-        filled = filled_frame(_decoded(fitted, found, record), raw, record.target_names, rows)
+        frame = latent_frame(latents, rows, None)
+        filled = filled_frame(_decoded(fitted, latents, record), raw, record.target_names, rows)
         density = None
         if record.settings.hidden != "point-estimate":
-            frame["log_density"] = _log_density(fitted, raw, record, found)
+            frame["log_density"] = _entry_log_density(fitted, raw, record, latents)
             density = finite(frame["log_density"].mean())
-    whole = pd.concat([frame, filled.drop(columns="row")], axis=1)
-    return whole, {"rows": len(raw), "missing": int(np.isnan(raw).sum()), "log_density": density}
+    table = pd.concat([frame, filled.drop(columns="row")], axis=1)
+    return table, {"rows": len(raw), "missing": int(np.isnan(raw).sum()), "log_density": density}
 
 
-def latent_frame(found: Latents, rows: np.ndarray, labels: np.ndarray | None) -> pd.DataFrame:
+def latent_frame(latents: Latents, rows: np.ndarray, labels: np.ndarray | None) -> pd.DataFrame:
     """One line per row: its number, its label, mean and sd of each latent dimension."""
     columns: dict[str, np.ndarray] = {"row": np.asarray(rows)}
     if labels is not None:
         columns["label"] = labels
-    deviation = np.sqrt(found.variance)
-    for q in range(found.mean.shape[1]):
-        columns[f"latent{q + 1}_mean"], columns[f"latent{q + 1}_sd"] = found.mean[:, q], deviation[:, q]
+    deviation = np.sqrt(latents.variance)
+    for q in range(latents.mean.shape[1]):
+        columns[f"latent{q + 1}_mean"], columns[f"latent{q + 1}_sd"] = latents.mean[:, q], deviation[:, q]
     return pd.DataFrame(columns)
 
 
@@ -133,17 +133,19 @@ def _latents(fitted: Fit, raw: np.ndarray, record: Record) -> Latents:
     return infer_latents(jax.random.key(record.settings.seed + 1), fitted, record.y_units.transform(raw))
 
 
-def _log_density(fitted: Fit, raw: np.ndarray, record: Record, found: Latents | None = None) -> np.ndarray:
-    """Of the entries that are there, in the table's units."""
-    found = _latents(fitted, raw, record) if found is None else found
+def _entry_log_density(
+    fitted: Fit, raw: np.ndarray, record: Record, latents: Latents | None = None
+) -> np.ndarray:
+    """Log density of the entries that are there, in the table's units."""
+    latents = _latents(fitted, raw, record) if latents is None else latents
     key = jax.random.key(record.settings.seed + 2)
-    density = row_log_density(key, fitted, record.y_units.transform(raw), latents=found)
+    density = row_log_density(key, fitted, record.y_units.transform(raw), latents=latents)
     return np.asarray(density - (~np.isnan(raw)) @ np.log(record.y_units.scale))
 
 
-def _decoded(fitted: Fit, found: Latents, record: Record) -> Prediction:
+def _decoded(fitted: Fit, latents: Latents, record: Record) -> Prediction:
     key = jax.random.key(record.settings.seed + 3)
-    settings: dict[str, Any] = dict(num_samples=LATENT_DRAWS, latents=found.sites)
+    settings: dict[str, Any] = dict(num_samples=LATENT_DRAWS, latents=latents.sites)
     return in_units(predict(key, fitted.model, fitted.guide, fitted.params, None, **settings), record.y_units)
 
 
@@ -156,19 +158,19 @@ def _write_posterior(folder: Path, record: Record, fitted: Fit, y: np.ndarray) -
     run_directory.place(folder / "posterior.nc", partial(write_netcdf, data))
 
 
-def _write_figures(
-    folder: Path, fitted: Fit, found: Latents, counts: np.ndarray, labels: np.ndarray | None
+def _write_latent_figures(
+    folder: Path, fitted: Fit, latents: Latents, counts: np.ndarray, labels: np.ndarray | None
 ) -> None:
     from ppl_dgp.diagnostics import plots
     from ppl_dgp.diagnostics.latent_plots import plot_latents, plot_relevance
 
     # numbers that hardly repeat are no classes
     classes = labels if labels is not None and len(np.unique(labels)) <= 20 else None
-    scale = np.sqrt(found.variance)
+    scale = np.sqrt(latents.variance)
     figures = {
         "losses": plots.plot_losses(fitted.losses),
         "relevance": plot_relevance(counts / counts.max()),
-        "latents": plot_latents(found.mean, scale if scale.any() else None, classes, relevance=counts),
+        "latents": plot_latents(latents.mean, scale if scale.any() else None, classes, relevance=counts),
     }
     for name, figure in figures.items():
         run_directory.place(folder / "figures" / f"{name}.png", partial(figure.savefig, dpi=120))

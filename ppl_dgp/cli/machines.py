@@ -86,10 +86,10 @@ def joined(launch: Launch) -> Iterator[None]:
 def _only_ours_on_stdout() -> Iterator[None]:
     """Send to standard error what libraries print on standard output when they connect."""
     sys.stdout.flush()
-    kept = os.dup(1)
+    stdout_copy = os.dup(1)
     os.dup2(2, 1)
     try:
         yield
     finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(stdout_copy, 1)
+        os.close(stdout_copy)

@@ -48,12 +48,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"cannot read or write{where} ({error.strerror or error}); check the path and its rights"
         )
     except Exception as error:
-        if not _expected(error):
+        if not _is_user_error(error):
             raise
         return _complain(str(error))
 
 
-def _expected(error: Exception) -> bool:
+def _is_user_error(error: Exception) -> bool:
     """Whether the error is of the kinds whose messages are written for the user."""
     from ppl_dgp.checkpoint import CheckpointError
     from ppl_dgp.data import DataError

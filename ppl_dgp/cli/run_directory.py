@@ -30,7 +30,7 @@ CONFIG = "config.json"
 
 @dataclass(frozen=True)
 class Record:
-    """What `config.json` holds. `status` is training, interrupted or done; `result` is empty until done."""
+    """Contents of `config.json`. `status` is training, interrupted or done; `result` is empty until done."""
 
     settings: Settings
     source: str

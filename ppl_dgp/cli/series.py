@@ -1,4 +1,4 @@
-"""What `fit` and `predict` do for a state space model: its series, its states, its forecasts, its figures."""
+"""`fit` and `predict` of a state space model: its series, its states, its forecasts, its figures."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def evaluate_series(
     numbers = task.series.sequence
     key, data = jax.random.key(program.settings.seed + 3), (jnp.asarray(x), jnp.asarray(y))
     assert program.guide is not None
-    found = smooth(key, program.model, program.guide, fitted.params, *data, num_samples=PREDICTION_DRAWS)
-    states = states_frame(found, numbers[task.train_rows], record.sequences)
+    smoothed = smooth(key, program.model, program.guide, fitted.params, *data, num_samples=PREDICTION_DRAWS)
+    states = states_frame(smoothed, numbers[task.train_rows], record.sequences)
     run_directory.place(folder / "states.csv", lambda path: states.to_csv(path, index=False))
     ahead: dict[int, Forecast] = {}
     measures: dict[str, float | None] = dict.fromkeys(("test_log_density", "test_rmse", "coverage95"))
@@ -90,20 +90,20 @@ def evaluate_series(
         steps_ahead = (*task.raw(task.test_rows), numbers[task.test_rows])
         frame, measures, ahead = forecasts(record, program, fitted.params, (x, y), *steps_ahead)
         run_directory.place(folder / "predictions.csv", lambda path: frame.to_csv(path, index=False))
-    seen, (value, error) = ~np.isnan(y), program_elbo(program, fitted, x, y)
+    observed, (value, error) = ~np.isnan(y), program_elbo(program, fitted, x, y)
     noise = np.broadcast_to(np.asarray(fitted.params["likelihood/noise"]).ravel(), y.shape[1:])
     result = {
         # log p of the data = log p of the standardised data − Σ log s over its entries
-        "elbo": finite(value - (seen @ np.log(task.y_units.scale)).sum()),
+        "elbo": finite(value - (observed @ np.log(task.y_units.scale)).sum()),
         "elbo_se": finite(error),
         **measures,
-        "missing": int((~seen).sum()),
+        "missing": int((~observed).sum()),
         # of the states, which have units of their own, and of y in its units: variances
-        "process_noise": [finite(each) for each in fitted.params["transition/noise"]],
-        "observation_noise": [finite(each) for each in noise * np.square(task.y_units.scale)],
+        "process_noise": [finite(variance) for variance in fitted.params["transition/noise"]],
+        "observation_noise": [finite(variance) for variance in noise * np.square(task.y_units.scale)],
     }
     write_posterior(folder, program, fitted, x, y)
-    _write_figures(folder, task, fitted, found, ahead)
+    _write_series_figures(folder, task, fitted, smoothed, ahead)
     return result
 
 
@@ -121,14 +121,16 @@ def predict_series(
     return frame, {"rows": len(u), **measures}
 
 
-def states_frame(found: Smoothed, sequence: Int[np.ndarray, " T"], labels: tuple[str, ...]) -> pd.DataFrame:
+def states_frame(
+    smoothed: Smoothed, sequence: Int[np.ndarray, " T"], labels: tuple[str, ...]
+) -> pd.DataFrame:
     """One line per step: its sequence, its number there, mean and sd of each dimension of the state after it."""
     # every sequence has one slot more, of its x_0, before the others
     slots = np.arange(len(sequence)) + sequence + 1
     columns = {"sequence": np.array(labels)[sequence], "step": steps(sequence)}
-    for q in range(found.mean.shape[1]):
-        columns[f"state{q + 1}_mean"] = found.mean[slots, q]
-        columns[f"state{q + 1}_sd"] = found.deviation[slots, q]
+    for q in range(smoothed.mean.shape[1]):
+        columns[f"state{q + 1}_mean"] = smoothed.mean[slots, q]
+        columns[f"state{q + 1}_sd"] = smoothed.deviation[slots, q]
     return pd.DataFrame(columns)
 
 
@@ -153,7 +155,7 @@ def forecasts(
     pieces, ahead = [], {}
     for number in dict.fromkeys(sequence.tolist()):
         rows = np.flatnonzero(sequence == number)
-        found = forecast(
+        standardised = forecast(
             jax.random.fold_in(jax.random.key(program.settings.seed + 2), number),
             program.model,
             program.guide,
@@ -166,74 +168,79 @@ def forecasts(
             num_samples=PREDICTION_DRAWS,
         )
         came = None if y is None else y[rows]
-        ahead[number] = _in_units(found, units, came)
+        ahead[number] = _in_units(standardised, units, came)
         first = int((of_training == number).sum())
         place = {"sequence": record.sequences[number], "step": first + np.arange(len(rows))}
-        pieces.append(pd.DataFrame(place | _columns(ahead[number], came, record.target_names)))
+        pieces.append(pd.DataFrame(place | _forecast_columns(ahead[number], came, record.target_names)))
     frame = pd.concat(pieces, ignore_index=True)
     return frame, _measures(frame, record.target_names, y is not None), ahead
 
 
-def _in_units(found: Forecast, units: Standardiser, y: Float[np.ndarray, "H P"] | None) -> Forecast:
+def _in_units(standardised: Forecast, units: Standardiser, y: Float[np.ndarray, "H P"] | None) -> Forecast:
     """A forecast in the units of the source; the density is of the entries of `y` that were observed."""
-    density = found.log_density
+    density = standardised.log_density
     if density is not None and y is not None:
-        seen = ~np.isnan(y)
+        observed = ~np.isnan(y)
         # nothing is known of a step at which nothing was observed
-        density = np.where(seen.any(1), density - seen @ np.log(units.scale), np.nan)
-    mean, variance = units.inverse(found.mean), found.variance * np.square(units.scale)
-    samples = units.inverse(found.samples)
-    return dataclasses.replace(found, mean=mean, variance=variance, samples=samples, log_density=density)
+        density = np.where(observed.any(1), density - observed @ np.log(units.scale), np.nan)
+    mean, variance = units.inverse(standardised.mean), standardised.variance * np.square(units.scale)
+    samples = units.inverse(standardised.samples)
+    return dataclasses.replace(
+        standardised, mean=mean, variance=variance, samples=samples, log_density=density
+    )
 
 
-def _columns(
-    found: Forecast, y: Float[np.ndarray, "H P"] | None, names: tuple[str, ...]
+def _forecast_columns(
+    prediction: Forecast, y: Float[np.ndarray, "H P"] | None, names: tuple[str, ...]
 ) -> dict[str, np.ndarray]:
-    """What came, mean, sd and 95 % interval of each target, and the log density of what came."""
-    low, high = np.quantile(found.samples, (0.025, 0.975), axis=0)
+    """Observations, mean, sd and 95 % interval of each target, and the log density of what came."""
+    low, high = np.quantile(prediction.samples, (0.025, 0.975), axis=0)
     columns = {}
     for p, name in enumerate(names):
         if y is not None:
             columns[name] = y[:, p]
-        columns[f"{name}_mean"], columns[f"{name}_sd"] = found.mean[:, p], np.sqrt(found.variance[:, p])
+        columns[f"{name}_mean"], columns[f"{name}_sd"] = (
+            prediction.mean[:, p],
+            np.sqrt(prediction.variance[:, p]),
+        )
         columns[f"{name}_lower95"], columns[f"{name}_upper95"] = low[:, p], high[:, p]
-    if found.log_density is not None:
-        columns["log_density"] = found.log_density
+    if prediction.log_density is not None:
+        columns["log_density"] = prediction.log_density
     return columns
 
 
-def _measures(frame: pd.DataFrame, names: tuple[str, ...], known: bool) -> dict[str, float | None]:
+def _measures(frame: pd.DataFrame, names: tuple[str, ...], has_targets: bool) -> dict[str, float | None]:
     """Over the entries that were observed."""
-    if not known:
+    if not has_targets:
         return dict.fromkeys(("test_log_density", "test_rmse", "coverage95"))
 
     def of(ending: str) -> np.ndarray:
         return frame[[name + ending for name in names]].to_numpy()
 
     y = of("")
-    seen = ~np.isnan(y)
+    observed = ~np.isnan(y)
     inside = (of("_lower95") <= y) & (y <= of("_upper95"))
     return {
         "test_log_density": finite(frame["log_density"].mean()),
-        "test_rmse": finite(np.sqrt(np.square(y - of("_mean"))[seen].mean())),
-        "coverage95": finite(inside[seen].mean()),
+        "test_rmse": finite(np.sqrt(np.square(y - of("_mean"))[observed].mean())),
+        "coverage95": finite(inside[observed].mean()),
     }
 
 
-def _write_figures(
-    folder: Path, task: SeriesTask, fitted: Fit, found: Smoothed, ahead: dict[int, Forecast]
+def _write_series_figures(
+    folder: Path, task: SeriesTask, fitted: Fit, smoothed: Smoothed, ahead: dict[int, Forecast]
 ) -> None:
     """Losses, states, and of each target the first sequence with its forecast."""
     from ppl_dgp.diagnostics import plots
     from ppl_dgp.diagnostics.series_plots import plot_series, plot_states
 
-    figures = {"losses": plots.plot_losses(fitted.losses), "states": plot_states(found)}
-    for number, each in list(ahead.items())[:1]:
+    figures = {"losses": plots.plot_losses(fitted.losses), "states": plot_states(smoothed)}
+    for number, prediction in list(ahead.items())[:1]:
         of_it = task.series.sequence == number
         past, future = (task.table.y[rows[of_it[rows]]] for rows in (task.train_rows, task.test_rows))
         for p, name in enumerate(task.table.target_names):
             figures[f"forecast-{p + 1}"] = plot_series(
-                past, each, future, column=p, shown=2 * len(future), label=name
+                past, prediction, future, column=p, shown=2 * len(future), label=name
             )
     for name, figure in figures.items():
         run_directory.place(folder / "figures" / f"{name}.png", partial(figure.savefig, dpi=120))

@@ -21,7 +21,7 @@ from ppl_dgp.cli.report import finite
 from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.settings import DEFAULT_BATCH, Settings
 from ppl_dgp.data import BUILT_INS, RowSource, load_table, open_rows
-from ppl_dgp.data.batches import ColumnStatistics
+from ppl_dgp.data.column_statistics import ColumnStatistics
 from ppl_dgp.fit import Interrupted, JitterWarning, fit_stream
 from ppl_dgp.fit.jitter import jitter_advice
 from ppl_dgp.fit.result import mean_loss
@@ -50,7 +50,7 @@ def fit_streamed(
     """
     settings.check()
     first, several = jax.process_index() == 0, jax.process_count() > 1
-    _check(settings, given)
+    _check_streamed(settings, given)
     if out is None and (several or resume):
         raise BadInput("--out is not given", "name the run directory, the same in every process")
     earlier = None
@@ -72,14 +72,14 @@ def fit_streamed(
     say(f"fitting {settings.model} to {record.num_train} rows of {source}, writing to {folder}")
     with jax.enable_x64(record.settings.precision == "float64"):
         try:
-            return folder, _run(folder, record, rows, resume, progress and first, say, first)
+            return folder, _run_streamed(folder, record, rows, resume, progress and first, say, first)
         except Interrupted as stop:
             raise Stopped(
                 f"interrupted after {stop.fit.steps} steps; {str(folder)!r} holds the fit so far, {CONTINUE}"
             ) from None
 
 
-def _run(
+def _run_streamed(
     folder: Path,
     record: Record,
     rows: RowSource,
@@ -135,7 +135,7 @@ def _run(
     return done
 
 
-def _check(settings: Settings, given: Collection[str]) -> None:
+def _check_streamed(settings: Settings, given: Collection[str]) -> None:
     """Raise BadInput for what needs all rows in memory."""
     if settings.model not in ("sparse-gp", "deep-gp"):
         raise BadInput(
@@ -167,16 +167,16 @@ def _opened(source: str, settings: Settings) -> RowSource:
         rows = open_rows((table.X, table.y))
         rows.source.name, rows.source.feature_names = table.name, table.feature_names
         rows.source.target_names = table.target_names
-    found = rows.moments(jax.process_index(), jax.process_count())
+    statistics = rows.moments(jax.process_index(), jax.process_count())
     if jax.process_count() > 1:
         with jax.enable_x64(True):
-            all_of_them = process_allgather(dataclasses.astuple(found))
+            all_of_them = process_allgather(dataclasses.astuple(statistics))
         count = jax.process_count()
-        each = [
+        parts = [
             ColumnStatistics(*(np.asarray(field)[part] for field in all_of_them)) for part in range(count)
         ]
-        found = reduce(ColumnStatistics.merged, each)
-    return rows.standardised(moments=found)
+        statistics = reduce(ColumnStatistics.merged, parts)
+    return rows.standardised(moments=statistics)
 
 
 def _record(source: str, rows: RowSource, settings: Settings) -> Record:

@@ -15,8 +15,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int, Num
+from jaxtyping import Int, Num
 
+from ppl_dgp.data.column_statistics import ColumnStatistics
 from ppl_dgp.data.sources import Block, BlockSource, open_source
 from ppl_dgp.data.table import MIN_ROWS, DataError, Standardiser
 
@@ -33,64 +34,19 @@ def open_rows(
 ) -> RowSource:
     """Rows of x and y that are read block by block whenever they are needed.
 
-    Args:
-        data: a `.parquet` file or a directory of them, whose row groups are the blocks; a `.npy` that stays on disk,
-            of numbers (N, K) or of a structured type; a pair (x, y) of such files or of arrays (N, D) and (N, P); or
-            a function that returns an iterable of batches (x, y), the same at every call, or a list of them.
-        target: the target columns: names with commas between for `.parquet` and structured `.npy`, numbers from 0
-            for other arrays; the last column unless told. Nothing for pairs.
-        block_rows: rows of a block where the source has no blocks of its own.
+    :param data: a `.parquet` file or a directory of them, whose row groups are the blocks; a `.npy` that stays on
+        disk, of numbers (N, K) or of a structured type; a pair (x, y) of such files or of arrays (N, D) and (N, P);
+        or a function that returns an iterable of batches (x, y), the same at every call, or a list of them.
+    :param target: the target columns: names with commas between for `.parquet` and structured `.npy`, numbers from 0
+        for other arrays; the last column unless told. Nothing for pairs.
+    :param block_rows: rows of a block where the source has no blocks of its own.
+    :raises DataError: for a source that cannot be read or has no such columns. What is wrong with the values is found
+        by the first pass over them.
 
-    Raises:
-        DataError: for a source that cannot be read or has no such columns. What is wrong with the values is found by
-            the first pass over them.
     """
     if block_rows < 1:
         raise DataError(f"block_rows is {block_rows}: give a whole number of at least 1")
     return RowSource(open_source(data, target, block_rows))
-
-
-@dataclass(frozen=True, eq=False)
-class ColumnStatistics:
-    """What a pass over rows finds for each of K columns: mean, standard deviation (divisor N), extremes."""
-
-    count: int
-    mean: Float[np.ndarray, " K"]
-    scale: Float[np.ndarray, " K"]
-    low: Float[np.ndarray, " K"]
-    high: Float[np.ndarray, " K"]
-
-    @classmethod
-    def of(cls, values: Float[np.ndarray, "n K"]) -> ColumnStatistics:
-        """Those of rows at hand."""
-        mean = values.mean(axis=0)
-        deviation = np.abs(values - mean)
-        unit = deviation.max(axis=0)
-        unit = np.where(unit > 0.0, unit, 1.0)  # no square overflows
-        scale = unit * np.sqrt(np.mean((deviation / unit) ** 2, axis=0))
-        return cls(len(values), mean, scale, values.min(axis=0), values.max(axis=0))
-
-    def merged(self, other: ColumnStatistics) -> ColumnStatistics:
-        """Those of both sets of rows; Chan, Golub and LeVeque, "Algorithms for computing the sample variance", 1983."""
-        count = self.count + other.count
-        ours, theirs = self.count / count, other.count / count
-        shift = other.mean - self.mean
-        # s² = (n s_1² + m s_2²) / (n + m) + (m_2 − m_1)² n m / (n + m)²
-        within = np.hypot(self.scale * np.sqrt(ours), other.scale * np.sqrt(theirs))
-        return ColumnStatistics(
-            count,
-            self.mean + shift * theirs,
-            np.hypot(within, shift * np.sqrt(ours * theirs)),
-            np.minimum(self.low, other.low),
-            np.maximum(self.high, other.high),
-        )
-
-    def units(self) -> Standardiser:
-        """Mean and scale of the columns; scale 1 where one is constant to rounding."""
-        info = np.finfo(np.float64)
-        rounding = np.maximum(8 * info.eps * np.maximum(np.abs(self.low), np.abs(self.high)), info.tiny)
-        varies = np.maximum(self.high - self.mean, self.mean - self.low) > rounding
-        return Standardiser(self.mean, np.where(varies, self.scale, 1.0))
 
 
 @dataclass(frozen=True)
@@ -120,10 +76,10 @@ class RowSource:
         """Rows of each block; batches are counted by a pass over them."""
         if self.source.sizes is not None:
             return self.source.sizes
-        found = tuple(len(x) for _, x, _ in self._blocks())
-        if not found:
+        sizes = tuple(len(x) for _, x, _ in self._blocks())
+        if not sizes:
             raise DataError(f"{self.source.name} hold no rows: give at least {MIN_ROWS}")
-        return found
+        return sizes
 
     @cached_property
     def count(self) -> int:
@@ -141,11 +97,11 @@ class RowSource:
         `moments` are those of an earlier pass. Raises DataError for values that are not finite, and for targets that
         are constant.
         """
-        found = self.moments() if moments is None else moments
-        units = found.units()
+        statistics = self.moments() if moments is None else moments
+        units = statistics.units()
         columns = self._width
         for p in range(columns, len(units.mean)):
-            if y and found.low[p] == found.high[p]:
+            if y and statistics.low[p] == statistics.high[p]:
                 names = self.source.target_names or tuple(map(str, range(len(units.mean) - columns)))
                 raise DataError(
                     f"target {names[p - columns]!r} of {self.source.name} is constant: choose another"
@@ -161,16 +117,16 @@ class RowSource:
         return rows
 
     def moments(self, part: int = 0, parts: int = 1) -> ColumnStatistics:
-        """Of the columns of x and then y, in the units of the source, over all rows or part `part` of `parts`."""
-        found: ColumnStatistics | None = None
+        """Statistics of the columns of x and then y, in the units of the source, over part `part` of `parts`."""
+        statistics: ColumnStatistics | None = None
         pieces = {piece.block: piece for piece in self._pieces(part, parts)}
         for number, x, y in self._blocks(list(pieces)):
             piece = pieces[number]
             values = np.concatenate([x, y], axis=1, dtype=np.float64)[piece.begin : piece.end]
-            each = ColumnStatistics.of(values)
-            found = each if found is None else found.merged(each)
-        assert found is not None
-        return found
+            block_statistics = ColumnStatistics.of(values)
+            statistics = block_statistics if statistics is None else statistics.merged(block_statistics)
+        assert statistics is not None
+        return statistics
 
     def sample(self, most: int = SAMPLE_ROWS, dtype: Any = np.float64) -> Batch:
         """At most `most` rows, of blocks and within them at random, always the same, in the order of the source."""
@@ -182,8 +138,8 @@ class RowSource:
                 rows += pieces[place].count
         chosen.sort(key=lambda piece: piece.first)
         drawn = self._joined(self._read(chosen, dtype))
-        kept = np.sort(random.permutation(rows)[:most])
-        return drawn[0][kept], drawn[1][kept], drawn[2][kept]
+        selection = np.sort(random.permutation(rows)[:most])
+        return drawn[0][selection], drawn[1][selection], drawn[2][selection]
 
     def batches(
         self,
@@ -198,30 +154,30 @@ class RowSource:
     ) -> Iterator[Batch]:
         """Without end, `size` rows at a time of shuffled epochs one after another; each epoch has every row once.
 
-        Args:
-            seed: whole numbers of which, with the epoch and the part, the order is a function.
-            dtype: of x, and of y unless its columns are whole numbers that are not standardised.
-            begin: how many rows were drawn before.
-            window: blocks that are in memory at a time; the rows among them are shuffled. Batches, which come in their
-                own order, are shuffled within a window alone.
-            part, parts: draw from this share of the rows, one of so many that differ by one row at most.
+        :param seed: whole numbers of which, with the epoch and the part, the order is a function.
+        :param dtype: of x, and of y unless its columns are whole numbers that are not standardised.
+        :param begin: how many rows were drawn before.
+        :param window: blocks that are in memory at a time; the rows among them are shuffled. Batches, which come in
+            their own order, are shuffled within a window alone.
+        :param part, parts: draw from this share of the rows, one of so many that differ by one row at most.
+
         """
         pieces = self._pieces(part, parts)
         epoch, skip = divmod(begin, sum(piece.count for piece in pieces))
-        held: list[Batch] = []
+        pending: list[Batch] = []
         rows = 0
         for number in itertools.count(epoch):
             seeds = [*map(int, seed), part, number]
             for drawn in self._epoch(pieces, seeds, window, skip if number == epoch else 0, dtype):
-                held.append(drawn)
+                pending.append(drawn)
                 rows += len(drawn[0])
                 if rows < size:
                     continue
-                joined, at = self._joined(held), 0
+                joined, at = self._joined(pending), 0
                 while rows - at >= size:
                     yield tuple(array[at : at + size] for array in joined)  # type: ignore[misc]
                     at += size
-                held, rows = [tuple(array[at:] for array in joined)], rows - at  # type: ignore[list-item]
+                pending, rows = [tuple(array[at:] for array in joined)], rows - at  # type: ignore[list-item]
 
     def fingerprint(self) -> str:
         """SHA-256 of the sizes, the units and the rows of the sample."""
@@ -248,9 +204,9 @@ class RowSource:
         first = 0
         while skip >= (rows := sum(piece.count for piece in windows[first])):
             skip, first = skip - rows, first + 1
-        stream = self._read([piece for each in windows[first:] for piece in each], dtype)
-        for number, each in enumerate(windows[first:], start=first + 1):
-            drawn = self._joined(list(itertools.islice(stream, len(each))))
+        stream = self._read([piece for blocks in windows[first:] for piece in blocks], dtype)
+        for number, blocks in enumerate(windows[first:], start=first + 1):
+            drawn = self._joined(list(itertools.islice(stream, len(blocks))))
             shuffled = np.random.default_rng([*seeds, number]).permutation(len(drawn[0]))[skip:]
             yield tuple(array[shuffled] for array in drawn)  # type: ignore[misc]
             skip = 0
@@ -261,9 +217,9 @@ class RowSource:
             rows = slice(piece.begin, piece.end)
             numbers = np.arange(piece.first, piece.first + piece.count, dtype=np.int64)
             x = x[rows] if self.x_units is None else self.x_units.transform(x[rows].astype(np.float64))
-            whole = self.y_units is None and y.dtype.kind in "iub"
+            is_label = self.y_units is None and y.dtype.kind in "iub"
             y = y[rows] if self.y_units is None else self.y_units.transform(y[rows].astype(np.float64))
-            yield x.astype(dtype, copy=False), y if whole else y.astype(dtype, copy=False), numbers
+            yield x.astype(dtype, copy=False), y if is_label else y.astype(dtype, copy=False), numbers
 
     def _blocks(self, numbers: Sequence[int] | None = None) -> Iterator[Block]:
         """Blocks of the source, each checked."""

@@ -19,21 +19,17 @@ def load_columns(
 ) -> tuple[Table, Shaped[np.ndarray, " N"] | None]:
     """The table behind `source` with all its columns as targets, NaN where an entry is missing, and labels of its rows.
 
-    Args:
-        source: as in `load_table`; of an `.npz` the array `Y`, or `X`.
-        label: a column (of an `.npz` an array) that is left out of the table and names the rows' classes.
-        seed: of the synthetic built-ins.
+    :param source: as in `load_table`; of an `.npz` the array `Y`, or `X`.
+    :param label: a column (of an `.npz` an array) that is left out of the table and names the rows' classes.
+    :param seed: of the synthetic built-ins.
+    :returns: The table, its X without columns, and the labels or None. Constant columns and rows without any entry
+        are left out, each with a note, and a note says how many entries are missing.
+    :raises DataError: for any input that cannot be used; infinite values are errors.
 
-    Returns:
-        The table, its X without columns, and the labels or None. Constant columns and rows without any entry are left
-        out, each with a note, and a note says how many entries are missing.
-
-    Raises:
-        DataError: for any input that cannot be used; infinite values are errors.
     """
-    frame, labels, found = _read(source, label, seed)
+    frame, labels, source_notes = _read_entries(source, label, seed)
     name = source if source in BUILT_INS else Path(source).name
-    values, notes = numbers(frame, name), list(found)
+    values, notes = numbers(frame, name), list(source_notes)
     if values.shape[1] == 0:
         raise DataError(f"{name} has no column left besides the label: give a table with at least one more")
     if np.isinf(values).any():
@@ -42,11 +38,11 @@ def load_columns(
             f"row {row} (counted from 0), column {frame.columns[column]!r} of {name} is infinite: fill in the value, "
             "or leave the entry empty if it is missing"
         )
-    kept = ~np.isnan(values).all(axis=1)
-    if not kept.all():
-        notes.append(f"dropped {(~kept).sum()} rows without any entry")
-        values = values[kept]
-        labels = None if labels is None else labels[kept]
+    has_entry = ~np.isnan(values).all(axis=1)
+    if not has_entry.all():
+        notes.append(f"dropped {(~has_entry).sum()} rows without any entry")
+        values = values[has_entry]
+        labels = None if labels is None else labels[has_entry]
     if len(values) < MIN_ROWS:
         raise DataError(
             f"{name} has {len(values)} rows with entries, expected at least {MIN_ROWS}: give more"
@@ -66,18 +62,20 @@ def load_columns(
 def load_entries(source: str, names: Sequence[str], seed: int = 0) -> Float[np.ndarray, "N P"]:
     """Rows of the named columns of `source`, NaN where an entry, or a whole column, is missing.
 
-    Raises:
-        DataError: for a source that cannot be read, has none of the columns, or holds infinite values.
+    :raises DataError: for a source that cannot be read, has none of the columns, or holds infinite values.
+
     """
-    frame, _, _ = _read(source, None, seed)
+    frame, _, _ = _read_entries(source, None, seed)
     name = source if source in BUILT_INS else Path(source).name
-    held = [column for column in names if column in frame]
-    if not held:
+    present = [column for column in names if column in frame]
+    if not present:
         raise DataError(
             f"{name} has none of the columns that the model was fitted on; it holds "
             f"{listing([str(c) for c in frame.columns])}: give a table with some of those"
         )
-    values = pd.DataFrame(numbers(frame[held], name), columns=held).reindex(columns=list(names)).to_numpy()
+    values = (
+        pd.DataFrame(numbers(frame[present], name), columns=present).reindex(columns=list(names)).to_numpy()
+    )
     if np.isinf(values).any() or len(values) == 0:
         raise DataError(
             f"{name} has infinite values or no rows: fill them in, or leave missing entries empty"
@@ -85,7 +83,7 @@ def load_entries(source: str, names: Sequence[str], seed: int = 0) -> Float[np.n
     return values
 
 
-def _read(
+def _read_entries(
     source: str, label: str | None, seed: int
 ) -> tuple[pd.DataFrame, Shaped[np.ndarray, " N"] | None, tuple[str, ...]]:
     if source in BUILT_INS:

@@ -33,7 +33,7 @@ _UNREADABLE = (
 
 @dataclass(frozen=True, eq=False)
 class Raw:
-    """What a source holds: features, targets (None where it has none) and the index arrays of its splits."""
+    """Contents of a source: features, targets (None where it has none) and the index arrays of its splits."""
 
     features: pd.DataFrame
     targets: pd.DataFrame | None
@@ -76,28 +76,28 @@ def read_npz(path: Path, target: str | None, need_target: bool = True) -> Raw:
     wanted = "y" if target is None else target
     if wanted in ("X", "train", "test"):
         raise DataError(f"array {wanted!r} of {path.name} cannot be the target: name another (default 'y')")
-    arrays, held = reading(path, lambda file: _read_arrays(file, ("X", wanted)))
+    arrays, array_names = reading(path, lambda file: _read_arrays(file, ("X", wanted)))
     missing = [name for name in ("X", wanted) if name not in arrays and (name == "X" or need_target)]
     if missing:
         raise DataError(
             f"{path.name} has no array {' and no array '.join(map(repr, missing))}; "
-            f"it holds {listing(held)}: "
+            f"it holds {listing(array_names)}: "
             "store the features as 'X' [N D] and name the target's array (default 'y')"
         )
-    features = _columns(path, "X", arrays["X"])
+    features = _array_frame(path, "X", arrays["X"])
     targets = None
     if wanted in arrays:
-        targets = _columns(path, wanted, arrays[wanted])
+        targets = _array_frame(path, wanted, arrays[wanted])
         if len(features) != len(targets):
             raise DataError(
                 f"'X' of {path.name} has {len(features)} rows but {wanted!r} has {len(targets)}: "
                 "both need one row per datum"
             )
-        names = _names(arrays.get("target_name") if wanted == "y" else None, wanted, targets.shape[1])
+        names = _column_names(arrays.get("target_name") if wanted == "y" else None, wanted, targets.shape[1])
         targets.columns = pd.Index([wanted] if names == [f"{wanted}0"] else names)
-    names = _names(arrays.get("feature_names"), "x", features.shape[1])
+    names = _column_names(arrays.get("feature_names"), "x", features.shape[1])
     if targets is not None and set(names) & set(targets.columns):
-        names = _names(None, "x", features.shape[1])
+        names = _column_names(None, "x", features.shape[1])
     features.columns = pd.Index(names)
     return Raw(features, targets, arrays.get("train"), arrays.get("test"))
 
@@ -105,18 +105,20 @@ def read_npz(path: Path, target: str | None, need_target: bool = True) -> Raw:
 def read_table_npz(path: Path, label: str | None) -> tuple[pd.DataFrame, np.ndarray | None]:
     """Array `Y`, or `X`, as columns, and the array `label`, one for each row."""
     wanted = ("Y", "X") if label is None else ("Y", "X", label)
-    arrays, held = reading(path, lambda file: _read_arrays(file, wanted))
-    name = next((each for each in ("Y", "X") if each in arrays), None)
+    arrays, array_names = reading(path, lambda file: _read_arrays(file, wanted))
+    name = next((candidate for candidate in ("Y", "X") if candidate in arrays), None)
     if name is None:
         raise DataError(
-            f"{path.name} has no array 'Y' or 'X'; it holds {listing(held)}: store the table as 'Y' [N P]"
+            f"{path.name} has no array 'Y' or 'X'; it holds {listing(array_names)}: store the table as 'Y' [N P]"
         )
-    frame = _columns(path, name, arrays[name])
-    frame.columns = pd.Index(_names(arrays.get("feature_names"), "y", frame.shape[1]))
+    frame = _array_frame(path, name, arrays[name])
+    frame.columns = pd.Index(_column_names(arrays.get("feature_names"), "y", frame.shape[1]))
     if label is None:
         return frame, None
     if label not in arrays:
-        raise DataError(f"{path.name} has no array {label!r} to be the label; it holds {listing(held)}")
+        raise DataError(
+            f"{path.name} has no array {label!r} to be the label; it holds {listing(array_names)}"
+        )
     if arrays[label].shape != (len(frame),):
         raise DataError(
             f"array {label!r} of {path.name} has shape {arrays[label].shape}, expected ({len(frame)},): one label a row"
@@ -129,15 +131,15 @@ def read_series_npz(path: Path, target: str | None, controls: str | None, need_t
     observed, driven = target or "y", controls or "u"
     if observed == driven:
         raise DataError(f"array {observed!r} of {path.name} is asked to be target and control: name two")
-    arrays, held = reading(path, lambda file: _read_arrays(file, (observed, driven)))
+    arrays, array_names = reading(path, lambda file: _read_arrays(file, (observed, driven)))
     needed = ([observed] if need_target else []) + ([driven] if controls else [])
     for name in needed if observed in arrays or driven in arrays else [observed]:
         if name not in arrays:
             raise DataError(
-                f"{path.name} has no array {name!r}; it holds {listing(held)}: store what is observed as 'y' [T P] and "
-                "controls as 'u' [T C], or name the arrays"
+                f"{path.name} has no array {name!r}; it holds {listing(array_names)}: store what is observed as "
+                "'y' [T P] and controls as 'u' [T C], or name the arrays"
             )
-    frames = {name: _columns(path, name, arrays[name]) for name in (observed, driven) if name in arrays}
+    frames = {name: _array_frame(path, name, arrays[name]) for name in (observed, driven) if name in arrays}
     lengths = {name: len(frame) for name, frame in frames.items()}
     if len(set(lengths.values())) > 1:
         raise DataError(
@@ -145,7 +147,7 @@ def read_series_npz(path: Path, target: str | None, controls: str | None, need_t
         )
     for name, frame in frames.items():
         given = arrays.get("feature_names" if name == driven else "target_name")
-        names = _names(given, name, frame.shape[1])
+        names = _column_names(given, name, frame.shape[1])
         frame.columns = pd.Index([name] if names == [f"{name}0"] else names)
     none = pd.DataFrame(index=range(next(iter(lengths.values()))))
     return Raw(frames.get(driven, none), frames.get(observed), arrays.get("train"), arrays.get("test"))
@@ -212,9 +214,9 @@ def _read_arrays(path: Path, wanted: Sequence[str]) -> tuple[dict[str, np.ndarra
     if not zipfile.is_zipfile(path):
         raise ValueError("no archive of arrays, which numpy.savez writes")
     with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-        held = list(archive.files)
+        array_names = list(archive.files)
         for name in dict.fromkeys((*wanted, "train", "test")):
-            if name in held:
+            if name in array_names:
                 arrays[name] = archive[name]
                 if not isinstance(arrays[name], np.ndarray):  # another format than .npy comes as bytes
                     raise ValueError(f"{name!r} is no array")
@@ -223,10 +225,10 @@ def _read_arrays(path: Path, wanted: Sequence[str]) -> tuple[dict[str, np.ndarra
                 arrays.setdefault(name, archive[name])
             except (KeyError, ValueError):  # names are a courtesy: without them columns are numbered
                 continue
-    return arrays, held
+    return arrays, array_names
 
 
-def _columns(path: Path, name: str, array: np.ndarray) -> pd.DataFrame:
+def _array_frame(path: Path, name: str, array: np.ndarray) -> pd.DataFrame:
     if array.ndim not in (1, 2) or array.size == 0:
         raise DataError(
             f"{name!r} of {path.name} has shape {array.shape}, expected (N,) or (N, columns): reshape it"
@@ -238,7 +240,7 @@ def _columns(path: Path, name: str, array: np.ndarray) -> pd.DataFrame:
     return pd.DataFrame(array.reshape(len(array), -1))
 
 
-def _names(given: np.ndarray | None, stem: str, count: int) -> list[str]:
+def _column_names(given: np.ndarray | None, stem: str, count: int) -> list[str]:
     """The names the file gives, if they are `count` different strings; else stem0, stem1, ..."""
     if given is not None and given.dtype.kind == "U" and given.size == count == len(set(given.flat)):
         return [str(name) for name in given.flat]

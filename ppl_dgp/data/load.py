@@ -26,19 +26,15 @@ SUFFIXES = (".csv", ".parquet", ".npz")
 def load_table(source: str, target: str | None = None, drop_missing: bool = False, seed: int = 0) -> Table:
     """The table behind `source`, checked and in its own units.
 
-    Args:
-        source: a built-in name (`BUILT_INS`) or the path of a `.csv`, `.parquet` or `.npz` file.
-        target: target column or, comma-separated, several (default: the last column); for an `.npz` the name
-            of the target array (default `y`), for a built-in some of its targets (default: all).
-        drop_missing: leave out rows with a missing or infinite value instead of refusing them.
-        seed: of the synthetic built-ins.
+    :param source: a built-in name (`BUILT_INS`) or the path of a `.csv`, `.parquet` or `.npz` file.
+    :param target: target column or, comma-separated, several (default: the last column); for an `.npz` the name of
+        the target array (default `y`), for a built-in some of its targets (default: all).
+    :param drop_missing: leave out rows with a missing or infinite value instead of refusing them.
+    :param seed: of the synthetic built-ins.
+    :returns: The table. Constant features and, if asked for, incomplete rows are left out, each with a note; the
+        index arrays of an `.npz` are those of the rows kept.
+    :raises DataError: for any input that cannot be used.
 
-    Returns:
-        The table. Constant features and, if asked for, incomplete rows are left out, each with a note;
-        the index arrays of an `.npz` are those of the rows kept.
-
-    Raises:
-        DataError: for any input that cannot be used.
     """
     raw = read_source(source, target, seed, need_target=True)
     name = source if source in BUILT_INS else Path(source).name
@@ -95,41 +91,39 @@ def load_rows(
 
     Unlike in `load_table`, one row is enough, columns may be constant and targets absent or wholly missing.
 
-    Args:
-        source: as in `load_table`.
-        feature_names: the D columns wanted, in this order.
-        target_names: the P target columns, in this order.
-        target: for an `.npz` the name of the target array (default `y`).
-        drop_missing: leave out rows with a missing or infinite value instead of refusing them.
-        seed: of the synthetic built-ins.
+    :param source: as in `load_table`.
+    :param feature_names: the D columns wanted, in this order.
+    :param target_names: the P target columns, in this order.
+    :param target: for an `.npz` the name of the target array (default `y`).
+    :param drop_missing: leave out rows with a missing or infinite value instead of refusing them.
+    :param seed: of the synthetic built-ins.
+    :returns: (X [N D], y [N P] or None, notes), in the source's units.
+    :raises DataError: for a source that cannot be read, a feature it lacks, or values that cannot be used.
 
-    Returns:
-        (X [N D], y [N P] or None, notes), in the source's units.
-
-    Raises:
-        DataError: for a source that cannot be read, a feature it lacks, or values that cannot be used.
     """
     raw = read_source(source, target, seed, need_target=False)
     name = source if source in BUILT_INS else Path(source).name
-    held = raw.features if raw.targets is None else pd.concat([raw.features, raw.targets], axis=1)
-    held = held.loc[:, ~held.columns.duplicated()]
+    source_columns = raw.features if raw.targets is None else pd.concat([raw.features, raw.targets], axis=1)
+    source_columns = source_columns.loc[:, ~source_columns.columns.duplicated()]
     for column in feature_names:
-        if column not in held:
+        if column not in source_columns:
             raise DataError(
                 f"{name} has no column {column!r}, which the model was fitted on; "
-                f"it holds {listing([str(c) for c in held.columns])}: give a table with those features"
+                f"it holds {listing([str(c) for c in source_columns.columns])}: give a table with those features"
             )
-    values = numbers(held[list(feature_names)], name)
+    values = numbers(source_columns[list(feature_names)], name)
     columns = tuple(feature_names)
-    known = bool(target_names) and all(c in held and not held[c].isna().all() for c in target_names)
-    if known:
-        values = np.hstack([values, numbers(held[list(target_names)], name)])
+    has_targets = bool(target_names) and all(
+        c in source_columns and not source_columns[c].isna().all() for c in target_names
+    )
+    if has_targets:
+        values = np.hstack([values, numbers(source_columns[list(target_names)], name)])
         columns += tuple(target_names)
     keep = _complete(values, columns, name, drop_missing)
     if not keep.any():
         raise DataError(f"{name} has no row to predict at: give a table with at least one complete row")
     values = values[keep]
-    y = values[:, len(feature_names) :] if known else None
+    y = values[:, len(feature_names) :] if has_targets else None
     return values[:, : len(feature_names)], y, raw.notes + (() if keep.all() else (_dropped_rows(keep),))
 
 
@@ -189,9 +183,9 @@ def numbers(frame: pd.DataFrame, name: str) -> Float[np.ndarray, "N D"]:
         wrong = (parsed.isna() & series.notna()).to_numpy()
         if wrong.any() or not is_text:
             row = int(wrong.argmax())
-            held = f" (row {row} holds {str(series.iloc[row])[:40]!r})" if wrong.any() else ""
+            example = f" (row {row} holds {str(series.iloc[row])[:40]!r})" if wrong.any() else ""
             raise DataError(
-                f"column {column!r} of {name} is not numeric{held}: encode it as numbers or take it out"
+                f"column {column!r} of {name} is not numeric{example}: encode it as numbers or take it out"
             )
         columns.append(parsed.to_numpy(dtype=np.float64, na_value=np.nan))
     return np.stack(columns, axis=1) if columns else np.empty((len(frame), 0))

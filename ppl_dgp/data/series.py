@@ -39,30 +39,26 @@ def load_series(
 ) -> Series:
     """The series behind `source`, in its own units, each row a step after the one above it.
 
-    Args:
-        source: as in `load_table`; an `.npz` is one sequence, its `train` and `test` time indices.
-        target: what is observed, a column or several with commas between (default: the last that is nothing else);
-            of an `.npz` the name of an array (default `y`).
-        controls: columns, with commas between (default: none); of an `.npz` the name of an array (default `u`, if it
-            has one).
-        sequence_column: a column whose values name the sequences (default: all rows are one sequence).
-        seed: of the synthetic built-ins.
+    :param source: as in `load_table`; an `.npz` is one sequence, its `train` and `test` time indices.
+    :param target: what is observed, a column or several with commas between (default: the last that is nothing else);
+        of an `.npz` the name of an array (default `y`).
+    :param controls: columns, with commas between (default: none); of an `.npz` the name of an array (default `u`, if
+        it has one).
+    :param sequence_column: a column whose values name the sequences (default: all rows are one sequence).
+    :param seed: of the synthetic built-ins.
+    :returns: The series. Constant controls are left out, with a note, and so is every column that nothing names.
+    :raises DataError: for any input that cannot be used, such as a control that is missing, an infinite value, or a
+        sequence in pieces.
 
-    Returns:
-        The series. Constant controls are left out, with a note, and so is every column that nothing names.
-
-    Raises:
-        DataError: for any input that cannot be used, such as a control that is missing, an infinite value, or a
-            sequence in pieces.
     """
-    name, raw = _read(source, target, controls, sequence_column, seed, need_target=True)
+    name, raw = _read_series(source, target, controls, sequence_column, seed, need_target=True)
     notes, sequence = list(raw.notes), np.zeros(len(raw.features), int)
     labels: tuple[str, ...] = ("0",)
     if sequence_column is not None:
         sequence, labels = _numbered(raw.features, sequence_column, name)
     features, targets = raw.features, raw.targets
     if targets is None:
-        features, targets, unused = _chosen(raw.features, target, controls, sequence_column, name)
+        features, targets, unused = _series_columns(raw.features, target, controls, sequence_column, name)
         notes += [f"left out column {column!r}, which is no target, control or sequence" for column in unused]
     u, y = _controls(features, name), _observed(targets, name)
     _enough(len(y), f"{name} has", notes)
@@ -98,37 +94,39 @@ def load_steps(
 ) -> tuple[Float[np.ndarray, "H C"], Float[np.ndarray, "H P"] | None, Int[np.ndarray, " H"]]:
     """Steps that come after a series: controls, what was observed where `source` has all targets, and the sequences.
 
-    Args:
-        source, target, controls, sequence_column, seed: as in `load_series`; a source without the sequence column is
-            of the only sequence, where there is no other.
-        control_names, target_names, labels: of the series that these steps follow.
+    :param source, target, controls, sequence_column, seed: as in `load_series`; a source without the sequence column
+        is of the only sequence, where there is no other.
+    :param control_names, target_names, labels: of the series that these steps follow.
+    :raises DataError: for a source that cannot be read, lacks a control, or has sequences that the series had not.
 
-    Raises:
-        DataError: for a source that cannot be read, lacks a control, or has sequences that the series had not.
     """
-    name, raw = _read(source, target, controls, None, seed, need_target=False)
-    held = raw.features if raw.targets is None else pd.concat([raw.features, raw.targets], axis=1)
+    name, raw = _read_series(source, target, controls, None, seed, need_target=False)
+    columns = raw.features if raw.targets is None else pd.concat([raw.features, raw.targets], axis=1)
     for column in control_names:
-        if column not in held:
+        if column not in columns:
             raise DataError(
                 f"{name} has no column {column!r}, a control that the model was fitted with; it holds "
-                f"{listing([str(c) for c in held.columns])}: give the controls of the steps to come"
+                f"{listing([str(c) for c in columns.columns])}: give the controls of the steps to come"
             )
-    if len(held) == 0:
+    if len(columns) == 0:
         raise DataError(f"{name} has no rows: give one for each step to come")
-    sequence = np.zeros(len(held), int)
-    if sequence_column is not None and (sequence_column in held or len(labels) > 1):
-        numbered, found = _numbered(held, sequence_column, name)
-        for label in found:
+    sequence = np.zeros(len(columns), int)
+    if sequence_column is not None and (sequence_column in columns or len(labels) > 1):
+        numbered, step_labels = _numbered(columns, sequence_column, name)
+        for label in step_labels:
             if label not in labels:
                 raise DataError(
                     f"{name} has sequence {label!r}, which the model was not fitted to: choose from "
                     f"{listing(list(labels))}"
                 )
-        sequence = np.array([labels.index(label) for label in found])[numbered]
-    complete = all(column in held for column in target_names)
-    y = _observed(held[list(target_names)], name) if complete else None
-    return _controls(held[list(control_names)], name), None if y is None or np.isnan(y).all() else y, sequence
+        sequence = np.array([labels.index(label) for label in step_labels])[numbered]
+    complete = all(column in columns for column in target_names)
+    y = _observed(columns[list(target_names)], name) if complete else None
+    return (
+        _controls(columns[list(control_names)], name),
+        None if y is None or np.isnan(y).all() else y,
+        sequence,
+    )
 
 
 def split_series(
@@ -139,8 +137,9 @@ def split_series(
     A series that came with time indices gives its own split `number` (default 0). Of any other the last
     round(`test_fraction` T) steps of each sequence, at least one, are for the test. `test_fraction` 0 leaves none.
 
-    Raises:
-        DataError: for indices of which train are not the first steps and test those that follow; otherwise as `split`.
+    :raises DataError: for indices of which train are not the first steps and test those that follow; otherwise as
+        `split`.
+
     """
     table = series.table
     if table.train is not None and table.test is not None:
@@ -160,11 +159,11 @@ def split_series(
         )
     lengths = np.bincount(series.sequence)
     held_out = np.maximum(1, np.round(test_fraction * lengths)).astype(int) * (test_fraction > 0)
-    for label, length, kept in zip(series.labels, lengths, lengths - held_out, strict=True):
-        if kept < MIN_ROWS:
+    for label, length, train_length in zip(series.labels, lengths, lengths - held_out, strict=True):
+        if train_length < MIN_ROWS:
             raise DataError(
-                f"sequence {label!r} of {table.name} has {length} steps, which leaves {kept} to train on, expected at "
-                f"least {MIN_ROWS}: lower the test fraction (0 for none) or give more steps"
+                f"sequence {label!r} of {table.name} has {length} steps, which leaves {train_length} to train on, "
+                f"expected at least {MIN_ROWS}: lower the test fraction (0 for none) or give more steps"
             )
     tested = steps(series.sequence) >= (lengths - held_out)[series.sequence]
     return np.flatnonzero(~tested), np.flatnonzero(tested)
@@ -176,7 +175,7 @@ def steps(sequence: Int[np.ndarray, " T"]) -> Int[np.ndarray, " T"]:
     return np.arange(len(sequence)) - np.repeat(begins, np.diff(begins, append=len(sequence)))
 
 
-def _read(
+def _read_series(
     source: str,
     target: str | None,
     controls: str | None,
@@ -201,19 +200,19 @@ def _read(
     return path.name, Raw(frame, None, notes=notes)
 
 
-def _chosen(
+def _series_columns(
     frame: pd.DataFrame, target: str | None, controls: str | None, sequence_column: str | None, name: str
 ) -> tuple[pd.DataFrame, pd.DataFrame, list[str]]:
     """Controls, targets, and the columns that are neither, nor name the sequences."""
     columns = list(frame.columns)
     given = [] if controls is None else [controls] if controls in columns else controls.split(",")
-    known = list(dict.fromkeys(part.strip() for part in given))
-    for column in known:
+    control_names = list(dict.fromkeys(part.strip() for part in given))
+    for column in control_names:
         if column not in columns:
             raise DataError(
                 f"{name} has no column {column!r} to be a control: choose from {listing(columns)}"
             )
-    taken = {*known, sequence_column}
+    taken = {*control_names, sequence_column}
     rest = [column for column in columns if column not in taken]
     if target is None and not rest:
         raise DataError(
@@ -224,7 +223,7 @@ def _chosen(
         raise DataError(
             f"column {doubled[0]!r} of {name} is asked to be target and control or sequence: choose one"
         )
-    return frame[known], frame[targets], [column for column in rest if column not in targets]
+    return frame[control_names], frame[targets], [column for column in rest if column not in targets]
 
 
 def _numbered(frame: pd.DataFrame, column: str, name: str) -> tuple[Int[np.ndarray, " T"], tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""Where blocks of rows come from: `.parquet` files, `.npy` files that stay on disk, and functions that make batches.
+"""Sources of blocks of rows: `.parquet` files, `.npy` files that stay on disk, and functions that make batches.
 
 A source knows its blocks by number, so that they can be read in any order, except for batches that come one after
 another. Nothing is kept of a block that was read.

@@ -83,8 +83,8 @@ def split(
     round(`test_fraction` * N) rows, at least one, are for the test. With `test_fraction=0` there are no test
     rows: a table's own are left out, and never trained on.
 
-    Raises:
-        DataError: `split` out of range, `test_fraction` outside [0, 1), fewer than two rows left to train on.
+    :raises DataError: `split` out of range, `test_fraction` outside [0, 1), fewer than two rows left to train on.
+
     """
     if not 0.0 <= test_fraction < 1.0:
         raise DataError(

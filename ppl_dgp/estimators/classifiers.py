@@ -56,8 +56,8 @@ class _Classifier(ClassifierMixin, GPEstimator):
 
         Raises NotFittedError before `fit`; ValueError for rows that cannot be used.
         """
-        found = self.predict_distribution(X).mean
-        return np.concatenate([1.0 - found, found], axis=1) if found.shape[1] == 1 else found
+        mean = self.predict_distribution(X).mean
+        return np.concatenate([1.0 - mean, mean], axis=1) if mean.shape[1] == 1 else mean
 
     def predict(self, X: Any) -> np.ndarray:
         """The likeliest label at K rows, (K,).

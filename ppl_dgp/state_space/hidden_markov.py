@@ -34,7 +34,7 @@ class RegimeChain(NamedTuple):
     transition: Float[Array, "K K"]
 
     def log_evidence(self, weights: Float[Array, "T K"], first: Bool[Array, " T"]) -> Float[Array, " T"]:
-        """What each step adds to the logarithm of the sum over all regimes, given those before it.
+        """Increments of the steps to the logarithm of the sum over all regimes, given those before it.
 
         :param weights: w_t(k).
         :param first: whether a step is the first of its sequence.
@@ -43,8 +43,8 @@ class RegimeChain(NamedTuple):
 
     def probabilities(self, weights: Float[Array, "T K"], first: Bool[Array, " T"]) -> Float[Array, "T K"]:
         """p(s_t = k | all steps)."""
-        found: Float[Array, "T K"] = jax.grad(lambda w: self.log_evidence(w, first).sum())(weights)
-        return found
+        shares: Float[Array, "T K"] = jax.grad(lambda w: self.log_evidence(w, first).sum())(weights)
+        return shares
 
     def sample(self, key: Array, first: Bool[Array, " T"]) -> Int[Array, " T"]:
         """A draw of the regimes."""
@@ -52,8 +52,8 @@ class RegimeChain(NamedTuple):
 
         def step(before: Array, turn: tuple[Array, Array]) -> tuple[Array, Array]:
             key, begins = turn
-            found = jax.random.categorical(key, jnp.where(begins, initial, transition[before]))
-            return found, found
+            regime = jax.random.categorical(key, jnp.where(begins, initial, transition[before]))
+            return regime, regime
 
         return jax.lax.scan(step, jnp.asarray(0), (jax.random.split(key, first.shape[0]), first))[1]
 
@@ -112,11 +112,11 @@ def regime_regressions(
     """
     if num_regimes < 1:
         raise ValueError(f"num_regimes: found {num_regimes}, expected at least 1")
-    return _fitted(key, inputs, targets, first, num_regimes, iterations)
+    return _regime_em(key, inputs, targets, first, num_regimes, iterations)
 
 
 @partial(jax.jit, static_argnames=("num_regimes", "iterations"))
-def _fitted(
+def _regime_em(
     key: Array, inputs: Array, targets: Array, first: Array, num_regimes: int, iterations: int
 ) -> RegimeRegressions:
     steps = inputs.shape[0]
@@ -159,8 +159,8 @@ def _fitted(
         state, (values, solved, noises) = jax.lax.scan(iteration, (shares, even[0], even), None, iterations)
         return values[-1], solved[-1], noises[-1], RegimeChain(*state[1:]), state[0]
 
-    values, *found = jax.vmap(one)(jax.random.split(key, RESTARTS))
-    solved, noise, chain, shares = jax.tree.map(lambda leaf: leaf[jnp.argmax(values)], found)
+    values, *fits = jax.vmap(one)(jax.random.split(key, RESTARTS))
+    solved, noise, chain, shares = jax.tree.map(lambda leaf: leaf[jnp.argmax(values)], fits)
     order = jnp.argsort(-shares.sum(0))
     chain = RegimeChain(chain.initial[order], chain.transition[order][:, order])
     solved = solved[order]

@@ -60,7 +60,7 @@ def filtered(
     mask: Bool[Array, "*#batch states P"] | None = None,
 ) -> KalmanFiltered:
     """Kalman's filter, in Joseph's form; for the arguments and errors see :func:`smoothed_posterior`."""
-    seen = _seen(chain, observations, emission, mask)
+    observed = _emission_terms(chain, observations, emission, mask)
 
     def step(state: Any, turn: Any) -> Any:
         moves, (h, y, log_norm) = turn
@@ -77,8 +77,8 @@ def filtered(
         return (mean, covariance), (mean, covariance, log_norm - surprise)
 
     slopes, offsets, scales = time_first(*chain.steps)
-    turns = (slopes, offsets, times(scales, transposed(scales))), seen
-    means, covariances, log_predictive = jax.lax.scan(step, _nothing(chain, seen), turns)[1]
+    turns = (slopes, offsets, times(scales, transposed(scales))), observed
+    means, covariances, log_predictive = jax.lax.scan(step, _nothing(chain, observed), turns)[1]
     means, covariances = jnp.moveaxis(means, 0, -2), jnp.moveaxis(covariances, 0, -3)
     return KalmanFiltered(means, covariances, jnp.moveaxis(log_predictive, 0, -1))
 
@@ -96,8 +96,8 @@ def smoothed_posterior(
     :param mask: True where an observation counts; all that are not NaN if not given.
     :raises ValueError: if observations or mask do not have T + 1 rows, or P columns.
     """
-    seen = _seen(chain, observations, emission, mask)
-    h, y, log_norm = seen
+    observed = _emission_terms(chain, observations, emission, mask)
+    h, y, log_norm = observed
 
     def step(message: Any, turn: Any) -> Any:
         # p(y_t … y_T | x_t) ∝ exp(−½ xᵀΛx + ηᵀx)
@@ -116,28 +116,28 @@ def smoothed_posterior(
         return (times(transposed(slope), back, slope), eta), (times(keep, slope), mean, narrowed)
 
     slopes, offsets, scales = time_first(*chain.steps)
-    mean, spread = _nothing(chain, seen)
-    turns = (slopes, offsets, scales, inverse_lower(scales)), seen
+    mean, spread = _nothing(chain, observed)
+    turns = (slopes, offsets, scales, inverse_lower(scales)), observed
     slopes, offsets, scales = _time_last(*jax.lax.scan(step, (spread, mean), turns, reverse=True)[1])
     later = slopes[..., 1:, :, :], offsets[..., 1:, :], scales[..., 1:, :, :]
-    found = LinearGaussianChain(offsets[..., 0, :], scales[..., 0, :, :], *later)
+    posterior = LinearGaussianChain(offsets[..., 0, :], scales[..., 0, :, :], *later)
     # log p(y) = log p(x) + log p(y | x) − log p(x | y) at any x: at the posterior's mean no term is large
-    path = recursion(*found.steps[:2], parallel=False)
+    path = recursion(*posterior.steps[:2], parallel=False)
     error = y - apply(h, jnp.moveaxis(path, -2, 0))
     emitted = (log_norm - 0.5 * jnp.square(error).sum(-1)).sum(0)
-    return found, chain.log_prob(path) + emitted - found.log_prob(path)
+    return posterior, chain.log_prob(path) + emitted - posterior.log_prob(path)
 
 
-def _nothing(chain: LinearGaussianChain, seen: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+def _nothing(chain: LinearGaussianChain, observed: tuple[Array, Array, Array]) -> tuple[Array, Array]:
     """Zeros, shaped as the mean and covariance of one state."""
-    leading = seen[0].shape[1:-2], seen[1].shape[1:-1], seen[2].shape[1:]
+    leading = observed[0].shape[1:-2], observed[1].shape[1:-1], observed[2].shape[1:]
     batch, width = jnp.broadcast_shapes(chain.batch_shape, *leading), chain.event_shape[1]
     return jnp.zeros((*batch, width), chain.offsets.dtype), jnp.zeros(
         (*batch, width, width), chain.offsets.dtype
     )
 
 
-def _seen(
+def _emission_terms(
     chain: LinearGaussianChain, observations: Array, emission: LinearEmission, mask: Array | None
 ) -> tuple[Array, Array, Array]:
     """H, y and c, time first: p(y_t | x_t) = exp(c_t − ½|y_t − H_t x_t|²), what is missing left out."""

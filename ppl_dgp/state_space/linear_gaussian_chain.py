@@ -211,7 +211,7 @@ def _prepend(first: Array, rest: Array, trailing: int) -> Array:
 
 
 def _before(states: Array, trailing: int = 2) -> Array:
-    """What belongs to x_{t−1}, for t = 0 … T; nothing, 0, before x_0. The time axis is ``trailing`` from the end."""
+    """Values of x_{t−1}, for t = 0 … T; nothing, 0, before x_0. The time axis is ``trailing`` from the end."""
     widths = [(1, 0) if axis == states.ndim - trailing else (0, 0) for axis in range(states.ndim)]
     return jnp.pad(jax.lax.slice_in_dim(states, 0, states.shape[-trailing] - 1, axis=-trailing), widths)
 
@@ -222,5 +222,5 @@ def _as_long(array: Array, ndim: int) -> Array:
 
 
 def time_first(slopes: Array, offsets: Array, scales: Array) -> tuple[Array, Array, Array]:
-    """What belongs to the steps with time as the leading axis, as ``lax.scan`` has it."""
+    """Values of the steps with time as the leading axis, as ``lax.scan`` has it."""
     return jnp.moveaxis(slopes, -3, 0), jnp.moveaxis(offsets, -2, 0), jnp.moveaxis(scales, -3, 0)

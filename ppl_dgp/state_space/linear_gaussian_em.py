@@ -140,7 +140,7 @@ class LinearDynamics(NamedTuple):
 
 
 class _StateMoments(NamedTuple):
-    """Of the states in all slots: means, covariances, Cov(x_t, x_{t−1})."""
+    """Moments of the states in all slots: means, covariances, Cov(x_t, x_{t−1})."""
 
     means: Float[Array, "slots Q"]
     covariances: Float[Array, "slots Q Q"]
@@ -148,7 +148,7 @@ class _StateMoments(NamedTuple):
 
 
 class _Steps(NamedTuple):
-    """Of the states of T steps, and of those before them."""
+    """Moments of the states of T steps, and of those before them."""
 
     means: Float[Array, "T Q"]
     covariances: Float[Array, "T Q Q"]
@@ -190,7 +190,7 @@ def linear_dynamics(
         )
     if iterations < 1:
         raise ValueError(f"iterations: found {iterations}, expected at least 1")
-    fit = partial(_fitted, sequences=layout.num_sequences, iterations=iterations)
+    fit = partial(_em_fit, sequences=layout.num_sequences, iterations=iterations)
     return fit(y, controls, states, layout.first, initial=initial, fixed_emission=fixed_emission)
 
 
@@ -200,7 +200,7 @@ def in_slots(y: Float[Array, "T P"], layout: Layout) -> Float[Array, "slots P"]:
 
 
 @partial(jax.jit, static_argnames=("sequences", "iterations", "initial", "fixed_emission"))
-def _fitted(
+def _em_fit(
     y: Num[Array, "T P"],
     controls: Float[Array, "T C"],
     states: Float[Array, "T Q"],
@@ -220,14 +220,14 @@ def _fitted(
         means, covariances, cross = moments
         pairs = means[layout.after], covariances[layout.after], means[before], covariances[before]
         steps = _Steps(*pairs, cross[before])
-        emission = _fixed(steps, y) if fixed_emission else _emission(steps, y)
+        emission = _fixed(steps, y) if fixed_emission else _emission_regression(steps, y)
         system = LinearSystem(*_transition(steps, controls), *emission)
         floors = jnp.maximum(system.noise, least[0]), jnp.maximum(system.observation_noise, least[1])
         system = system._replace(noise=floors[0], observation_noise=floors[1])
-        found, evidence = smoothed_posterior(
+        posterior, evidence = smoothed_posterior(
             system.chain(controls, layout, initial), observations, system.emission
         )
-        return _StateMoments(*found.marginals()), (system, evidence)
+        return _StateMoments(*posterior.marginals()), (system, evidence)
 
     # noise of both kinds, and a ridge on the states, come of what is not known of these
     means = layout.path(states[layout.beginning], states)
@@ -244,18 +244,18 @@ def _transition(steps: _Steps, controls: Array) -> tuple[Array, Array, Array]:
     """A beside B, b and Q: the regression of x_t on x_{t−1}, c_t and 1."""
     width = steps.means.shape[1]
     inputs = jnp.concatenate([steps.before, controls, jnp.ones((controls.shape[0], 1), controls.dtype)], 1)
-    own, across = steps.covariances_before.sum(0), steps.cross.sum(0)
-    gram = (inputs.T @ inputs).at[:width, :width].add(own)
+    before, across = steps.covariances_before.sum(0), steps.cross.sum(0)
+    gram = (inputs.T @ inputs).at[:width, :width].add(before)
     weights = (steps.means.T @ inputs).at[:, :width].add(across) @ jnp.linalg.pinv(gram, hermitian=True)
     residual = jnp.square(steps.means - inputs @ weights.T).sum(0)
     # Var(x_t − A x_{t−1} | y), its diagonal
     slope = weights[:, :width]
-    own = jnp.einsum("ij,jk,ik->i", slope, own, slope)
-    around = jnp.diagonal(steps.covariances.sum(0)) - 2.0 * jnp.einsum("ij,ij->i", slope, across) + own
+    before = jnp.einsum("ij,jk,ik->i", slope, before, slope)
+    around = jnp.diagonal(steps.covariances.sum(0)) - 2.0 * jnp.einsum("ij,ij->i", slope, across) + before
     return weights[:, :-1], weights[:, -1], (residual + around) / inputs.shape[0]
 
 
-def _emission(steps: _Steps, y: Array) -> tuple[Array, Array, Array]:
+def _emission_regression(steps: _Steps, y: Array) -> tuple[Array, Array, Array]:
     """C, d and R: the regression of each column on x_t and 1, at the steps where it was observed."""
     width = steps.means.shape[1]
     there = (~jnp.isnan(y)).astype(steps.means.dtype)

@@ -1,4 +1,4 @@
-"""Where the steps of several sequences, one after the other, find their states in the event of a trajectory."""
+"""Layout of several sequences, one after the other, in the event of a trajectory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Num
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each step of S sequences finds its states in the event of a trajectory.
+    """Layout of the states of S sequences in the event of a trajectory.
 
     :param first: whether a step is the first of its sequence.
     :param num_sequences: S.
@@ -57,10 +57,10 @@ def layout(num_steps: int, numbers: Num[Array, " T"] | None = None, num_sequence
         return Layout(jnp.arange(num_steps) == 0)
     if not isinstance(numbers, jax.core.Tracer):
         rows = np.asarray(numbers)
-        found, pieces = len(np.unique(rows)), 1 + int((np.diff(rows) != 0).sum())
-        if found != num_sequences or pieces != found:
+        distinct, pieces = len(np.unique(rows)), 1 + int((np.diff(rows) != 0).sum())
+        if distinct != num_sequences or pieces != distinct:
             raise ValueError(
-                f"x: found {found} sequences in {pieces} pieces, expected {num_sequences}, the rows of each next to "
+                f"x: found {distinct} sequences in {pieces} pieces, expected {num_sequences}, the rows of each next to "
                 "each other; sort the rows, or set num_sequences"
             )
     return Layout(jnp.concatenate([jnp.ones(1, bool), numbers[1:] != numbers[:-1]]), num_sequences)

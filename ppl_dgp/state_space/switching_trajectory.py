@@ -143,8 +143,10 @@ class SwitchingTrajectory(Trajectory):
             state = jnp.where(first, started, state)
             with block():
                 marginal = self.function(followed(state[None], control[None]))
-            own = [each.reshape(self.noises.shape)[regime] for each in (marginal.mean, marginal.variance)]
-            state = own[0] + jnp.sqrt(own[1] + self.noises[regime]) * shock
+            moments = [
+                moment.reshape(self.noises.shape)[regime] for moment in (marginal.mean, marginal.variance)
+            ]
+            state = moments[0] + jnp.sqrt(moments[1] + self.noises[regime]) * shock
             return state, state
 
         turns = regimes, shocks, self.controls, where.first, begin[where.sequence]
@@ -173,24 +175,24 @@ def regime_probabilities(
     given = jnp.zeros((rows.shape[0], 0)) if x is None else jnp.asarray(x, float)
     if num_samples < 1:
         raise ValueError(f"num_samples: found {num_samples}, expected at least 1")
-    return np.asarray(_program(guide, num_samples)(key, params, given, rows))
+    return np.asarray(_regime_program(guide, num_samples)(key, params, given, rows))
 
 
 @lru_cache(maxsize=32)
-def _program(guide: Callable[..., Any], num_samples: int) -> Callable[..., Array]:
+def _regime_program(guide: Callable[..., Any], num_samples: int) -> Callable[..., Array]:
     def program(key: Array, params: dict[str, Array], x: Array, y: Array) -> Float[Array, "T K"]:
         def one(key: Array) -> Float[Array, "T K"]:
             sites = trace(substitute(seed(guide, key), params)).get_trace(x, y).values()
-            found = [
+            matches = [
                 (site["fn"].trajectory, site["value"])
                 for site in sites
                 if isinstance(getattr(site["fn"], "trajectory", None), SwitchingTrajectory)
             ]
-            if len(found) != 1:
+            if len(matches) != 1:
                 raise ValueError(
-                    f"guide: found {len(found)} trajectories with regimes, expected one; take that of switching_gpssm"
+                    f"guide: found {len(matches)} trajectories with regimes, expected one; take that of switching_gpssm"
                 )
-            return found[0][0].regime_probabilities(found[0][1])
+            return matches[0][0].regime_probabilities(matches[0][1])
 
         return jax.lax.map(one, jax.random.split(key, num_samples)).mean(0)
 

@@ -97,7 +97,7 @@ class Trajectory(dist.Distribution):
 
     @property
     def mean(self) -> Float[Array, "slots Q"]:
-        """Of x_0; of the other states it is not known, and m_0 stands for it."""
+        """Mean of x_0; of the other states it is not known, and m_0 stands for it."""
         return jnp.broadcast_to(self.initial.mean[:1], self.event_shape)
 
     @property
@@ -106,11 +106,11 @@ class Trajectory(dist.Distribution):
         return self.noise[None]
 
     def next_regime(self, key: Array, regime: Int[Array, ""]) -> Int[Array, ""]:
-        """That of the step after one, drawn."""
+        """Regime of the step after one, drawn."""
         return regime
 
     def regime_ahead(self, key: Array, path: Float[Array, "slots Q"], last: Array | None) -> Int[Array, ""]:
-        """That of the step after the state of a slot, or of the first of a new sequence, drawn given the path."""
+        """Regime of the step after the state of a slot, or of the first of a new sequence, drawn given the path."""
         return jnp.asarray(0)
 
     @property
@@ -137,13 +137,15 @@ class Trajectory(dist.Distribution):
         return jax.tree.map(lambda leaf: leaf[self.layout.after], path)
 
     def in_lanes(self, rows: Any) -> Any:
-        """What is known of each step, a pytree, as a scan takes it, windows side by side: from (T, …) to (L, W, …)."""
+        """Values of the steps, a pytree, as a scan takes it, windows side by side: from (T, …) to (L, W, …)."""
         lanes = 1 if self.whole is None else self.layout.num_sequences
-        each = self.controls.shape[0] // lanes
-        return jax.tree.map(lambda leaf: jnp.moveaxis(leaf.reshape(lanes, each, *leaf.shape[1:]), 1, 0), rows)
+        length = self.controls.shape[0] // lanes
+        return jax.tree.map(
+            lambda leaf: jnp.moveaxis(leaf.reshape(lanes, length, *leaf.shape[1:]), 1, 0), rows
+        )
 
     def out_of_lanes(self, steps: Any) -> Any:
-        """What a scan returns, back to rows."""
+        """Values of the steps from a scan, back to rows."""
         return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1).reshape(-1, *leaf.shape[2:]), steps)
 
     def log_prob(self, value: Float[Array, "slots Q"]) -> Float[Array, ""]:
@@ -198,13 +200,13 @@ def along(
     """
     if sample_shape:
         keys = jax.random.split(key, int(np.prod(sample_shape)))
-        paths = jax.vmap(lambda each: along(trajectory, initial, conditional, params, each))(keys)
+        paths = jax.vmap(lambda draw_key: along(trajectory, initial, conditional, params, draw_key))(keys)
         return paths.reshape(*sample_shape, *paths.shape[1:])
     key_initial, key_steps = jax.random.split(key)
     begin = initial.sample(key_initial)
     where = trajectory.layout
-    own = trajectory.in_lanes((params, trajectory.controls, where.first, begin[where.sequence]))
-    keys = jax.random.split(key_steps, own[2].shape[0])
+    lanes = trajectory.in_lanes((params, trajectory.controls, where.first, begin[where.sequence]))
+    keys = jax.random.split(key_steps, lanes[2].shape[0])
 
     def step(state: Array, turn: Any) -> tuple[Array, Array]:
         key, (params, controls, first, started) = turn
@@ -212,7 +214,7 @@ def along(
         state = conditional(trajectory.at(state, controls), params).sample(key)
         return state, state
 
-    states = jax.lax.scan(step, own[3][0], (keys, own))[1]
+    states = jax.lax.scan(step, lanes[3][0], (keys, lanes))[1]
     return where.path(begin, trajectory.out_of_lanes(states))
 
 

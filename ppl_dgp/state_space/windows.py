@@ -41,7 +41,7 @@ class Windows:
 
     @property
     def per_sequence(self) -> Int[Array, " S"]:
-        """How many windows each sequence has."""
+        """Number of windows of each sequence."""
         return -(-self._lengths // self.length)
 
     @property

@@ -106,8 +106,8 @@ class Greedy(InducingChoice):
         none = jnp.full(size, candidates.shape[0])
         start = (jnp.zeros((candidates.shape[0], size), prior.dtype), prior, none)
         _, _, chosen = jax.lax.fori_loop(0, size, pick, start)
-        kept = jnp.zeros(candidates.shape[0], bool).at[chosen].set(True)[:size]
+        retained = jnp.zeros(candidates.shape[0], bool).at[chosen].set(True)[:size]
         # the new ones, first chosen first, fill the places that have come free
         arrivals = chosen[jnp.argsort(chosen < size, stable=True)]
-        source = jnp.where(kept, jnp.arange(size), arrivals[jnp.cumsum(~kept) - 1])
-        return candidates[source], kept
+        source = jnp.where(retained, jnp.arange(size), arrivals[jnp.cumsum(~retained) - 1])
+        return candidates[source], retained

@@ -26,13 +26,13 @@ class _Functions(Messenger):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: dict[str, SparseGP] = {}
+        self.gps: dict[str, SparseGP] = {}
 
     def process_message(self, msg: dict[str, Any]) -> None:
         emission = emission_of(msg["fn"]) if msg["type"] == "sample" else None
         if emission is not None:
             for name, function in emission.marginal.functions.items():
-                self.found.setdefault(name, function)
+                self.gps.setdefault(name, function)
 
 
 @lru_cache(maxsize=64)
@@ -55,11 +55,11 @@ def streamed(model: Model) -> Model:
         functions = _Functions()
         with functions:
             value = model(*args, **kwargs)
-        if not functions.found:
+        if not functions.gps:
             raise ValueError(
                 "model: found no sparse_gp behind a site made by noisy() or observe(), expected one"
             )
-        for function in functions.found.values():
+        for function in functions.gps.values():
             recalled(function)
         return value
 
@@ -71,7 +71,7 @@ def functions_of(model: Model, params: Parameters, x: Float[Array, "N D"]) -> di
     functions = _Functions()
     with functions:
         substitute(seed(model, jax.random.PRNGKey(0)), data=dict(params))(x)
-    return functions.found
+    return functions.gps
 
 
 def inducing_moments(guide: Model, params: Parameters, x: Float[Array, "N D"], name: str) -> Gaussian:
@@ -81,8 +81,8 @@ def inducing_moments(guide: Model, params: Parameters, x: Float[Array, "N D"], n
     """
     # parameters per datum are of rows that are gone
     rows = guide.with_model_hidden() if isinstance(guide, Guide) else guide
-    found = trace(substitute(seed(rows, jax.random.PRNGKey(0)), data=dict(params))).get_trace(x)
-    q = found[f"{name}/u"]["fn"]
+    sites = trace(substitute(seed(rows, jax.random.PRNGKey(0)), data=dict(params))).get_trace(x)
+    q = sites[f"{name}/u"]["fn"]
     moments = None if getattr(q, "given", ()) else moments_of(q)
     if moments is None:
         raise ValueError(
@@ -104,11 +104,11 @@ def store_posterior(
     :param x: any inputs (N, D), one row will do: they tell the model D.
     :raises ValueError: if q(u) links outputs or layers.
     """
-    found = dict(params)
+    stored = dict(params)
     for name, function in functions_of(model, params, x).items():
         memory = OldPosterior.of(function, inducing_moments(guide, params, x, name))
-        found |= {site: getattr(memory, key) for key, site in sites(name).items()}
-    return found
+        stored |= {site: getattr(memory, key) for key, site in sites(name).items()}
+    return stored
 
 
 def move_inducing(
@@ -135,19 +135,19 @@ def move_inducing(
         raise ValueError(
             f"params: found no {missing!r}, expected it; start from store_posterior(), of a model that learns Z"
         )
-    inducing, kept = choice(key, old.kernel, old.inducing, x)
-    found = dict(params) | {place: inducing}
-    found[fields["shared"]] = jnp.diag(kept.astype(inducing.dtype))
-    new = functions_of(model, found, x)[name]
+    inducing, retained = choice(key, old.kernel, old.inducing, x)
+    values = dict(params) | {place: inducing}
+    values[fields["shared"]] = jnp.diag(retained.astype(inducing.dtype))
+    new = functions_of(model, values, x)[name]
     moments = inducing_moments(guide, params, x, name)
     # the old posterior of the new whitened u, given what v and its successor share
-    cross = old.kernel(inducing, old.inducing) + new.nugget * found[fields["shared"]]
+    cross = old.kernel(inducing, old.inducing) + new.nugget * values[fields["shared"]]
     weights = new.whiten @ cross @ old.whiten.T
     identity = jnp.eye(inducing.shape[0], dtype=inducing.dtype)
     loc, scale = f"{name}/u_loc", f"{name}/u_scale"
-    if loc in found:
-        found[loc] = moments.projected_mean(weights).T
-    if scale in found and found[scale].ndim == 3:
+    if loc in values:
+        values[loc] = moments.projected_mean(weights).T
+    if scale in values and values[scale].ndim == 3:
         covariance = identity - weights @ weights.T + moments.projected_covariance(weights)
-        found[scale] = cholesky(covariance, 0.0)[0]
-    return found
+        values[scale] = cholesky(covariance, 0.0)[0]
+    return values

@@ -30,7 +30,7 @@ def doubly_stochastic(model: Model) -> Guide:
     return Guide(model, hidden=DoublyStochastic())
 
 
-_unused = numpyro.optim.Adam(0.0)  # SVI wants an optimiser to initialise the parameters
+_no_optimizer = numpyro.optim.Adam(0.0)  # SVI wants an optimiser to initialise the parameters
 
 
 class Stream:
@@ -153,7 +153,7 @@ class Stream:
     def _initial(
         self, key: Shaped[Array, "..."], x: Float[Array, "B D"], y: Num[Array, "B P"]
     ) -> dict[str, Array]:
-        svi = SVI(self.model, self.guide, _unused, self.objective)
+        svi = SVI(self.model, self.guide, _no_optimizer, self.objective)
         state = svi.init(key, x, y, init_params=dict(self.params))
         return dict(svi.get_params(state))
 
@@ -179,9 +179,9 @@ def _programs(
     """The compiled parts of an update that no fit contains."""
 
     def close(params: dict[str, Array], x: Array, y: Array) -> tuple[dict[str, Array], Array]:
-        found = objective.finish(params, model, guide, x, y)
+        finished = objective.finish(params, model, guide, x, y)
         energy = -objective.loss(jax.random.PRNGKey(0), params, model, guide, x, y)
-        return store_posterior(model, guide, found, x[:1]), energy
+        return store_posterior(model, guide, finished, x[:1]), energy
 
     return {
         "close": jax.jit(close),

@@ -22,7 +22,8 @@ from numpyro.handlers import seed, trace
 
 from ppl_dgp.gp.contract import Model, Parameters
 from ppl_dgp.gp.means import Linear
-from ppl_dgp.gp.sparse_gp import data_plate, sparse_gp
+from ppl_dgp.gp.sparse_gp import sparse_gp
+from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.guides import Guide
 from ppl_dgp.kernels import RBF
 

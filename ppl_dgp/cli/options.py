@@ -1,0 +1,103 @@
+"""Options of `ppl-dgp`: those that commands share, and one for every setting."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from ppl_dgp.cli import settings as choices
+
+
+def option(help: str, *names: str) -> Any:
+    return typer.Option(*names, help=help)
+
+
+def setting_option(name: str, meaning: str, usual: str | None = None) -> Any:
+    """The option of a setting; its default, which may depend on the data, is only told."""
+    return option(f"{meaning} (default {usual})" if usual else meaning, "--" + name.replace("_", "-"))
+
+
+SourceArgument = Annotated[
+    str, typer.Argument(help="A built-in name, a .csv, .parquet or .npz, or a directory of .parquet.")
+]
+RunDir = Annotated[str, typer.Argument(help="A directory that 'ppl-dgp fit' wrote.")]
+Out = Annotated[str | None, option("Directory to write (default runs/NAME-NUMBER).", "--out")]
+Resume = Annotated[bool, option("Continue the run in --out.", "--resume")]
+Json = Annotated[bool, option("Print one JSON object, and nothing else, on standard output.", "--json")]
+Quiet = Annotated[bool, option("No progress and no notes.", "--quiet")]
+
+
+#: type, meaning and default, in words, of the option for every setting
+SETTINGS: dict[str, tuple[type, str, str | None]] = {
+    "model": (str, " | ".join(choices.MODELS), "deep-gp"),
+    "hidden": (
+        str,
+        " | ".join(choices.HIDDEN)
+        + "; of a gplvm "
+        + " | ".join(choices.LATENTS)
+        + "; of a gpssm "
+        + " | ".join(choices.STATES),
+        "doubly-stochastic, of a gplvm mean-field, of a gpssm markov",
+    ),
+    "inducing_rule": (str, " | ".join(choices.INDUCING), "full-rank"),
+    "objective": (str, " | ".join(choices.OBJECTIVE_HELP), "power-ep"),
+    "alpha": (float, "Divergence, from 0 (the ELBO) to 1", "0"),
+    "widths": (str, "Widths of the hidden layers", "2,2"),
+    "latent": (int, "Latent dimensions of a gplvm, or state dimensions of a gpssm", "2; as many as targets"),
+    "inducing": (int, "Inducing points per layer", "100 (gplvm 50, gpssm 20), or fewer rows"),
+    "kernel": (str, " | ".join(choices.KERNEL_HELP) + ", or several with + and * between", "rbf"),
+    "likelihood": (str, " | ".join(choices.LIKELIHOOD_HELP) + ", of a sparse-gp or deep-gp", "gaussian"),
+    "particles": (int, "Draws per step", "1 at α = 0, else 8"),
+    "steps": (int, "Training steps", "gp 100, sparse-gp 3000, deep-gp 5000, gplvm 300 or 5000, gpssm 2000"),
+    "batch": (int, "Rows per step", "all up to 2000 rows, else 1000; of a gpssm all"),
+    "learning_rate": (float, "Learning rate of Adam", "0.01"),
+    "restarts": (int, "Independent fits side by side; the best is kept", "1"),
+    "seed": (int, "Seed of splits, synthetic data and training", "0"),
+    "target": (
+        str,
+        "Target columns with commas between, or the target array of an .npz; of a gplvm the rows' labels",
+        "the last one, or y of an .npz; none",
+    ),
+    "controls": (
+        str,
+        "Columns that drive the series of a gpssm, with commas between, or an array of an .npz",
+        "none, or u of an .npz",
+    ),
+    "sequence_column": (
+        str,
+        "Column that names the sequences of a gpssm, the rows of each together",
+        "one sequence",
+    ),
+    "drop_missing": (bool, "Leave out rows with missing or infinite values", None),
+    "split": (int, "Which split", "0"),
+    "test_fraction": (float, "Share of the rows kept for the test, of a gpssm the last, 0 for none", "0.1"),
+    "float32": (bool, "Compute in 32 bits", None),
+    "float64": (bool, "Compute in 64 bits, as is usual on a CPU", None),
+}
+
+
+def with_settings(**defaults: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for every setting, before those of its own; they arrive as its `given`.
+
+    `defaults` are those settings that it takes as comma lists, and what it takes unless told.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        source, *extra_options = list(inspect.signature(command, eval_str=True).parameters.values())[:-1]
+        options = []
+        for name, (kind, meaning, usual) in SETTINGS.items():
+            if name in defaults:
+                kind, usual = str, None
+                meaning = f"{meaning} (several with commas between)"
+            annotation = Annotated[kind | None, setting_option(name, meaning, usual)]  # type: ignore[valid-type]
+            default = defaults.get(name)
+            options.append(inspect.Parameter(name, source.kind, default=default, annotation=annotation))
+        parameters = [source, *options, *extra_options]
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return command
+
+    return decorate
