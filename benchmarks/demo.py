@@ -36,7 +36,8 @@ from ppl_dgp.diagnostics import (  # noqa: E402
 from ppl_dgp.fit import Fit  # noqa: E402
 from ppl_dgp.guides import Conditional, DoublyStochastic, Guide, Markov, MeanField  # noqa: E402
 from ppl_dgp.models import deep_gp, sparse_gp_regression  # noqa: E402
-from ppl_dgp.prediction.predict import Prediction, predict, sample_functions  # noqa: E402
+from ppl_dgp.prediction.joint import sample_functions  # noqa: E402
+from ppl_dgp.prediction.predict import Prediction, predict  # noqa: E402
 
 OUT = Path("demo")
 GUIDES = {
@@ -56,10 +57,10 @@ def judge(task: Task, model: Any, guides: dict[str, Any], **settings: Any) -> Co
     started = time.perf_counter()
     found = compare(
         jax.random.key(0),
-        *train,
-        *test,
         model,
         guides,
+        *train,
+        *test,
         target_scale=task.y_units.scale,
         say=lambda line: console.print(f"  {time.perf_counter() - started:3.0f} s  fitting {line}"),
         progress=console.is_terminal,
@@ -75,13 +76,13 @@ def forecast(task: Task, fit: Fit) -> Prediction:
     x, y = task.rows(task.test_rows)
     key = jax.random.key(2)
     settings: dict[str, Any] = dict(num_samples=1000, levels=(0.025, 0.975), samples=True)
-    found = predict(key, fit.model, fit.guide, fit.params, jnp.asarray(x), jnp.asarray(y), **settings)
+    found = predict(key, fit, jnp.asarray(x), jnp.asarray(y), **settings)
     return in_units(found, task.y_units)
 
 
 def save(task: Task, fit: Fit, name: str) -> None:
     """The posterior as netCDF, for ArviZ."""
-    save_arviz(to_arviz(fit, jax.random.key(3), *task.rows(task.train_rows)), OUT / f"{name}.nc")
+    save_arviz(to_arviz(jax.random.key(3), fit, *task.rows(task.train_rows)), OUT / f"{name}.nc")
 
 
 def draw(figure: Figure, name: str) -> None:
@@ -122,12 +123,11 @@ def fit_step() -> None:
     for (name, _), fit in found.fits.items():
         name = f"step_{name.replace(' ', '_')}"
         save(task, fit, name)
-        program = (fit.model, fit.guide, fit.params, jnp.asarray(x_test))
-        functions = task.y_units.inverse(sample_functions(jax.random.key(4), *program, 5))
+        functions = task.y_units.inverse(sample_functions(jax.random.key(4), fit, jnp.asarray(x_test), 5))
         data = task.raw(task.train_rows)
         draw(plot_fit(forecast(task, fit), task.table.X[task.test_rows], *data, samples=functions), name)
     fit = found.fits["deep GP", 0.0]
-    maps = layer_maps(fit.model, fit.guide, fit.params, jnp.asarray(task.rows(task.train_rows)[0]))
+    maps = layer_maps(fit, jnp.asarray(task.rows(task.train_rows)[0]))
     draw(plot_layers(maps), "step_layers")
     right = task.table.X[task.train_rows, 0] > 0
     first, second = maps

@@ -88,7 +88,7 @@ def oil(options: argparse.Namespace) -> None:
         guide = Guide(model, hidden=MeanField())
         key = jax.random.key(seed)
         fit = fit_lbfgs(key, model, None, y, guide=guide, objective=Collapsed(), steps=options.steps)
-        counts = relevance(fit.params)
+        counts = relevance(fit)
         best = np.argsort(-counts)[:2]
         mean, scale = np.asarray(fit.params["x_loc"]), np.asarray(fit.params["x_scale"])
         errors, kept = nearest_errors(mean[:, best], labels), int((counts > 0.02 * counts.max()).sum())
@@ -209,7 +209,7 @@ def _gplvm(y: Array, options: argparse.Namespace) -> tuple[Array, Array]:
     guide = Guide(model, hidden=MeanField(full=True))
     fit = fit_lbfgs(KEY, model, None, y, guide=guide, objective=Collapsed(), steps=options.steps)
     at = {"x": Gaussian(fit.params["x_loc"], fit.params["x_scale"])}
-    found = predict(KEY, model, guide, fit.params, None, latents=at, num_samples=50)
+    found = predict(KEY, fit, None, latents=at, num_samples=50)
     return found.mean, found.variance
 
 
@@ -271,17 +271,15 @@ def usps(options: argparse.Namespace) -> None:
             learning_rate=0.005,
         )
         seconds = time.perf_counter() - began
-        density = row_log_density(KEY, fit, test).mean()
+        density = row_log_density(KEY, fit, None, test).mean()
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         pace = 1e3 * (fit.seconds - fit.compile_seconds) / fit.steps
         row = [*key, 10, f"{density:.5g}", f"{seconds:.4g}", f"{pace:.3g}", f"{peak:.3g}"]
         rows.append(out, USPS, row)
         print(*row, flush=True)
         if name == "amortised":
-            found = infer_latents(KEY, fit, test)
-            figure = plot_latents(
-                found.mean, labels=data["labels"][order[:1000]], relevance=relevance(fit.params)
-            )
+            found = infer_latents(KEY, fit, None, test)
+            figure = plot_latents(found.mean, labels=data["labels"][order[:1000]], relevance=relevance(fit))
             figure.savefig(DOCS / "gplvm-usps.png", dpi=120)
 
 
@@ -336,10 +334,10 @@ def motion(options: argparse.Namespace) -> None:
     unit = np.sqrt(np.asarray(fit.params["prior/noise"]))
     loc, deviation = np.asarray(fit.params["x_loc"]), np.asarray(fit.params["x_scale"]) * unit
     at = {"x": Gaussian(jax.numpy.asarray(loc), jax.numpy.asarray(deviation))}
-    found = predict(KEY, model, guide, fit.params, x, latents=at, num_samples=20)
+    found = predict(KEY, fit, x, latents=at, num_samples=20)
     note("dynamical GPLVM", found.mean, time.perf_counter() - began)
     gait = np.where(jog[sequence], "jog", "walk")
-    counts = relevance(fit.params)
+    counts = relevance(fit)
     best = np.argsort(-counts)[:2]
     print("gait errors", nearest_errors(loc[:, best], gait), "relevance", np.round(counts / counts.max(), 3))
     rows.append(out, MOTION, ["gait errors", "", "", nearest_errors(loc[:, best], gait), ""])
@@ -390,7 +388,7 @@ def digits(options: argparse.Namespace) -> None:
         sides = [np.linspace(*np.quantile(loc[:, d], [0.02, 0.98]), 15) for d in range(2)]
         at = np.stack(np.meshgrid(*sides, indexing="ij"), -1).reshape(-1, 2)
         points = {"x": Gaussian(jax.numpy.asarray(at), jax.numpy.zeros_like(at))}
-        found = predict(KEY, model, guide, fit.params, None, latents=points, num_samples=10)
+        found = predict(KEY, fit, None, latents=points, num_samples=10)
         images = (found.mean * scale + centre).reshape(15, 15, -1)
         extent = (sides[0][0], sides[0][-1], sides[1][0], sides[1][-1])
         plot_grid(images, (8, 8), extent=extent).savefig(DOCS / f"gplvm-digits-{short}-grid.png", dpi=120)

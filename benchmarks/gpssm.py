@@ -167,7 +167,7 @@ def learnt(
     bound = -fit.losses[0, -100:].mean()
     low, high = np.quantile(x, [0.01, 0.99])
     grid = np.linspace(low, high, 200)[:, None]
-    mean, variance = transition_moments(model, q_of, fit.params, None, y, grid)
+    mean, variance = transition_moments(fit, None, y, grid)
     error = f(grid) - np.asarray(mean)
     density = -0.5 * np.log(2 * np.pi * np.asarray(variance)) - 0.5 * error**2 / np.asarray(variance)
     # twenty continuations of the series, each from the state where it ended
@@ -178,12 +178,12 @@ def learnt(
         futures.append(state + r_true**0.5 * random.normal(size=20))
     scores = []
     for function in ("path", "moments", "linearised"):
-        found = forecast(key, model, q_of, fit.params, None, y, 20, function=function, num_samples=500)
+        found = forecast(key, fit, None, y, 20, function=function, num_samples=500)
         scores.append(np.mean([ahead(found, function, np.array(futures)[:, each], r) for each in range(20)]))
     if options.figures and alpha == 0.0 and name == "broken line" and guide in ("mean field", "coupled"):
         from ppl_dgp.diagnostics import plot_transition
 
-        about = model, q_of, fit.params, None, y
+        about = fit, None, y
         figure = plot_transition(transition_function(*about), smooth(key, *about), truth=f)
         figure.savefig(DOCS / f"gpssm-kink-{guide.replace(' ', '-')}.png", dpi=110)
     noises = float(np.mean(fit.params["transition/noise"])), r
@@ -230,7 +230,7 @@ def recurrent(options: argparse.Namespace) -> None:
             fit = fit_series(key, model, guide, PowerEP(0.0), None, y, steps=steps, warm_steps=warm,
                              batch_size=batch, optimizer=decaying(0.02, steps))  # fmt: skip
             grid = np.linspace(*np.quantile(x, [0.01, 0.99]), 200)[:, None]
-            mean, variance = transition_moments(model, guide, fit.params, None, y, grid)
+            mean, variance = transition_moments(fit, None, y, grid)
             error, spread = smooth_kink(grid) - np.asarray(mean), np.asarray(variance)
             density = (-0.5 * np.log(2 * np.pi * spread) - 0.5 * error**2 / spread).mean()
             noises = [float(np.mean(fit.params[each])) for each in ("transition/noise", "likelihood/noise")]
@@ -307,8 +307,9 @@ def simulated(
     fit = fit_series(
         key, model, guide, objective, u[train], y[train], batch_size=batch, warm_steps=warm, **settings
     )
-    about = model, guide, fit.params, u[train], y[train]
-    found = forecast(key, *about, u[test], y_future=y[test], function="independent", num_samples=100)
+    found = forecast(
+        key, fit, u[train], y[train], u[test], y_future=y[test], function="independent", num_samples=100
+    )
     error = float(np.sqrt(np.mean((found.mean - y[test]) ** 2)))
     if shown and options.figures:
         from ppl_dgp.diagnostics import plot_series
@@ -383,7 +384,7 @@ def hodgkin_huxley(options: argparse.Namespace) -> None:
 
         for name, path in series.items():
             future = (path[500:] - mean) / scale
-            about = model, guide, fit.params, u["step"][train], noisy, u[name][500:]
+            about = fit, u["step"][train], noisy, u[name][500:]
             ahead = forecast(
                 jax.random.key(1), *about, y_future=future, function="independent", num_samples=100
             )
@@ -456,8 +457,7 @@ def by_narx(key: Array, u: Array, y: Array, train: Array, test: Array) -> list[f
     guide = Guide(model)
     fit = fit_lbfgs(key, model, table.x, table.y, guide=guide, objective=Collapsed(), steps=300)
     history, controls = y[train][-lags:], np.concatenate([u[train][1 - lags :], u[test]])
-    about = model, fit.guide, fit.params, history, controls
-    found = simulate_narx(key, *about, y_future=y[test], num_samples=100)
+    found = simulate_narx(key, fit, history, controls, y_future=y[test], num_samples=100)
     error = float(np.sqrt(np.mean((found.mean - y[test]) ** 2)))
     deviation, noise = np.sqrt(found.variance.mean()), np.mean(fit.params["likelihood/noise"])
     return [error, float(np.mean(found.log_density)), float(deviation), float(noise)]

@@ -127,8 +127,9 @@ def fit(
     inputs, targets = Standardiser.fit(table.X[train]), Standardiser.fit(table.y[train])
     x, y = inputs.transform(table.X), targets.transform(table.y)
     found = compare(
-        jax.random.key(seed), x[train], y[train], x[test], y[test], lambda: model,
+        jax.random.key(seed), lambda: model,
         {rule: lambda _, guide=guide: guide for rule, guide in guides.items()},
+        x[train], y[train], x[test], y[test],
         starts=dict([(wanted, each) for each in poorer]), steps=steps, batch_size=batch, learning_rate=rate(steps),
         num_draws=50, num_locals=4, num_samples=100,
         target_scale=targets.scale, on_chunk=lambda *_: times.append(perf_counter()),

@@ -109,7 +109,7 @@ def judged(
     key: Array, fit: Any, new: np.ndarray, target: np.ndarray, draws: int = 1
 ) -> tuple[np.ndarray, float, float]:
     """Probabilities of the classes, test error, and minus the mean log probability."""
-    found = predict(key, fit.model, fit.guide, fit.params, new, target, num_samples=draws)
+    found = predict(key, fit, new, target, num_samples=draws)
     chances = found.mean if found.mean.shape[1] > 1 else np.concatenate([1 - found.mean, found.mean], 1)
     error = float((chances.argmax(1) != target[:, 0]).mean())
     return chances, error, float(-np.mean(found.log_density))
@@ -218,7 +218,7 @@ def deep(_: argparse.Namespace) -> None:
                         key, model, guide, objective, at[train], of[train], steps=5000, learning_rate=0.01
                     )
                     energy = -float(np.mean(fit.losses[0, -100:]))
-                    found = predict(key, model, guide, fit.params, at[test], of[test], propagation="moments")
+                    found = predict(key, fit, at[test], of[test], propagation="moments")
                     scale = float(y.scale[0])
                     density = float(np.mean(found.log_density)) - np.log(scale)
                     rmse = scale * float(np.sqrt(np.square(found.mean - of[test]).mean()))

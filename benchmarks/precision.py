@@ -88,7 +88,7 @@ def trained(path: Path, name: str, dtype: str, steps: int, seed: int) -> list[fl
         if together:
             return [fit.rejected_steps, -float(np.mean(fit.losses[0, -100:])) / len(train), np.nan]
         about = narrow(x[test]), narrow(y[test])
-        new = predict(key, model, guide, fit.params, *about, num_samples=50)
+        new = predict(key, fit, *about, num_samples=50)
     density = float(np.mean(new.log_density)) - float(np.log(unit).sum())
     if labels:
         return [fit.rejected_steps, density, np.nan]

@@ -40,7 +40,8 @@ from ppl_dgp.fit import Fit, fit_lbfgs, fit_svi, natural_adam  # noqa: E402
 from ppl_dgp.guides import Conditional, Guide, MeanField  # noqa: E402
 from ppl_dgp.models import deep_gp, sparse_gp_regression  # noqa: E402
 from ppl_dgp.objectives import Collapsed, PowerEP  # noqa: E402
-from ppl_dgp.prediction.predict import predict, sample_functions  # noqa: E402
+from ppl_dgp.prediction.joint import sample_functions  # noqa: E402
+from ppl_dgp.prediction.predict import predict  # noqa: E402
 
 CSV, PAGE, DOCS = Path("benchmarks/thesis.csv"), Path("docs/thesis.md"), Path("docs")
 SETS, SEEDS, NUM_INDUCING, KEY = ("step", "sinusoids"), (0, 1, 2), 20, jax.random.key(0)
@@ -176,15 +177,15 @@ def draw(task: Task, fits: dict[str, tuple[Fit, list[tuple[int, float]]]]) -> No
         x_test, y_test = map(jnp.asarray, task.rows(task.test_rows))
         # beyond the data too, where uncertainty adds up through the layers
         wide = jnp.linspace(1.6 * x_test.min(), 1.6 * x_test.max(), 400)[:, None]
-        found = predict(KEY, fit.model, fit.guide, fit.params, wide, num_samples=1000, levels=(0.025, 0.975))
-        draws = sample_functions(KEY, fit.model, fit.guide, fit.params, wide, 5)
+        found = predict(KEY, fit, wide, num_samples=1000, levels=(0.025, 0.975))
+        draws = sample_functions(KEY, fit, wide, 5)
         prediction, samples = in_units(found, task.y_units), task.y_units.inverse(draws)
         shown = task.x_units.inverse(np.asarray(wide))
         plot_fit(prediction, shown, *task.raw(task.train_rows), samples=samples, axes=panel)
         panel.set_title(which)
     figure.savefig(DOCS / f"thesis-{name}-fit.png", dpi=100)
     fit = fits[DEEP][0]
-    maps = layer_maps(fit.model, fit.guide, fit.params, jnp.asarray(task.rows(task.train_rows)[0]))
+    maps = layer_maps(fit, jnp.asarray(task.rows(task.train_rows)[0]))
     plot_layers(maps).savefig(DOCS / f"thesis-{name}-layers.png", dpi=100)
     traces(fits).savefig(DOCS / f"thesis-{name}-traces.png", dpi=100)
 

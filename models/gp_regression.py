@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpyro
 from jaxtyping import Array
 
+from ppl_dgp.gp.exact_gp import ExactGP
 from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF
@@ -24,10 +25,15 @@ from ppl_dgp.likelihoods import Likelihood
 from ppl_dgp.models.checks import flags, optional, whole
 from ppl_dgp.models.inducing import GivenInducing, checked_inducing, inducing_inputs
 from ppl_dgp.models.kernel_values import KernelChoice, checked_kernel, kernel_parameters
-from ppl_dgp.models.observation import Noise, Observed, checked_observation, emission, observed_by
+from ppl_dgp.models.observation import (
+    Noise,
+    Observed,
+    checked_observation,
+    emission,
+    observed_by,
+)
 from ppl_dgp.models.parts import as_columns, noise_variance, rows_of_noise
 from ppl_dgp.models.value import ZooModel
-from ppl_dgp.numerics.dense_normal import DenseNormal
 
 #: M unless told
 NUM_INDUCING = 100
@@ -63,8 +69,7 @@ class exact_gp_regression(ZooModel):
         k = kernel_parameters("gp", self.kernel, x.shape[1])
         noise_rows = rows_of_noise(noise_variance(self.noise), None, y is not None)
         variance = jnp.broadcast_to(jnp.ravel(noise_rows), (x.shape[0],))
-        # (P, N): the columns are independent given the kernel
-        columns = DenseNormal(k(x, x) + jnp.diag(variance), 1 if y is None else y.shape[1])
+        columns = ExactGP(k, x, variance, 1 if y is None else y.shape[1])
         numpyro.deterministic("gp/jitter", columns.jitter)
         return numpyro.sample("y", columns, obs=None if y is None else y.T)
 

@@ -6,7 +6,7 @@ r"""Several views of the same rows through one latent space: manifold relevance 
 
 Card. For the same things measured in several ways: two cameras, poses and silhouettes, genes and proteins. A dimension
 whose lengthscale is short in several views is shared by them, one that only a single view uses is private to it: read
-off by ``relevance(params, "view1")``, drawn by ``plot_views``. One view is guessed from another by leaving its columns
+off by ``relevance(fit, "view1")``, drawn by ``plot_views``. One view is guessed from another by leaving its columns
 missing. y holds the views side by side. Guides as for ``gplvm``. Sites: ``x``, ``view1/u``, …, ``y``; parameters
 ``view1/lengthscale``, ``view1/noise``, ….
 """

@@ -30,7 +30,7 @@ import numpyro
 numpyro.enable_x64()
 
 from ppl_dgp.data import Standardiser, load_table, split
-from ppl_dgp.diagnostics import compare, layer_maps, load_arviz, plot_fit, plot_layers, save_arviz, to_arviz
+from ppl_dgp.diagnostics import compare, load_arviz, plot_fit, plot_layers, save_arviz
 from ppl_dgp.fit.stochastic import fit_svi
 from ppl_dgp.guides.conditional import Conditional
 from ppl_dgp.guides.guide import Guide
@@ -38,7 +38,6 @@ from ppl_dgp.guides.hidden import DoublyStochastic, MeanField
 from ppl_dgp.models import sparse_gp_regression
 from ppl_dgp.models.deep_gp import deep_gp
 from ppl_dgp.objectives.power_ep import PowerEP
-from ppl_dgp.prediction.predict import predict, sample_functions
 
 table = load_table("step")
 train, test = split(table)
@@ -76,26 +75,17 @@ guide = Guide(model, hidden=DoublyStochastic())
 
 # %%
 fit = fit_svi(key, model, guide, PowerEP(alpha=0.0), x, y, steps=2000)
-found = predict(
-    key,
-    model,
-    guide,
-    fit.params,
-    jnp.asarray(x_test),
-    jnp.asarray(y_test),
-    num_samples=1000,
-    levels=(0.025, 0.975),
-)
-functions = sample_functions(key, model, guide, fit.params, jnp.asarray(x_test), num_samples=5)
-print(f"test log density {found.log_density.mean():.2f} nats per row, standardised")
-plot_fit(found, x_test, x, y, samples=functions)
+prediction = fit.predict(key, x_test, y_test, num_samples=1000, levels=(0.025, 0.975))
+functions = fit.sample_functions(key, jnp.asarray(x_test), num_samples=5)
+print(f"test log density {prediction.log_density.mean():.2f} nats per row, standardised")
+plot_fit(prediction, x_test, x, y, samples=functions)
 
 # %% [markdown]
 # The first layer expands: it stretches the neighbourhood of the step, and stays nearly flat elsewhere. The second
 # compresses: what is left of the first layer's uncertainty to either side of the step is squeezed into two plateaus.
 
 # %%
-plot_layers(layer_maps(model, guide, fit.params, jnp.asarray(x)))
+plot_layers(fit.layer_maps(jnp.asarray(x)))
 
 # %% [markdown]
 # ## Compare
@@ -112,7 +102,7 @@ guides = {
     "doubly-stochastic": lambda model: Guide(model, hidden=DoublyStochastic()),
 }
 comparison = compare(
-    key, x, y, x_test, y_test, lambda: deep_gp((1,), 15), guides, steps=1000, target_scale=targets.scale
+    key, lambda: deep_gp((1,), 15), guides, x, y, x_test, y_test, steps=1000, target_scale=targets.scale
 )
 comparison.table.round(3)
 
@@ -125,7 +115,7 @@ comparison.figure()
 # A fit becomes ArviZ's own container, with named axes; it is written to netCDF and read back.
 
 # %%
-idata = to_arviz(fit, key, x, y)
+idata = fit.to_arviz(key, x, y)
 with TemporaryDirectory() as folder:
     save_arviz(idata, f"{folder}/tour.nc")
     idata = load_arviz(f"{folder}/tour.nc")

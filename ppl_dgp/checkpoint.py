@@ -60,8 +60,8 @@ def save(directory: str | os.PathLike[str], state: Any, meta: Mapping[str, Any])
     }
     text = json.dumps(index, indent=1, allow_nan=False)
     folder.mkdir(parents=True, exist_ok=True)
-    _replace(folder / data_file, content)
-    _replace(folder / INDEX, text.encode())
+    replace_file(folder / data_file, content)
+    replace_file(folder / INDEX, text.encode())
     for old in folder.glob("state-*.safetensors"):
         if old.name != data_file:
             old.unlink(missing_ok=True)
@@ -129,7 +129,8 @@ def _entry(entry: Any) -> str:
         case SequenceKey():
             return str(entry.idx)
         case GetAttrKey():
-            return entry.name
+            result: str = entry.name
+            return result
     return str(entry)
 
 
@@ -160,7 +161,7 @@ def _read_index(folder: Path) -> dict[str, Any]:
     return index
 
 
-def _replace(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes) -> None:
     """Write to a temporary name beside `path`, flush to disk, and move it over `path`."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -13,7 +13,7 @@ from scipy.stats import norm, ortho_group
 from ppl_dgp.diagnostics import aligned, load_arviz, save_arviz, to_arviz
 from ppl_dgp.diagnostics.arviz_api import container, group
 from ppl_dgp.diagnostics.draws import joint_draws
-from ppl_dgp.fit import fit_svi
+from ppl_dgp.fit import Posterior, fit_svi
 from ppl_dgp.guides import Guide, MeanField
 from ppl_dgp.models import gplvm
 from ppl_dgp.objectives import PowerEP
@@ -105,7 +105,7 @@ def fit(table):
 
 @pytest.fixture(scope="module")
 def data(fit, table):
-    return to_arviz(fit, KEY, None, table, num_draws=10, num_locals=2)
+    return to_arviz(KEY, fit, None, table, num_draws=10, num_locals=2)
 
 
 @pytest.mark.slow
@@ -117,7 +117,7 @@ def test_latents_are_exported_in_one_frame(fit, table, data, tmp_path):
     np.testing.assert_array_equal(posterior["latent"], [0, 1])
     assert posterior.attrs["aligned"] == f"x: rotated towards chain {fit.best}"
     assert "x" not in constants and constants["x.rotation"].dims == ("chain", "latent_of_chain", "latent")
-    plain = to_arviz(fit, KEY, None, table, num_draws=10, num_locals=2, align=False)
+    plain = to_arviz(KEY, fit, None, table, num_draws=10, num_locals=2, align=False)
     own = group(plain, "posterior")
     assert "aligned" not in own.attrs and "x.rotation" not in group(plain, "constant_data")
     found, turns = aligned(own["x"].values, fit.best)
@@ -151,7 +151,9 @@ def test_log_likelihood_is_of_the_entries_that_are_there_x_averaged_out(fit, tab
     }
     assert set(prior) < set(fit.params)
     params = {**fit.params, **prior}
-    draws = joint_draws(KEY, fit.model, fit.guide, params, None, table, num_draws=1, num_locals=20_000)
+    draws = joint_draws(
+        KEY, Posterior(fit.model, fit.guide, params), None, table, num_draws=1, num_locals=20_000
+    )
     assert draws.latents == {"x"}
     fixed = {**params, "gp/u": jnp.asarray(draws.sites["gp/u"][0])}
     # ∫ p(y_n | x, u) N(x; 0, I) dx by the trapezium rule on a square

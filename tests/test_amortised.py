@@ -264,7 +264,7 @@ def test_it_is_trained_to_the_posterior_on_minibatches(tmp_path):
         jax.random.split(KEY, 500)
     )
     assert evidence(2) - 0.1 < float(values.mean()) < evidence(2) + 4 * float(values.std()) / 500**0.5
-    found = predict(KEY, model, guide, fit.params, X + 0.1, num_samples=4)
+    found = predict(KEY, fit, X + 0.1, num_samples=4)
     # new rows are the model's own: N(x, Σ s)
     np.testing.assert_allclose(found.variance[:, 0].mean(), sum(NOISES[2]), rtol=0.8)
     assert found.mean.shape == (4, 1)

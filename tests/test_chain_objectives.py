@@ -381,9 +381,9 @@ def test_it_is_fitted_by_it():
     for name in (name for name in slopes[0] if "/u_" not in name):
         np.testing.assert_allclose(slopes[0][name], slopes[1][name], atol=1e-6)
         assert np.isfinite(slopes[0][name]).all()
-    smoothed = smooth(KEY, model, optimal, found.params, None, y, num_samples=200)
+    smoothed = smooth(KEY, found, None, y, num_samples=200)
     assert abs(smoothed.mean[1:] - y).max() < 0.5
-    ahead = forecast(KEY, model, optimal, found.params, None, y, 2, num_samples=200)
+    ahead = forecast(KEY, found, None, y, 2, num_samples=200)
     assert abs(ahead.mean[0, 0] - np.sin(20.0)) < 4 * np.sqrt(ahead.variance[0, 0])
 
 

@@ -203,9 +203,7 @@ def three():
 
 def test_three_classes_are_learnt_and_predicted(three):
     assert set(three.params) >= {"likelihood/epsilon", "gp/lengthscale", "gp/inducing"}
-    found = predict(
-        KEY, three.model, three.guide, three.params, X, jnp.asarray(THREE), num_samples=2, samples=True
-    )
+    found = predict(KEY, three, X, jnp.asarray(THREE), num_samples=2, samples=True)
     assert found.mean.shape == found.f_mean.shape == (24, 3)
     np.testing.assert_allclose(found.mean.sum(1), 1.0, rtol=1e-9)
     assert (found.mean.argmax(1) == THREE).mean() > 0.9
@@ -213,12 +211,12 @@ def test_three_classes_are_learnt_and_predicted(three):
     np.testing.assert_allclose(found.log_density, np.log(found.mean[np.arange(24), THREE]), atol=1e-6)
     assert found.samples.shape == (2, 24, 1) and set(np.unique(found.samples)) <= {0, 1, 2}
     with pytest.raises(ValueError, match="no quantiles"):
-        predict(KEY, three.model, three.guide, three.params, X, num_samples=2, levels=(0.5,))
+        predict(KEY, three, X, num_samples=2, levels=(0.5,))
 
 
 @pytest.mark.slow
 def test_arviz_holds_a_model_of_classes(three):
-    data = to_arviz(three, KEY, X, THREE, num_draws=5)
+    data = to_arviz(KEY, three, X, THREE, num_draws=5)
     assert group(data, "posterior")["gp.u"].shape == (1, 5, 3, 8)
     replicated = group(data, "posterior_predictive")["y"]
     assert replicated.shape == (1, 5, 24) and set(np.unique(replicated)) <= {0, 1, 2}
@@ -230,7 +228,7 @@ def test_arviz_holds_a_model_of_classes(three):
 def test_two_classes_deep():
     model = deep_gp_classification(2, (1,), 6)
     fit = fitted(model, TWO, hidden=DoublyStochastic())
-    found = predict(KEY, model, fit.guide, fit.params, X, num_samples=20)
+    found = predict(KEY, fit, X, num_samples=20)
     assert found.mean.shape == (24, 1)
     assert ((found.mean[:, 0] > 0.5) == TWO).mean() > 0.9
 
@@ -295,7 +293,7 @@ def test_outliers_cost_a_student_t_little():
     error = {}
     for name, settings in {"gaussian": {}, "student-t": {"likelihood": lambda: StudentT(3.0, 0.05)}}.items():
         fit = fitted(sparse_gp_regression(10, **settings), y, steps=400)
-        found = predict(KEY, fit.model, fit.guide, fit.params, X, num_samples=1)
+        found = predict(KEY, fit, X, num_samples=1)
         error[name] = np.sqrt(np.mean((found.mean[:, 0] - np.sin(2.0 * X[:, 0])) ** 2))
     assert error["student-t"] < 0.1 < 0.3 < error["gaussian"]
 
@@ -305,7 +303,7 @@ def test_noise_that_changes_is_learnt():
     rng = np.random.default_rng(2)
     scale = np.where(X[:, 0] > 0.0, 1.0, 0.05)
     fit = fitted(sparse_heteroscedastic_gp(8), scale * rng.normal(size=24), steps=300)
-    found = predict(KEY, fit.model, fit.guide, fit.params, X, num_samples=1)
+    found = predict(KEY, fit, X, num_samples=1)
     left, right = (np.sqrt(found.variance[side, 0].mean()) for side in (slice(0, 10), slice(14, 24)))
     # these draws scatter by 0.05 and 0.50; noise that is the same everywhere would be about 0.35 on either side
     assert left < 0.3 < 0.4 < right

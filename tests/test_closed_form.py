@@ -9,7 +9,7 @@ from fast import few
 from jax.test_util import check_grads
 from scipy import stats
 
-from ppl_dgp.fit import fit_lbfgs
+from ppl_dgp.fit import Posterior, fit_lbfgs
 from ppl_dgp.guides import FullRank, Guide
 from ppl_dgp.kernels import RBF
 from ppl_dgp.models import deep_gp, sparse_gp_regression
@@ -223,7 +223,7 @@ def test_a_fit_with_blocks_ends_at_its_posterior_and_predicts():
     new, z = jnp.array([[0.3], [2.5]]), params["gp/inducing"]
     lower = np.linalg.cholesky(kernel(z, z) + 1e-8 * params["gp/variance"] * np.eye(M))
     phi = np.linalg.solve(lower, kernel(z, new))
-    found = predict(KEY, model, guide, params, new)
+    found = predict(KEY, Posterior(model, guide, params), new)
     np.testing.assert_allclose(found.f_mean, phi.T @ q.mean.T, rtol=1e-6)
     spread = kernel.diag(new) - np.diag(phi.T @ (np.eye(M) - q.covariance()[0]) @ phi)
     np.testing.assert_allclose(found.f_variance[:, 0], spread, rtol=1e-6)

@@ -16,7 +16,7 @@ from ppl_dgp.diagnostics import compare, khat, scores, tabulate, to_arviz
 from ppl_dgp.diagnostics.arviz_api import ONE, container, group, pareto_smoothed, read_netcdf, write_netcdf
 from ppl_dgp.diagnostics.draws import joint_draws
 from ppl_dgp.diagnostics.layers import layer_maps
-from ppl_dgp.fit import fit_svi
+from ppl_dgp.fit import Posterior, fit_svi
 from ppl_dgp.guides import Conditional, Diagonal, FullRank, Guide
 from ppl_dgp.kernels import Matern32
 from ppl_dgp.models.deep_gp import deep_gp
@@ -66,7 +66,7 @@ def exact(table):
 
 @pytest.fixture(scope="module")
 def data(deep, table):
-    return to_arviz(deep, KEY, *table, num_draws=60, num_locals=4)
+    return to_arviz(KEY, deep, *table, num_draws=60, num_locals=4)
 
 
 def evidence(gram, y):
@@ -86,14 +86,14 @@ def test_every_bound_is_the_evidence_where_q_is_the_posterior(exact, table):
 
 def test_u_unwhitened_is_f_at_the_inducing_inputs(exact, table):
     fit, gram = exact
-    draws = joint_draws(KEY, fit.model, fit.guide, fit.params, *table, num_draws=50, num_locals=1)
+    draws = joint_draws(KEY, fit, *table, num_draws=50, num_locals=1)
     lower = np.linalg.cholesky(gram + 1e-12 * np.eye(ROWS))
     np.testing.assert_allclose(draws.unwhitened["gp/u"], draws.sites["gp/u"] @ lower.T, atol=1e-6)
 
 
 def test_loo_is_the_closed_form_of_gaussian_process_regression(exact, table):
     fit, gram = exact
-    draws = joint_draws(KEY, fit.model, fit.guide, fit.params, *table, num_draws=4000, num_locals=1)
+    draws = joint_draws(KEY, fit, *table, num_draws=4000, num_locals=1)
     value, error, rows = khat.expected_log_density(draws.log_likelihood)
     # Rasmussen and Williams 2006, eq. 5.10–5.12
     inverse = np.linalg.inv(gram + NOISE * np.eye(ROWS))
@@ -200,17 +200,17 @@ def test_posterior_predictive_plot(data):
 def test_rows_that_do_not_agree_and_models_without_rows_are_refused(deep, table):
     x, y = table
     with pytest.raises(ValueError, match="y: found 29 rows, expected 30"):
-        to_arviz(deep, KEY, x, y[:-1])
+        to_arviz(KEY, deep, x, y[:-1])
     with pytest.raises(ValueError, match="num_draws: found 0"):
-        to_arviz(deep, KEY, x, y, num_draws=0)
+        to_arviz(KEY, deep, x, y, num_draws=0)
     model = exact_gp_regression()
     with pytest.raises(TypeError, match="expected one data plate"):
-        joint_draws(KEY, model, lambda *args: None, {}, x, y, num_draws=2)
+        joint_draws(KEY, Posterior(model, lambda *args: None, {}), x, y, num_draws=2)
 
 
 @pytest.mark.slow
 def test_layer_maps_follow_the_means(deep, table):
-    first, second = layer_maps(deep.model, deep.guide, deep.params, jnp.asarray(table[0]))
+    first, second = layer_maps(deep, jnp.asarray(table[0]))
     np.testing.assert_allclose(first.inputs, table[0])
     np.testing.assert_allclose(second.inputs, first.mean)
     assert first.grid is not None and second.grid is None
@@ -231,12 +231,12 @@ def comparison(table):
     said = []
     found = compare(
         KEY,
+        lambda: deep_gp((2,), 5),
+        {"sparse": (lambda: sparse_gp_regression(5), Guide)},
         x,
         y,
         x[::2],
         y[::2],
-        lambda: deep_gp((2,), 5),
-        {"sparse": (lambda: sparse_gp_regression(5), Guide)},
         [0.0, 0.5],
         target_scale=10.0,
         say=said.append,
@@ -256,7 +256,7 @@ def test_comparison_has_a_row_per_guide_and_alpha_and_original_units(comparison,
     # u_loc 5, u_scale 5·5, inducing 5, lengthscale, variance, noise
     assert found["parameters"][0] == 38
     x, y = (jnp.asarray(column[::2]) for column in table)
-    told = predict(KEY, fit.model, fit.guide, fit.params, x, y, num_samples=1)
+    told = predict(KEY, fit, x, y, num_samples=1)
     # one layer has no hidden draws, so that the prediction is the same for every key
     assert found["test_rmse"][0] == pytest.approx(10 * np.sqrt(np.square(told.mean - y).mean()))
     assert found["test_log_density"][0] == pytest.approx(told.log_density.mean() - np.log(10))
@@ -279,14 +279,14 @@ def test_comparison_prints_draws_and_adds(comparison, tmp_path):
 def test_comparison_needs_something_to_compare(table):
     x, y = table
     with pytest.raises(ValueError, match="guides: found none"):
-        compare(KEY, x, y, None, None, lambda: deep_gp((2,), 5), {})
+        compare(KEY, lambda: deep_gp((2,), 5), {}, x, y)
     with pytest.raises(ValueError, match="target_scale: found 0"):
-        compare(KEY, x, y, None, None, lambda: deep_gp((2,), 5), {"a": Guide}, target_scale=0.0)
+        compare(KEY, lambda: deep_gp((2,), 5), {"a": Guide}, x, y, target_scale=0.0)
     with pytest.raises(ValueError, match="starts: found 'b' for 'a'"):
-        compare(KEY, x, y, None, None, lambda: deep_gp((2,), 5), {"a": Guide, "b": Guide}, starts={"a": "b"})
+        compare(KEY, lambda: deep_gp((2,), 5), {"a": Guide, "b": Guide}, x, y, starts={"a": "b"})
     hand = {"a": lambda model: lambda x, y: None, "b": Guide}
     with pytest.raises(TypeError, match="starts: found a function for 'a', expected a Guide"):
-        compare(KEY, x, y, None, None, lambda: deep_gp((2,), 5), hand, starts={"b": "a"})
+        compare(KEY, lambda: deep_gp((2,), 5), hand, x, y, starts={"b": "a"})
     with pytest.raises(ValueError, match="rows: found none"):
         tabulate({})
 
@@ -314,7 +314,7 @@ def test_comparison_starts_a_richer_guide_at_the_optimum_of_a_poorer_one(table):
         "full-rank": lambda model: Guide(model, inducing=FullRank()),
     }
     make, starts = lambda: sparse_gp_regression(5), {"full-rank": "diagonal"}
-    found = compare(KEY, *table, None, None, make, guides, starts=starts, **SMALL)
+    found = compare(KEY, make, guides, *table, starts=starts, **SMALL)
     # the first loss is that of the start; one layer's bound at α = 0 has no Monte Carlo error
     assert -found.fits["full-rank", 0.0].losses[0, 0] == pytest.approx(found.table["elbo"][0], rel=1e-6)
     assert found.table["elbo"][1] > found.table["elbo"][0]
@@ -329,7 +329,7 @@ def two_targets(table):
     make = lambda: sparse_gp_regression(5, num_outputs=2)
     scale = np.array([3.0, 5.0])
     found = compare(
-        KEY, x, columns, x[::2], columns[::2], make, {"sparse": Guide}, target_scale=scale, **SMALL
+        KEY, make, {"sparse": Guide}, x, columns, x[::2], columns[::2], target_scale=scale, **SMALL
     )
     return found, x, columns
 
@@ -339,9 +339,7 @@ def test_comparison_of_several_targets_takes_rows_together_and_each_in_its_units
     found, x, y = two_targets
     assert found.table.notna().all(axis=None)
     fit, row = found.fits["sparse", 0.0], found.table.iloc[0]
-    told = predict(
-        KEY, fit.model, fit.guide, fit.params, jnp.asarray(x[::2]), jnp.asarray(y[::2]), num_samples=1
-    )
+    told = predict(KEY, fit, jnp.asarray(x[::2]), jnp.asarray(y[::2]), num_samples=1)
     # p(y | x) = Π_p N(y_p; m_p, v_p), each density divided by its column's scale
     rows = norm.logpdf(y[::2] * [3, 5], told.mean * [3, 5], np.sqrt(told.variance) * [3, 5]).sum(1)
     assert row["test_log_density"] == pytest.approx(rows.mean())
@@ -352,7 +350,7 @@ def test_comparison_of_several_targets_takes_rows_together_and_each_in_its_units
 @pytest.mark.slow
 def test_several_targets_go_to_arviz_and_back(two_targets, tmp_path):
     found, x, y = two_targets
-    data = to_arviz(found.fits["sparse", 0.0], KEY, x, y, num_draws=40, num_locals=4)
+    data = to_arviz(KEY, found.fits["sparse", 0.0], x, y, num_draws=40, num_locals=4)
     write_netcdf(data, tmp_path / "fit.nc")
     again = read_netcdf(tmp_path / "fit.nc")
     assert dict(group(again, "posterior_predictive")["y"].sizes) == dict(chain=1, draw=40, row=ROWS, target=2)

@@ -194,5 +194,5 @@ def test_two_crossing_lines_are_told_apart():
     assert fit.losses[0, -100:].mean() < 0.0
     assert np.all(np.sqrt(np.asarray(fit.params["likelihood/noise"])) < 0.15)
     # a prediction is a mixture of both, however hidden layers are carried: ± 2 at x = 2
-    found = predict(KEY, program, guide, fit.params, jnp.array([[2.0], [0.0]]), propagation="moments")
+    found = predict(KEY, fit, jnp.array([[2.0], [0.0]]), propagation="moments")
     assert found.variance[0, 0] > 2.0 and found.variance[1, 0] < 0.1

@@ -9,6 +9,7 @@ from fast import few
 from test_forecast import linear_system
 from test_gpssm import CONTROLS, KEY, NOISE, Y, linear, moved, prepared
 
+from ppl_dgp.fit import Posterior
 from ppl_dgp.guides import Conditional, Guide, MeanField
 from ppl_dgp.models import gpssm
 from ppl_dgp.prediction.forecast import forecast
@@ -80,11 +81,12 @@ def test_a_particle_keeps_its_function():
     params |= {"transition/lengthscale": 3.0 * jnp.ones(2), "transition/variance": jnp.array(4.0)}
     came, ahead = jnp.array([[1.5], [1.4]]), jnp.zeros((2, 1))
     found = [
-        filter_forward(key, model, guide, params, CONTROLS, Y, ahead, came, num_particles=400) for key in KEYS
+        filter_forward(key, Posterior(model, guide, params), CONTROLS, Y, ahead, came, num_particles=400)
+        for key in KEYS
     ]
     values = np.exp([each.log_density.sum() for each in found])
     settings = {"function": "independent", "num_samples": 20_000}
-    states = forecast(KEY, model, guide, params, CONTROLS, Y, ahead, **settings).states
+    states = forecast(KEY, Posterior(model, guide, params), CONTROLS, Y, ahead, **settings).states
     squares = np.square(states - np.asarray(came)).sum((1, 2)) / NOISE
     plain = np.exp(-0.5 * squares) / (2 * np.pi * NOISE)
     error = np.hypot(values.std() / len(values) ** 0.5, plain.std() / len(plain) ** 0.5)
@@ -110,7 +112,7 @@ def test_counts_are_filtered_through_a_gp_emission():
     model = gpssm(1, 1, 3, emission="gp", likelihood="poisson")
     guide = Guide(model, hidden=Conditional())
     params = moved(initial(KEY, model, guide, CONTROLS, counts), 0.2)
-    arguments, came = (model, guide, params, CONTROLS, counts), jnp.array([[2], [1]])
+    arguments, came = (Posterior(model, guide, params), CONTROLS, counts), jnp.array([[2], [1]])
     found = filter_forward(KEY, *arguments, CONTROLS[:2], came, num_particles=10_000)
     settings = {"y_future": came, "function": "independent", "num_samples": 10_000}
     plain = forecast(jax.random.PRNGKey(9), *arguments, CONTROLS[:2], **settings)

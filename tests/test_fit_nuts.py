@@ -34,7 +34,8 @@ from ppl_dgp.models import (
 )
 from ppl_dgp.objectives import PowerEP
 from ppl_dgp.prediction.forecast import forecast
-from ppl_dgp.prediction.predict import joint_prediction, predict
+from ppl_dgp.prediction.joint import joint_prediction
+from ppl_dgp.prediction.predict import predict
 
 #: few draws of many sites: R-hat of some is above 1.01 by chance
 FEW = pytest.mark.filterwarnings("ignore::ppl_dgp.fit.SamplingWarning")

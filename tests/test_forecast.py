@@ -31,6 +31,7 @@ from test_gpssm import (
     without_function,
 )
 
+from ppl_dgp.fit import Posterior
 from ppl_dgp.gp.means import Zero
 from ppl_dgp.gp.sparse_gp import SparseGP
 from ppl_dgp.guides import AcrossOutputs, Conditional, Guide, Markov
@@ -61,7 +62,7 @@ def walk():
 
 def test_smoothing_is_kalmans(walk):
     model, guide, params, marginals = walk
-    found = smooth(KEY, model, guide, params, None, Y, num_samples=DRAWS)
+    found = smooth(KEY, Posterior(model, guide, params), None, Y, num_samples=DRAWS)
     deviation = np.sqrt(marginals.covariances[:, 0])
     assert (abs(found.mean - marginals.means) < 4 * deviation / DRAWS**0.5).all()
     np.testing.assert_allclose(found.deviation, deviation, rtol=0.03)
@@ -73,7 +74,7 @@ def test_forecast_of_a_random_walk_is_kalmans(walk, function):
     model, guide, params, marginals = walk
     future = jnp.array([2.5, 1.0, jnp.nan])
     settings = {"y_future": future, "function": function, "num_samples": DRAWS}
-    found = forecast(KEY, model, guide, params, None, Y, 3, **settings)
+    found = forecast(KEY, Posterior(model, guide, params), None, Y, 3, **settings)
     variance = marginals.covariances[-1, 0, 0] + PROCESS * np.arange(1, 4) + NOISE
     mean = float(marginals.means[-1, 0])
     assert (abs(found.mean[:, 0] - mean) < 4 * np.sqrt(variance / DRAWS)).all()
@@ -85,7 +86,7 @@ def test_forecast_of_a_random_walk_is_kalmans(walk, function):
 
 def test_simulation_begins_at_the_prior(walk):
     model, guide, params, _ = walk
-    found = simulate(KEY, model, guide, params, None, Y, 2, num_samples=DRAWS)
+    found = simulate(KEY, Posterior(model, guide, params), None, Y, 2, num_samples=DRAWS)
     np.testing.assert_allclose(found.states.var(0)[:, 0], 1.0 + PROCESS * np.arange(1, 3), rtol=0.05)
 
 
@@ -114,7 +115,7 @@ def linear_system():
         "emission/bias": d,
     }
     params |= {"x_0_loc": chain.initial_mean[None], "x_0_scale": chain.initial_scale_tril[None]}
-    return (model, guide, params, CONTROLS, y), (weights, bias, c, d), chain
+    return (Posterior(model, guide, params), CONTROLS, y), (weights, bias, c, d), chain
 
 
 @pytest.fixture(scope="module")
@@ -225,9 +226,17 @@ def test_moments_begin_at_those_of_the_draws_where_q_follows_f():
     model, guide, params = prepared(Conditional(), CONTROLS, y, emission="gp")
     params, number = moved(params, 0.3), 4000
     found = forecast(
-        KEY, model, guide, params, CONTROLS, y, CONTROLS[:1], function="moments", num_samples=number
+        KEY,
+        Posterior(model, guide, params),
+        CONTROLS,
+        y,
+        CONTROLS[:1],
+        function="moments",
+        num_samples=number,
     )
-    ends = smooth(jax.random.PRNGKey(9), model, guide, params, CONTROLS, y, num_samples=number).paths[:, -1]
+    ends = smooth(
+        jax.random.PRNGKey(9), Posterior(model, guide, params), CONTROLS, y, num_samples=number
+    ).paths[:, -1]
     drawn = draw(KEY, model, guide, params, *series(CONTROLS, y))
     f, g = drawn.integrated(drawn.trajectory.function), drawn.integrated(drawn.emission.marginal.function)
     begin = Gaussian(jnp.asarray(ends.mean(0)[None]), jnp.asarray(np.linalg.cholesky(np.cov(ends.T))[None]))
@@ -248,7 +257,9 @@ def test_the_transition_under_q_is_that_of_dense_algebra(following, transition):
     """Mean m + A µ and variance k − A Kzz Aᵀ + A S Aᵀ at states and a control, in NumPy."""
     model, guide, params = following
     at, control = jnp.array([[0.1, -0.7], [1.2, 0.4], [0.0, 0.0]]), jnp.array([[0.3]])
-    moments = jax.jit(lambda values: transition_moments(model, guide, values, CONTROLS, Y, at, control))
+    moments = jax.jit(
+        lambda values: transition_moments(Posterior(model, guide, values), CONTROLS, Y, at, control)
+    )
     mean, variance = moments(params)
     z, length = np.asarray(params["transition/inducing"]), np.asarray(params["transition/lengthscale"])
     size = float(params["transition/variance"])
@@ -294,7 +305,7 @@ def test_sequences_go_on_from_their_own_end():
     params = without_function(params, x_slope=jnp.zeros_like(params["x_slope"]), x_loc=Y)
     for sequence, last in ((0, Y[3, 0]), (-1, Y[5, 0])):
         settings = {"sequence": sequence, "num_samples": 4000}
-        found = forecast(KEY, model, guide, params, x, Y, jnp.zeros((1, 1)), **settings)
+        found = forecast(KEY, Posterior(model, guide, params), x, Y, jnp.zeros((1, 1)), **settings)
         # q's states are around y with variance Q, and Q more comes with the step
         assert abs(found.mean[0, 0] - last) < 4 * np.sqrt(2 * PROCESS / 4000)
 
@@ -302,28 +313,30 @@ def test_sequences_go_on_from_their_own_end():
 def test_what_cannot_be_forecast_is_said(walk):
     model, guide, params, _ = walk
     with pytest.raises(ValueError, match="function"):
-        forecast(KEY, model, guide, params, None, Y, 2, function="mean")
+        forecast(KEY, Posterior(model, guide, params), None, Y, 2, function="mean")
     with pytest.raises(ValueError, match="controls: found 1 columns, expected 0"):
-        forecast(KEY, model, guide, params, None, Y, jnp.zeros((2, 1)))
+        forecast(KEY, Posterior(model, guide, params), None, Y, jnp.zeros((2, 1)))
     with pytest.raises(ValueError, match="sequence: found 1, expected -1 to 0"):
-        forecast(KEY, model, guide, params, None, Y, 2, sequence=1)
+        forecast(KEY, Posterior(model, guide, params), None, Y, 2, sequence=1)
     with pytest.raises(ValueError, match="y_future: found shape \\(3, 1\\), expected \\(2, 1\\)"):
-        forecast(KEY, model, guide, params, None, Y, 2, y_future=jnp.zeros(3))
+        forecast(KEY, Posterior(model, guide, params), None, Y, 2, y_future=jnp.zeros(3))
     with pytest.raises(ValueError, match="num_samples"):
-        smooth(KEY, model, guide, params, None, Y, num_samples=0)
+        smooth(KEY, Posterior(model, guide, params), None, Y, num_samples=0)
     plain = deep_gp((), 3)
     with pytest.raises(ValueError, match="found 0 trajectories"):
-        smooth(KEY, plain, Guide(plain), {}, CONTROLS, Y)
+        smooth(KEY, Posterior(plain, Guide(plain), {}), CONTROLS, Y)
 
 
 def test_what_has_no_moments_is_said(following):
     model, guide, params = following
     with pytest.raises(ValueError, match="num_samples: found 2, expected more than the 2"):
-        forecast(KEY, model, guide, params, CONTROLS, Y, CONTROLS, function="moments", num_samples=2)
+        forecast(
+            KEY, Posterior(model, guide, params), CONTROLS, Y, CONTROLS, function="moments", num_samples=2
+        )
 
     def refuse(guide, values):
         at = lambda each: transition_moments(
-            guide.model, guide, each, CONTROLS, Y, jnp.zeros((1, 2)), jnp.ones((1, 1))
+            Posterior(guide.model, guide, each), CONTROLS, Y, jnp.zeros((1, 2)), jnp.ones((1, 1))
         )
         jax.eval_shape(at, values)
 

@@ -12,7 +12,7 @@ import pytest
 from compiled import loss
 from numpyro.distributions.kl import kl_divergence
 
-from ppl_dgp.fit import fit_lbfgs
+from ppl_dgp.fit import Posterior, fit_lbfgs
 from ppl_dgp.gp.means import Linear, Zero
 from ppl_dgp.gp.sparse_gp import SparseGP, sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
@@ -133,7 +133,11 @@ def test_density_of_two_layers_at_a_new_row():
     rows, draws = 1000, 200
     guide = Guide(model, hidden=DoublyStochastic())
     new = predict(
-        KEY, model, guide, params, jnp.zeros((rows, 1)), jnp.full((rows, 1), 0.2), num_samples=draws
+        KEY,
+        Posterior(model, guide, params),
+        jnp.zeros((rows, 1)),
+        jnp.full((rows, 1), 0.2),
+        num_samples=draws,
     )
     # every row draws its own h; log mean of 200 draws is 2e-6 too low
     se = new.log_density.std() / rows**0.5

@@ -9,7 +9,7 @@ import pytest
 from compiled import initial, loss
 from numpyro import handlers
 
-from ppl_dgp.fit import fit_lbfgs
+from ppl_dgp.fit import Posterior, fit_lbfgs
 from ppl_dgp.guides import Guide, Optimal
 from ppl_dgp.kernels import RBF
 from ppl_dgp.likelihoods import Poisson
@@ -75,13 +75,15 @@ def test_it_is_a_sparse_regression_on_the_table():
 def test_means_fed_back_are_predictions_unrolled():
     model, guide, _, params = narx()
     future = np.array([[0.3, np.nan], [np.nan, np.nan], [-0.2, 0.4]])
-    found = simulate_narx(KEY, model, guide, params, Y[3:5], CONTROLS[3:8], y_future=future, feedback="means")
+    found = simulate_narx(
+        KEY, Posterior(model, guide, params), Y[3:5], CONTROLS[3:8], y_future=future, feedback="means"
+    )
     series = list(Y[:5])
     for h, t in enumerate(range(5, 8)):
         row = np.concatenate([series[t - 1], series[t - 2], CONTROLS[t], CONTROLS[t - 1], CONTROLS[t - 2]])[
             None
         ]
-        one = predict(KEY, model, guide, params, row, num_samples=1)
+        one = predict(KEY, Posterior(model, guide, params), row, num_samples=1)
         np.testing.assert_allclose(found.mean[h], one.mean[0], atol=1e-9)
         np.testing.assert_allclose(found.variance[h], one.variance[0], atol=1e-9)
         series.append(one.mean[0])
@@ -93,7 +95,7 @@ def test_two_steps_of_one_function_have_the_moments_of_dense_draws():
     """f(x₁) and f(x₂) of one draw, x₂ made of the first output: their joint covariance in NumPy."""
     model, guide, _, params = narx()
     at = Y[3:5], CONTROLS[3:7]
-    found = simulate_narx(KEY, model, guide, params, *at, num_samples=DRAWS)
+    found = simulate_narx(KEY, Posterior(model, guide, params), *at, num_samples=DRAWS)
     length, z = np.asarray(params["gp/lengthscale"]), np.asarray(params["gp/inducing"])
     gram = lambda a, b: (
         float(params["gp/variance"])
@@ -136,7 +138,9 @@ def test_without_f_it_is_a_random_walk():
     guide, table = Guide(model), lagged(Y[:, 0], lags=1)
     params = initial(KEY, model, guide, table.x, table.y)
     future = np.array([0.7, np.nan, -0.4])
-    found = simulate_narx(KEY, model, guide, params, Y[-1:, 0], 3, y_future=future, num_samples=DRAWS)
+    found = simulate_narx(
+        KEY, Posterior(model, guide, params), Y[-1:, 0], 3, y_future=future, num_samples=DRAWS
+    )
     variance = 0.3 * np.arange(1, 4)
     assert (np.abs(found.samples.mean(0)[:, 0] - Y[-1, 0]) < 4 * np.sqrt(variance / DRAWS)).all()
     np.testing.assert_allclose(found.samples.var(0)[:, 0], variance, rtol=0.05)
@@ -157,9 +161,7 @@ def test_a_driven_nonlinear_series_is_simulated():
     guide = Guide(model, inducing=Optimal())
     fit = fit_lbfgs(KEY, model, table.x, table.y, guide=guide, objective=Collapsed(0.0))
     for feedback in ("draws", "means"):
-        found = simulate_narx(
-            KEY, model, guide, fit.params, y[159:160], controls[160:], feedback=feedback, num_samples=50
-        )
+        found = simulate_narx(KEY, fit, y[159:160], controls[160:], feedback=feedback, num_samples=50)
         assert np.sqrt(np.mean(np.square(found.mean[:, 0] - y[160:]))) < 0.2 * y.std()
 
 
@@ -184,7 +186,7 @@ def test_wrong_input_is_refused():
 
 def test_wrong_simulations_are_refused():
     model, guide, _, params = narx()
-    simulated = lambda *args, **kwargs: simulate_narx(KEY, model, guide, params, *args, **kwargs)
+    simulated = lambda *args, **kwargs: simulate_narx(KEY, Posterior(model, guide, params), *args, **kwargs)
     cases = [
         (lambda: simulated(Y[3:5], CONTROLS[3:7], feedback="none"), "feedback: found 'none'"),
         (lambda: simulated(Y[3:5], CONTROLS[3:7], num_samples=0), "num_samples: found 0"),
@@ -198,4 +200,4 @@ def test_wrong_simulations_are_refused():
             call()
     counts = sparse_gp_regression(4, num_outputs=2, likelihood=Poisson())
     with pytest.raises(TypeError, match="Gaussian noise"):
-        simulate_narx(KEY, counts, Guide(counts), params, Y[3:5], CONTROLS[3:7])
+        simulate_narx(KEY, Posterior(counts, Guide(counts), params), Y[3:5], CONTROLS[3:7])

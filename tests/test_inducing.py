@@ -16,6 +16,7 @@ from rules import INDUCING as RULES
 from rules import carried
 from scipy import stats
 
+from ppl_dgp.fit import Posterior
 from ppl_dgp.guides import (
     AcrossOutputs,
     Conditional,
@@ -31,7 +32,8 @@ from ppl_dgp.guides import (
 from ppl_dgp.guides.structured import loadings
 from ppl_dgp.models import deep_gp
 from ppl_dgp.objectives import BlackBoxAlpha, PowerEP
-from ppl_dgp.prediction.predict import predict, sample_functions
+from ppl_dgp.prediction.joint import sample_functions
+from ppl_dgp.prediction.predict import predict
 
 KEY = jax.random.PRNGKey(11)
 X = jnp.linspace(-1.5, 1.5, 6)[:, None] * jnp.array([[1.0, -0.5]])
@@ -195,15 +197,15 @@ def test_it_serves_every_objective_and_prediction(name):
         assert np.isfinite(value)
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
     assert np.isfinite(PowerEP(0.0).loss(KEY, other, MODEL, mean_field, X, Y))
-    found = predict(KEY, MODEL, guide, params, X, Y, num_samples=20)
+    found = predict(KEY, Posterior(MODEL, guide, params), X, Y, num_samples=20)
     assert np.isfinite(found.log_density).all()
-    assert sample_functions(KEY, MODEL, guide, params, X, 2).shape == (2, 6, 1)
+    assert sample_functions(KEY, Posterior(MODEL, guide, params), X, 2).shape == (2, 6, 1)
 
 
 def test_coupled_predictions_are_those_of_joint_draws():
     """The mixture over per-datum draws has the moments of functions drawn with u as a whole."""
     guide, params = started(RULES["coupled-full"])
-    found = predict(KEY, MODEL, guide, params, X, num_samples=4000)
+    found = predict(KEY, Posterior(MODEL, guide, params), X, num_samples=4000)
 
     def one(key):
         key_u, key_h = jax.random.split(key)

@@ -13,7 +13,7 @@ from scipy import stats
 from sklearn.utils.estimator_checks import check_estimator
 
 from ppl_dgp.estimators import GPLVM
-from ppl_dgp.fit import fit_lbfgs, fit_svi
+from ppl_dgp.fit import Posterior, fit_lbfgs, fit_svi
 from ppl_dgp.gp.moment_matching import matched
 from ppl_dgp.guides import Amortised, Conditional, Guide, MeanField, PointEstimate
 from ppl_dgp.models import deep_gplvm, dynamical_gplvm, gplvm
@@ -40,7 +40,7 @@ def fitted():
 
 @pytest.fixture(scope="module")
 def again(fitted):
-    return infer_latents(KEY, fitted, GAPS)
+    return infer_latents(KEY, fitted, None, GAPS)
 
 
 def test_rows_of_training_are_found_again(fitted, again):
@@ -51,7 +51,7 @@ def test_rows_of_training_are_found_again(fitted, again):
 
 
 def test_rows_do_not_depend_on_each_other(fitted, again):
-    few = infer_latents(KEY, fitted, GAPS[[9, 4]])
+    few = infer_latents(KEY, fitted, None, GAPS[[9, 4]])
     assert np.allclose(few.mean, again.mean[[9, 4]], atol=1e-6)
 
 
@@ -65,7 +65,7 @@ def test_density_of_rows_is_the_integral_over_x(fitted, again):
     mean, deviation = np.asarray(emission.mean), np.sqrt(np.asarray(emission.variance))
     each = np.nansum(stats.norm.logpdf(GAPS[:, None], mean, deviation), -1) + stats.norm.logpdf(x[:, 0])
     exact = np.log(np.trapezoid(np.exp(each), x[:, 0], axis=1))
-    found = row_log_density(KEY, fitted, GAPS, latents=again, num_samples=1000)
+    found = row_log_density(KEY, fitted, None, GAPS, latents=again, num_samples=1000)
     # the standard error of a log mean of 1000 weights of unit spread is 0.03
     assert np.abs(found - exact).max() < 0.15
     assert abs(found.mean() - exact.mean()) < 0.05
@@ -75,19 +75,19 @@ def test_latents_decode_by_the_fitted_function(fitted, again):
     at = jnp.linspace(-1.0, 1.0, 14)[:, None]
     sites = model_sites(KEY, fitted.model, fitted.guide, fitted.params | {"x": at}, jnp.zeros((14, 0)))
     settings = dict(num_samples=1, latents={"x": Gaussian(at, jnp.zeros_like(at))})
-    points = predict(KEY, fitted.model, fitted.guide, fitted.params, None, **settings)
+    points = predict(KEY, fitted, None, **settings)
     assert np.allclose(points.mean, sites["y"]["fn"].mean, atol=1e-10)
     assert np.allclose(points.variance, sites["y"]["fn"].variance, atol=1e-10)
     # and of q(x) the moments, by kernel expectations; 4 standard errors of 2000 draws
     settings = dict(num_samples=2000, latents=again.sites)
-    drawn = predict(KEY, fitted.model, fitted.guide, fitted.params, None, **settings)
+    drawn = predict(KEY, fitted, None, **settings)
     moments = matched(sites["y"]["fn"].marginal.function, jax.tree.map(jnp.asarray, again.sites["x"]))
     spread = np.sqrt(np.asarray(moments.beyond) / 2000)
     assert np.all(np.abs(drawn.f_mean - moments.mean) < 4.0 * spread + 1e-9)
 
 
 def test_entries_left_out_are_known_better_than_by_their_mean(fitted, again):
-    found = predict(KEY, fitted.model, fitted.guide, fitted.params, None, latents=again.sites)
+    found = predict(KEY, fitted, None, latents=again.sites)
     gone = np.isnan(GAPS)
     assert np.abs(found.mean - Y)[gone].max() < 0.5 < np.abs(Y)[gone].max()
 
@@ -98,41 +98,46 @@ def test_an_encoder_answers_at_once():
     guide = Guide(model, hidden=Amortised((4,), MeanField(), missing="mask"))
     objective = PowerEP(0.0, propagation="moments")
     fit = fit_svi(KEY, model, guide, objective, None, GAPS, steps=20, batch_size=7)
-    found = infer_latents(KEY, fit, GAPS)
+    found = infer_latents(KEY, fit, None, GAPS)
     assert not found.params and found.mean.shape == (14, 1)
-    few = infer_latents(KEY, fit, GAPS[:3])
+    few = infer_latents(KEY, fit, None, GAPS[:3])
     assert np.allclose(few.mean, found.mean[:3])
 
 
 def test_relevance_is_spread_in_lengthscales():
-    params = {"gp/lengthscale": np.array([0.5, 4.0]), "x_loc": np.array([[1.0, 2.0], [-1.0, -2.0]])}
-    assert np.allclose(relevance(params), [2.0, 0.5])
-    assert np.allclose(relevance({"view1/lengthscale": np.array([2.0])}, "view1"), [0.5])
+    model = gplvm(3)
+    of = lambda **values: Posterior(
+        model, Guide(model), {name.replace("__", "/"): jnp.array(value) for name, value in values.items()}
+    )
+    assert np.allclose(
+        relevance(of(gp__lengthscale=[0.5, 4.0], x_loc=[[1.0, 2.0], [-1.0, -2.0]])), [2.0, 0.5]
+    )
+    assert np.allclose(relevance(of(view1__lengthscale=[2.0]), "view1"), [0.5])
     with pytest.raises(KeyError, match="no lengthscale of 'gp'"):
-        relevance({"x_loc": np.zeros((2, 1))})
+        relevance(of(x_loc=np.zeros((2, 1))))
 
 
 def test_bad_rows_are_refused(fitted):
     with pytest.raises(ValueError, match="y: found shape"):
-        infer_latents(KEY, fitted, Y[0])
+        infer_latents(KEY, fitted, None, Y[0])
     with pytest.raises(ValueError, match="batch_size: found 0"):
-        infer_latents(KEY, fitted, Y, batch_size=0)
+        infer_latents(KEY, fitted, None, Y, batch_size=0)
     settings = dict(latents={"z": Gaussian(jnp.zeros((3, 1)), jnp.zeros((3, 1)))})
     with pytest.raises(ValueError, match="latents: found 'z'"):
-        predict(KEY, fitted.model, fitted.guide, fitted.params, None, **settings)
+        predict(KEY, fitted, None, **settings)
     settings = dict(latents={"x": Gaussian(jnp.zeros((3, 1)), jnp.zeros((3, 1)))}, propagation="moments")
     with pytest.raises(ValueError, match="propagation: found 'moments' beside latents"):
-        predict(KEY, fitted.model, fitted.guide, fitted.params, None, **settings)
+        predict(KEY, fitted, None, **settings)
     whole = gplvm(3, 1, 6)
     complete = dataclasses.replace(fitted, model=whole, guide=Guide(whole, hidden=MeanField()))
     with pytest.raises(ValueError, match="row 0, column 1.*missing=True"):
-        infer_latents(KEY, complete, np.array([[0.1, np.nan, 0.2]]))
+        infer_latents(KEY, complete, None, np.array([[0.1, np.nan, 0.2]]))
     with pytest.raises(ValueError, match="y is inf"):
-        infer_latents(KEY, fitted, np.full((2, 3), np.inf))
+        infer_latents(KEY, fitted, None, np.full((2, 3), np.inf))
     points = Guide(fitted.model, hidden=PointEstimate())
     fit = fit_svi(KEY, fitted.model, points, PowerEP(0.0), None, GAPS, steps=2)
     with pytest.raises(ValueError, match="no density"):
-        row_log_density(KEY, fit, Y)
+        row_log_density(KEY, fit, None, Y)
 
 
 @pytest.mark.slow
@@ -141,7 +146,7 @@ def test_latents_of_a_deep_model_are_those_below_its_layers():
     model = deep_gplvm(3, 2, (1,), 6, missing=True)
     guide = Guide(model, hidden=Conditional(tied=True), latent=MeanField())
     fit = fit_svi(KEY, model, guide, PowerEP(0.0), None, GAPS, steps=30)
-    found = infer_latents(KEY, fit, GAPS, steps=1)
+    found = infer_latents(KEY, fit, None, GAPS, steps=1)
     assert found.mean.shape == (14, 2) and found.sites["layer1/h"].mean.shape == (14, 1)
     values = fit.params | dict(found.params)
     run = numpyro.handlers.substitute(guide, values)
@@ -161,8 +166,8 @@ def test_new_times_of_a_sequence():
     fit = fit_lbfgs(KEY, model, x[::2], Y[::2], guide=guide, objective=Collapsed(), steps=200)
     gaps = Y[1::2].copy()
     gaps[:, 1:] = np.nan
-    found = infer_latents(KEY, fit, gaps, x[1::2])
-    filled = predict(KEY, model, guide, fit.params, x[1::2], latents=found.sites)
+    found = infer_latents(KEY, fit, x[1::2], gaps)
+    filled = predict(KEY, fit, x[1::2], latents=found.sites)
     assert np.sqrt(np.square(filled.mean - Y[1::2])[:, 1:].mean()) < 0.5 * Y[:, 1:].std()
 
 

@@ -10,7 +10,7 @@ from numpyro import handlers
 from numpyro.infer import Trace_ELBO
 from scipy import optimize, stats
 
-from ppl_dgp.fit import fit_lbfgs
+from ppl_dgp.fit import Posterior, fit_lbfgs
 from ppl_dgp.gp.means import Linear
 from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
@@ -141,8 +141,11 @@ def test_objective_and_prediction_of_several_columns_are_those_of_each():
         parts = [float(column(q, X, Y[:, p : p + 1])) for p, q in enumerate(columns)]
         assert float(whole) == pytest.approx(sum(parts), rel=1e-12)
     new = X[:3] + 0.2
-    whole = predict(KEY, both, guide, params, new, Y[:3], num_samples=2)
-    parts = [predict(KEY, one, alone, q, new, Y[:3, p : p + 1], num_samples=2) for p, q in enumerate(columns)]
+    whole = predict(KEY, Posterior(both, guide, params), new, Y[:3], num_samples=2)
+    parts = [
+        predict(KEY, Posterior(one, alone, q), new, Y[:3, p : p + 1], num_samples=2)
+        for p, q in enumerate(columns)
+    ]
     for quantity in ("f_mean", "f_variance", "mean", "variance"):
         together = np.concatenate([getattr(part, quantity) for part in parts], 1)
         np.testing.assert_allclose(getattr(whole, quantity), together, rtol=1e-12)
@@ -154,9 +157,11 @@ def test_row_by_row_a_prediction_is_that_of_a_table_of_one_row():
     model = deep_gp((1,), 3, num_outputs=2)
     guide, params = started(model, hidden=DoublyStochastic())
     settings = {"num_samples": 4, "levels": (0.2, 0.8), "samples": True}
-    whole = predict(KEY, model, guide, params, X[:3], Y[:3], row_by_row=True, batch_size=2, **settings)
+    whole = predict(
+        KEY, Posterior(model, guide, params), X[:3], Y[:3], row_by_row=True, batch_size=2, **settings
+    )
     for n in range(3):
-        alone = predict(KEY, model, guide, params, X[n : n + 1], Y[n : n + 1], **settings)
+        alone = predict(KEY, Posterior(model, guide, params), X[n : n + 1], Y[n : n + 1], **settings)
         for quantity in ("f_mean", "f_variance", "mean", "variance", "log_density"):
             np.testing.assert_allclose(getattr(whole, quantity)[n], getattr(alone, quantity)[0], rtol=1e-10)
         for quantity in ("quantiles", "samples"):
@@ -190,7 +195,7 @@ def test_several_columns_through_a_hidden_layer():
         found = -float(compiled(objective, model, guide)(params, X, Y))
         assert found == pytest.approx(evidence, abs=1e-4)
     draws = 4000
-    found = predict(KEY, model, guide, params, X[:2], Y[:2], num_samples=draws)
+    found = predict(KEY, Posterior(model, guide, params), X[:2], Y[:2], num_samples=draws)
     # given h a prediction has the variance of y's noise: that of h is left to the draws
     assert np.abs((found.mean - X[:2]) / np.sqrt([0.1, 0.3])).max() < 4 / draws**0.5
     np.testing.assert_allclose(

@@ -102,7 +102,7 @@ def test_guide_and_fit_nuts_predict_as_plain_nuts_does():
 
     guide = Guide(tiny, hidden=DoublyStochastic())
     fit = fit_svi(jax.random.PRNGKey(0), tiny, guide, PowerEP(0.0, 10), TINY_X, TINY_Y, steps=3000)
-    found = predict(jax.random.PRNGKey(1), tiny, guide, fit.params, new, num_samples=4000)
+    found = predict(jax.random.PRNGKey(1), fit, new, num_samples=4000)
     assert (np.abs(found.mean[:, 0] - mean) < deviation / 3).all()
     ratio = np.sqrt(found.variance[:, 0]) / deviation
     assert ratio.min() > 0.8 and ratio.max() < 1.1

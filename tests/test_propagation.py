@@ -13,6 +13,7 @@ from jaxtyping import TypeCheckError
 from numpyro.infer import Trace_ELBO
 from rules import CLOSED
 
+from ppl_dgp.fit import Posterior
 from ppl_dgp.gp.means import Linear
 from ppl_dgp.gp.moment_matching import linearised, matched, matched_covariance
 from ppl_dgp.gp.sparse_gp import SparseGP, sparse_gp
@@ -229,8 +230,8 @@ def test_black_box_alpha_takes_moments_of_the_models_own_conditional():
 def test_prediction_by_moments_is_the_mixtures_for_two_layers():
     """Mean and variance of y are exact; the density is one Gaussian's, the mixture's is another."""
     guide, params = started(DoublyStochastic(), TWO)
-    found = predict(KEY, TWO, guide, params, X, Y, propagation="full-moments")
-    drawn = predict(KEY, TWO, guide, params, X, Y, num_samples=20_000)
+    found = predict(KEY, Posterior(TWO, guide, params), X, Y, propagation="full-moments")
+    drawn = predict(KEY, Posterior(TWO, guide, params), X, Y, num_samples=20_000)
     error = np.sqrt(drawn.f_variance / 20_000)
     np.testing.assert_array_less(np.abs(found.mean - drawn.mean), 4.5 * error)
     # four moments of a Gaussian-like mixture: its variance is known to about sqrt(2/S), three times that here

@@ -12,7 +12,7 @@ from jax.scipy.stats import norm
 from numpyro import handlers
 from scipy import stats
 
-from ppl_dgp.fit import SiteWarning, fit_power_ep, power_ep
+from ppl_dgp.fit import Posterior, SiteWarning, fit_power_ep, power_ep
 from ppl_dgp.fit.site_program import SweepSchedule
 from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
@@ -27,6 +27,7 @@ from ppl_dgp.objectives.sites import (
     Cavity,
     SiteParameters,
     SweepRows,
+    energy_of_sites,
     of_prior,
     parallel_sweep,
     posterior_of_sites,
@@ -37,7 +38,6 @@ from ppl_dgp.objectives.sites import (
     tilted_sum,
     with_prior,
 )
-from ppl_dgp.objectives.sites import energy as sites_energy
 from ppl_dgp.prediction.predict import predict
 
 KEY = jax.random.PRNGKey(5)
@@ -98,7 +98,7 @@ def converged(likelihood, rows, alpha, sequential=False, damping=1.0, sweeps=200
 
 def energy(likelihood, rows, sites, alpha):
     return float(
-        jax.jit(lambda rows, sites: sites_energy(tempered(likelihood, alpha), rows, sites, alpha))(
+        jax.jit(lambda rows, sites: energy_of_sites(tempered(likelihood, alpha), rows, sites, alpha))(
             rows, sites
         )
     )
@@ -272,7 +272,7 @@ def test_the_hyperparameters_gradient_is_that_of_the_energy_of_converged_sites()
     def best(theta):
         rows = rows_at(theta, LABELS)
         sites, *_ = converged(PROBIT, rows, alpha, damping=0.7, tolerance=1e-13)
-        return sites_energy(tempered(PROBIT, alpha), rows, sites, alpha), sites
+        return energy_of_sites(tempered(PROBIT, alpha), rows, sites, alpha), sites
 
     sites = best(THETA)[1]
     natural = with_prior(summed(rows_at(THETA, LABELS).phi, sites))
@@ -331,7 +331,7 @@ def test_a_fit_trains_ends_at_its_sites_and_predicts(monkeypatch):
     params = fit.params
     found = loss(SiteEnergy(0.5), params, classifier, GUIDE, X, LABELS)
     assert found == pytest.approx(fit.losses[0, -1], rel=1e-10)
-    found = predict(KEY, classifier, GUIDE, params, X)
+    found = predict(KEY, Posterior(classifier, GUIDE, params), X)
     kernel, z = RBF(1.5, params["gp/lengthscale"]), params["gp/inducing"]
     phi = kernel(X, z) @ inverse_lower(cholesky(kernel(z, z))[0]).T
     q = posterior_of_sites(

@@ -15,7 +15,7 @@ from numpyro import handlers
 from scipy import stats
 
 from ppl_dgp import checkpoint, likelihoods
-from ppl_dgp.fit import fit_svi, natural_adam
+from ppl_dgp.fit import Posterior, fit_svi, natural_adam
 from ppl_dgp.gp.means import Linear
 from ppl_dgp.gp.old_posterior import OldPosterior, OldPosteriorFactor, old_posterior_of
 from ppl_dgp.gp.sparse_gp import SparseGP, sparse_gp
@@ -68,7 +68,7 @@ def energy(objective, params, x, y, model=STREAMED, guide=GUIDE):
 def learnt(alpha, x, y, params=HYPER):
     """The memory of rows seen at held hyperparameters, as parameters."""
     params = Collapsed(alpha).finish(params, STREAMED, GUIDE, x, y)
-    return store_posterior(STREAMED, GUIDE, params, x[:1])
+    return store_posterior(Posterior(STREAMED, GUIDE, params), x[:1])
 
 
 def rbf(params, a, b):
@@ -342,7 +342,9 @@ def test_what_is_remembered_in_each_layer_of_a_deep_gp_enters_its_bound():
             f"{layer}/u_loc": jnp.array([[0.4, -0.3, 0.6]]),
             f"{layer}/u_scale": 0.3 * jnp.eye(3)[None],
         }
-    params = store_posterior(streamed(model), guide, params, X[:1]) | {"layer1/lengthscale": jnp.array([0.8])}
+    params = store_posterior(Posterior(streamed(model), guide, params), X[:1]) | {
+        "layer1/lengthscale": jnp.array([0.8])
+    }
     with_memory = energy(PowerEP(0.0), params, X[6:10], Y[6:10], streamed(model), guide)
     without = energy(PowerEP(0.0), params, X[6:10], Y[6:10], model, bare)
     seeded = handlers.substitute(handlers.seed(streamed(model), KEY), data=params)
@@ -442,7 +444,7 @@ def test_inducing_inputs_are_chosen():
 @pytest.mark.slow
 def test_q_goes_on_as_the_old_posterior_at_new_inducing_inputs():
     old = learnt(0.0, X[:8], Y[:8])
-    found = move_inducing(KEY, STREAMED, GUIDE, old, X[8:], ReplacedAtRandom(0.4))
+    found = move_inducing(KEY, Posterior(STREAMED, GUIDE, old), X[8:], ReplacedAtRandom(0.4))
     zb = found["gp/inducing"]
     assert not np.array_equal(zb, Z)
     mean_a, cov_a, prior_a = unwhitened(old)
@@ -485,7 +487,7 @@ def test_bad_inputs_name_the_argument():
     with pytest.raises(ValueError, match="Greedy"):
         Greedy(0.5)
     with pytest.raises(ValueError, match="shared"):
-        move_inducing(KEY, STREAMED, GUIDE, HYPER, X, Keep())
+        move_inducing(KEY, Posterior(STREAMED, GUIDE, HYPER), X, Keep())
     with pytest.raises(ValueError, match="update"):
         Stream(KEY, MODEL, Collapsed()).predict(KEY, X)
     with pytest.raises(ValueError, match="dimensions"):

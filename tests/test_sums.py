@@ -35,7 +35,8 @@ from ppl_dgp.likelihoods import Poisson
 from ppl_dgp.numerics.gaussian import Gaussian, InducingGaussian
 from ppl_dgp.numerics.linalg import cholesky, inverse_lower
 from ppl_dgp.objectives import BlackBoxAlpha, Collapsed, ImportanceWeighted, PowerEP
-from ppl_dgp.prediction.predict import joint_prediction, predict, sample_functions
+from ppl_dgp.prediction.joint import joint_prediction, sample_functions
+from ppl_dgp.prediction.predict import predict
 from ppl_dgp.streaming.model import functions_of
 
 KEY, RNG = jax.random.PRNGKey(0), np.random.default_rng(5)

@@ -20,7 +20,7 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 from test_gpssm import CONTROLS, KEY, NOISE, NONE, PROCESS, T, Y, mean_of, moved, nearly_nothing, random_walk
 
-from ppl_dgp.fit import fit_svi
+from ppl_dgp.fit import Posterior, fit_svi
 from ppl_dgp.gp.means import Linear
 from ppl_dgp.gp.sparse_gp import SparseGP
 from ppl_dgp.guides import Amortised, Conditional, DoublyStochastic, Guide, Markov, MeanField
@@ -30,9 +30,10 @@ from ppl_dgp.models import gpssm, switching_gpssm
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.linalg import inverse_lower
 from ppl_dgp.objectives import PowerEP
+from ppl_dgp.prediction.regimes import regime_probabilities
 from ppl_dgp.state_space.hidden_markov import RegimeChain, regime_regressions
 from ppl_dgp.state_space.sequences import Layout
-from ppl_dgp.state_space.switching_trajectory import SwitchingTrajectory, regime_probabilities
+from ppl_dgp.state_space.switching_trajectory import SwitchingTrajectory
 
 CHAIN = RegimeChain(jnp.array([0.7, 0.3]), jnp.array([[0.8, 0.2], [0.35, 0.65]]))
 #: two sequences of 4 and 2 steps
@@ -237,10 +238,9 @@ def test_regimes_that_are_alike_reach_kalmans_evidence(objective):
 
 
 def test_of_regimes_that_are_alike_nothing_is_learnt():
-    _, guide, params = systems()
     share = CHAIN.initial
-    for found in regime_probabilities(KEY, guide, params, None, Y, num_samples=2):
-        np.testing.assert_allclose(found, share, atol=1e-4)
+    for probabilities in regime_probabilities(KEY, Posterior(*systems()), None, Y, num_samples=2):
+        np.testing.assert_allclose(probabilities, share, atol=1e-4)
         share = share @ CHAIN.transition
 
 
@@ -339,7 +339,7 @@ def test_training_finds_the_regimes():
     model = switching_gpssm(1, 2, num_inducing=15)
     guide = Guide(model, hidden=Markov())
     fit = fit_svi(KEY, model, guide, PowerEP(0.0), None, y, steps=800, learning_rate=0.02)
-    shares = regime_probabilities(KEY, guide, fit.params, None, y, num_samples=10)
+    shares = regime_probabilities(KEY, fit, None, y, num_samples=10)
     np.testing.assert_allclose(shares.sum(1), 1.0, atol=1e-8)
     found = shares.argmax(1)
     assert max((np.array(names)[found] == truth).mean() for names in permutations(range(2))) > 0.95
@@ -380,9 +380,9 @@ def test_what_regimes_cannot_do_is_said():
         model(NONE[:2], Y[:2], index=jnp.arange(2), size=T)
     plain = gpssm(1, num_inducing=3)
     with pytest.raises(ValueError, match="found 0 trajectories with regimes"):
-        regime_probabilities(KEY, Guide(plain, hidden=MeanField()), {}, CONTROLS, Y)
+        regime_probabilities(KEY, Posterior(plain, Guide(plain, hidden=MeanField()), {}), CONTROLS, Y)
     with pytest.raises(ValueError, match="num_samples: found 0"):
-        regime_probabilities(KEY, guide, params, NONE, Y, num_samples=0)
+        regime_probabilities(KEY, Posterior(model, guide, params), NONE, Y, num_samples=0)
     of = parts()[0]
     with pytest.raises(ValueError, match="found 4 outputs, expected 6: those of 3 regimes"):
         SwitchingTrajectory(of.function, jnp.ones((3, 2)), CHAIN, CONTROLS, of.initial)

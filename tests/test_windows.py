@@ -146,7 +146,7 @@ def test_fit_in_windows():
     fit = fit_svi(KEY, model, guide, MOMENTS, X, Y, steps=3, batch_size=2 * WINDOW)
     assert np.isfinite(fit.losses).all() and fit.params["x_loc"].shape == (9, 2)
     # in ArviZ the slots of all states, x_0 of both sequences among them
-    data = to_arviz(fit, KEY, X, Y, num_draws=3)
+    data = to_arviz(KEY, fit, X, Y, num_draws=3)
     assert dict(data.posterior["x"].sizes) == {"chain": 1, "draw": 3, "x_slot": 11, "x_latent": 2}
     assert np.isfinite(data.log_likelihood["y"]).all()
     for size in (3, 6 * WINDOW):

@@ -41,9 +41,7 @@ def trust(
     key = jax.random.key(program.settings.seed + 3)
     draws = joint_draws(
         key,
-        program.model,
-        program.guide,
-        fitted.params,
+        fitted,
         x,
         y,
         num_draws=number_of_draws(len(x)),
@@ -74,7 +72,7 @@ def write_posterior(
 
     if program.guide is not None:
         key = jax.random.key(program.settings.seed + 4)
-        data = to_arviz(fitted, key, jnp.asarray(x), jnp.asarray(y), num_draws=number_of_draws(len(x)))
+        data = to_arviz(key, fitted, jnp.asarray(x), jnp.asarray(y), num_draws=number_of_draws(len(x)))
     else:
         values = {name.replace("/", "."): np.asarray(value) for name, value in fitted.params.items()}
         constants = {
@@ -114,7 +112,7 @@ def write_figures(
     if x.shape[1] == 1:
         figures["fit"] = plots.plot_fit(prediction, new[0], *data)
     if program.guide is not None:
-        maps = layer_maps(program.model, program.guide, fitted.params, jnp.asarray(x[:LAYER_ROWS]))
+        maps = layer_maps(fitted, jnp.asarray(x[:LAYER_ROWS]))
         figures["layers"] = plots.plot_layers(maps)
     for name, figure in figures.items():
         run_directory.place(folder / "figures" / f"{name}.png", partial(figure.savefig, dpi=120))

@@ -57,7 +57,7 @@ def evaluate_latents(folder: Path, record: Record, task: Task, fitted: Fit) -> d
     assert isinstance(task, LatentTask)
     _, y = task.rows(task.train_rows)
     latents = embedding(fitted, y)
-    counts = relevance(fitted.params, means=latents.mean)
+    counts = relevance(fitted, means=latents.mean)
     names = record.target_names
     labels = None if task.labels is None else task.labels[task.train_rows]
     frame = latent_frame(latents, task.train_rows, labels)
@@ -130,7 +130,9 @@ def filled_frame(
 
 
 def _latents(fitted: Fit, raw: np.ndarray, record: Record) -> Latents:
-    return infer_latents(jax.random.key(record.settings.seed + 1), fitted, record.y_units.transform(raw))
+    return infer_latents(
+        jax.random.key(record.settings.seed + 1), fitted, None, record.y_units.transform(raw)
+    )
 
 
 def _entry_log_density(
@@ -139,14 +141,14 @@ def _entry_log_density(
     """Log density of the entries that are there, in the table's units."""
     latents = _latents(fitted, raw, record) if latents is None else latents
     key = jax.random.key(record.settings.seed + 2)
-    density = row_log_density(key, fitted, record.y_units.transform(raw), latents=latents)
+    density = row_log_density(key, fitted, None, record.y_units.transform(raw), latents=latents)
     return np.asarray(density - (~np.isnan(raw)) @ np.log(record.y_units.scale))
 
 
 def _decoded(fitted: Fit, latents: Latents, record: Record) -> Prediction:
     key = jax.random.key(record.settings.seed + 3)
     settings: dict[str, Any] = dict(num_samples=LATENT_DRAWS, latents=latents.sites)
-    return in_units(predict(key, fitted.model, fitted.guide, fitted.params, None, **settings), record.y_units)
+    return in_units(predict(key, fitted, None, **settings), record.y_units)
 
 
 def _write_posterior(folder: Path, record: Record, fitted: Fit, y: np.ndarray) -> None:
@@ -154,7 +156,7 @@ def _write_posterior(folder: Path, record: Record, fitted: Fit, y: np.ndarray) -
     from ppl_dgp.diagnostics.arviz_export import to_arviz
 
     key = jax.random.key(record.settings.seed + 4)
-    data = to_arviz(fitted, key, None, y, num_draws=number_of_draws(y.size))
+    data = to_arviz(key, fitted, None, y, num_draws=number_of_draws(y.size))
     run_directory.place(folder / "posterior.nc", partial(write_netcdf, data))
 
 

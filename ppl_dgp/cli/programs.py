@@ -11,23 +11,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import cho_solve, solve_triangular
-from jax.scipy.stats import norm
 from jaxtyping import Array, Float
-from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import ELBO
 
 from ppl_dgp.cli.settings import Settings
 from ppl_dgp.estimators.latent import fit_latent, latent_program
-from ppl_dgp.fit import Fit, fit_lbfgs, fit_series, fit_svi
+from ppl_dgp.fit import Fit, Posterior, energy, fit_lbfgs, fit_series, fit_svi
+from ppl_dgp.fit.full_batch import no_latents
 from ppl_dgp.fit.series import CLOSED
 from ppl_dgp.guides import HIDDEN_RULES, INDUCING_RULES, Guide
 from ppl_dgp.guides.following import follows
 from ppl_dgp.guides.nesting import contains, nested_start
-from ppl_dgp.kernels import Kernel
 from ppl_dgp.models import deep_gp, exact_gp_regression, gpssm, sparse_gp_regression
-from ppl_dgp.models.kernel_values import Composed, kernel_parameters, named_kernel
-from ppl_dgp.numerics.linalg import cholesky
+from ppl_dgp.models.kernel_values import named_kernel
 from ppl_dgp.objectives import OBJECTIVES, PowerEP
 from ppl_dgp.prediction.predict import Prediction, predict
 
@@ -190,14 +186,11 @@ def program_elbo(
     from ppl_dgp.diagnostics.khat import elbo as bound
 
     key = jax.random.key(program.settings.seed + 1)
-    rows, targets = jnp.asarray(x), jnp.asarray(y)
     if program.objective is CLOSED:
-        value = jax.jit(lambda params: CLOSED.loss(key, params, program.model, program.guide, rows, targets))
-        return -float(value(fitted.params)), 0.0
+        return energy(key, fitted, x, y, objective=CLOSED), 0.0
     if program.guide is None:
-        sites = trace(substitute(seed(program.model, key), fitted.params)).get_trace(rows, targets)
-        return float(sites["y"]["fn"].log_prob(sites["y"]["value"]).sum()), 0.0
-    return bound(key, fitted, rows, targets, ELBO_DRAWS)
+        return energy(key, fitted, x, y), 0.0
+    return bound(key, fitted, jnp.asarray(x), jnp.asarray(y), ELBO_DRAWS)
 
 
 def predict_rows(
@@ -209,53 +202,12 @@ def predict_rows(
     levels: Sequence[float] = LEVELS,
 ) -> Prediction:
     """Prediction at standardised rows; the exact GP needs its `training` rows and targets."""
-    if program.guide is not None:
-        key = jax.random.key(program.settings.seed + 2)
-        # in the precision asked for
-        rows, targets = jnp.asarray(x), None if y is None else jnp.asarray(y)
-        return predict(
-            key,
-            program.model,
-            program.guide,
-            params,
-            rows,
-            targets,
-            num_samples=PREDICTION_DRAWS,
-            levels=tuple(levels),
-        )
-    assert training is not None
-    return _exact(named_kernel(program.settings.kernel), params, x, y, *training, levels=tuple(levels))
-
-
-def _exact(
-    kernel: type[Kernel] | Composed,
-    params: dict[str, Array],
-    x: Float[np.ndarray, "N D"],
-    y: Float[np.ndarray, "N P"] | None,
-    train_x: Float[np.ndarray, "K D"],
-    train_y: Float[np.ndarray, "K P"],
-    levels: tuple[float, ...],
-    block: int = 1000,
-) -> Prediction:
-    """The exact GP's predictive, Rasmussen and Williams 2006, eq. 2.23 to 2.24; rows go in blocks."""
-    k = substitute(lambda: kernel_parameters("gp", kernel, train_x.shape[1]), params)()
-    noise = params["likelihood/noise"]
-    rows = jnp.asarray(train_x)
-    # K + s²I = L Lᵀ
-    lower, _ = cholesky(k(rows, rows) + noise * jnp.eye(len(rows)), 0.0)
-    weights = cho_solve((lower, True), jnp.asarray(train_y))
-    means, variances = [], []
-    for start in range(0, len(x), block):
-        new = jnp.asarray(x[start : start + block])
-        cross = k(rows, new)
-        means.append(np.asarray(cross.T @ weights))
-        # k** − k*ᵀ (K + s²I)⁻¹ k*, which rounding alone can take below 0
-        explained = jnp.square(solve_triangular(lower, cross, lower=True)).sum(0)
-        variances.append(np.asarray(jnp.maximum(k.diag(new) - explained, 0.0)))
-    mean = np.concatenate(means)
-    f_variance = np.broadcast_to(np.concatenate(variances)[:, None], mean.shape)
-    variance = f_variance + np.asarray(noise)
-    deviation = np.sqrt(variance)
-    quantiles = np.stack([mean + float(norm.ppf(level)) * deviation for level in levels]) if levels else None
-    density = None if y is None else np.asarray(norm.logpdf(y, mean, deviation).sum(-1))
-    return Prediction(mean, f_variance, mean, variance, levels, quantiles, None, density)
+    guide, data = program.guide, None
+    if guide is None:
+        assert training is not None
+        guide, data = no_latents, (jnp.asarray(training[0]), jnp.asarray(training[1]))
+    fit = Posterior(program.model, guide, params, data=data)
+    key = jax.random.key(program.settings.seed + 2)
+    # in the precision asked for
+    rows, targets = jnp.asarray(x), None if y is None else jnp.asarray(y)
+    return predict(key, fit, rows, targets, num_samples=PREDICTION_DRAWS, levels=tuple(levels))

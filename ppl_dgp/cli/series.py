@@ -25,7 +25,7 @@ from ppl_dgp.cli.task import Task
 from ppl_dgp.data import Series, Standardiser, load_series, load_steps, split_series
 from ppl_dgp.data.series import steps
 from ppl_dgp.estimators.latent import standardise
-from ppl_dgp.fit import Fit
+from ppl_dgp.fit import Fit, Posterior
 from ppl_dgp.prediction.forecast import Forecast, Smoothed, forecast, smooth
 
 #: a forecast over more steps draws f anew at each, for one function along a path takes the cube of their number
@@ -81,7 +81,7 @@ def evaluate_series(
     numbers = task.series.sequence
     key, data = jax.random.key(program.settings.seed + 3), (jnp.asarray(x), jnp.asarray(y))
     assert program.guide is not None
-    smoothed = smooth(key, program.model, program.guide, fitted.params, *data, num_samples=PREDICTION_DRAWS)
+    smoothed = smooth(key, fitted, *data, num_samples=PREDICTION_DRAWS)
     states = states_frame(smoothed, numbers[task.train_rows], record.sequences)
     run_directory.place(folder / "states.csv", lambda path: states.to_csv(path, index=False))
     ahead: dict[int, Forecast] = {}
@@ -157,9 +157,7 @@ def forecasts(
         rows = np.flatnonzero(sequence == number)
         standardised = forecast(
             jax.random.fold_in(jax.random.key(program.settings.seed + 2), number),
-            program.model,
-            program.guide,
-            params,
+            Posterior(program.model, program.guide, params),
             *data,
             jnp.asarray(u[rows]),
             y_future=None if y is None else jnp.asarray(units.transform(y[rows])),

@@ -4,13 +4,14 @@ from ppl_dgp.diagnostics.alignment import aligned
 from ppl_dgp.diagnostics.arviz_api import read_netcdf as load_arviz
 from ppl_dgp.diagnostics.arviz_api import write_netcdf as save_arviz
 from ppl_dgp.diagnostics.arviz_export import to_arviz
-from ppl_dgp.diagnostics.compare import Comparison, compare, tabulate
+from ppl_dgp.diagnostics.compare import Comparison, compare, compare_fits, tabulate
 from ppl_dgp.diagnostics.khat import ParetoK, elbo, importance_weighted_bound, pareto_k
 from ppl_dgp.diagnostics.latent_plots import plot_grid, plot_latents, plot_relevance, plot_views
 from ppl_dgp.diagnostics.layers import LayerMap, layer_maps
 from ppl_dgp.diagnostics.plots import plot_calibration, plot_fit, plot_layers, plot_losses, plot_predicted
 from ppl_dgp.diagnostics.scores import held_out_scores, scores
 from ppl_dgp.diagnostics.series_plots import plot_series, plot_states, plot_transition, plot_vector_field
+from ppl_dgp.diagnostics.summary import summary
 
 __all__ = [
     "Comparison",
@@ -18,6 +19,7 @@ __all__ = [
     "ParetoK",
     "aligned",
     "compare",
+    "compare_fits",
     "elbo",
     "held_out_scores",
     "importance_weighted_bound",
@@ -39,6 +41,7 @@ __all__ = [
     "plot_views",
     "save_arviz",
     "scores",
+    "summary",
     "tabulate",
     "to_arviz",
 ]

@@ -58,7 +58,8 @@ def _target(means: np.ndarray, reference: int | ArrayLike) -> np.ndarray:
             raise ValueError(
                 f"reference: found {reference}, expected a chain from 0 to {len(means) - 1}; restarts count from 0"
             )
-        return means[reference]  # type: ignore[no-any-return]
+        chosen: np.ndarray = means[reference]
+        return chosen
     target = np.asarray(reference)
     if target.shape != means.shape[1:]:
         raise ValueError(
@@ -68,4 +69,5 @@ def _target(means: np.ndarray, reference: int | ArrayLike) -> np.ndarray:
 
 
 def _centred(latents: np.ndarray) -> np.ndarray:
-    return latents - latents.mean(0)
+    result: np.ndarray = latents - latents.mean(0)
+    return result

@@ -42,7 +42,8 @@ def read_netcdf(path: str | Path) -> Any:
 
 def group(data: Any, name: str) -> xr.Dataset:
     """One group as a ``Dataset``."""
-    return data[name].to_dataset() if ONE else data[name]
+    result: xr.Dataset = data[name].to_dataset() if ONE else data[name]
+    return result
 
 
 def pareto_smoothed(log_weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

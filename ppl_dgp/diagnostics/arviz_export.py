@@ -18,7 +18,7 @@ from jaxtyping import Array
 from ppl_dgp.diagnostics.alignment import aligned
 from ppl_dgp.diagnostics.arviz_api import container
 from ppl_dgp.diagnostics.draws import Draws, inputs_of, joint_draws
-from ppl_dgp.fit import Fit
+from ppl_dgp.fit import Fit, Posterior
 from ppl_dgp.fit.chains import Chains
 from ppl_dgp.gp.contract import Parameters
 from ppl_dgp.guides import EmpiricalPosterior
@@ -32,8 +32,8 @@ NUM_DRAWS = 200
 
 
 def to_arviz(
-    fit: Fit,
     key: Array,
+    fit: Fit,
     x: ArrayLike | None,
     y: ArrayLike,
     *,
@@ -88,9 +88,7 @@ def to_arviz(
         chain_key = jax.random.fold_in(key, chain)
         draws = joint_draws(
             chain_key,
-            fit.model,
-            fit.guide,
-            params,
+            Posterior(fit.model, fit.guide, params, data=fit.data),
             inputs,
             targets,
             num_draws=_draws_per_chain(fit, params) if num_draws is None else num_draws,

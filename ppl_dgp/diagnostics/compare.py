@@ -17,18 +17,19 @@ from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from ppl_dgp.diagnostics.draws import columns, joint_draws
+from ppl_dgp.diagnostics.draws import columns, inputs_of, joint_draws
 from ppl_dgp.diagnostics.khat import elbo, expected_log_density, importance_weighted, sites_khat
 from ppl_dgp.diagnostics.plots import COLOURS, INK
 from ppl_dgp.diagnostics.scores import held_out_scores, positive_scale
-from ppl_dgp.fit import Fit, fit_svi
+from ppl_dgp.fit import Fit, Posterior, fit_svi
 from ppl_dgp.gp.contract import Model
-from ppl_dgp.guides import Guide
+from ppl_dgp.guides import HIDDEN_RULES, Guide, HiddenRule
 from ppl_dgp.guides.nesting import nested_start
 from ppl_dgp.objectives import AlphaDivergence, PowerEP
 
 MakeModel = Callable[[], Model]
-MakeGuide = Callable[[Model], Any]
+#: a guide of a model: what makes it, a rule of the hidden layers, or the name of one
+MakeGuide = Callable[[Model], Any] | HiddenRule | str
 
 #: the measures of a row: the heading and the format each is shown with (elbo_se stands beside elbo)
 MEASURES = {
@@ -119,12 +120,12 @@ class Comparison:
 
 def compare(
     key: Array,
-    x: ArrayLike,
-    y: ArrayLike,
-    x_test: ArrayLike | None,
-    y_test: ArrayLike | None,
     model: MakeModel,
     guides: Mapping[str, MakeGuide | tuple[MakeModel, MakeGuide]],
+    x: ArrayLike,
+    y: ArrayLike,
+    x_test: ArrayLike | None = None,
+    y_test: ArrayLike | None = None,
     alphas: Sequence[float] = (0.0,),
     *,
     steps: int = 2000,
@@ -139,11 +140,12 @@ def compare(
 ) -> Comparison:
     """Fit every guide at every α on the same rows, with the same key, and judge each by the same measures.
 
+    :param model: makes the model, ``lambda: deep_gp((2,), 50)``.
+    :param guides: by the name of the row, a rule of the hidden layers, its name (one of ``HIDDEN_RULES``), or what
+        makes a guide of the model: ``lambda m: Guide(m, inducing=Diagonal())``; or a pair of makers for a row with a
+        model of its own: ``(lambda: sparse_gp_regression(50), Guide)``.
     :param x: training inputs (N, D), y targets (N, P) or (N,), as the model is to see them (standardised).
     :param x_test: test inputs, y_test their targets, on the same scale; None where there are no test rows.
-    :param model: makes the model, ``lambda: deep_gp((2,), 50)``.
-    :param guides: by the name of the row, makes a guide of the model: ``lambda m: Guide(m, hidden=Conditional())``; or
-        a pair of makers for a row with a model of its own: ``(lambda: sparse_gp_regression(50), Guide)``.
     :param alphas: each in [0, 1].
     :param steps: of training each.
     :param objective: ``PowerEP`` or ``BlackBoxAlpha``, called with α.
@@ -171,13 +173,18 @@ def compare(
     train = jnp.asarray(x), columns(y)
     key_fit, key_measure, key_test = jax.random.split(key, 3)
     fits: dict[tuple[str, float], Fit] = {}
+    measured = _measurements(train, (x_test, y_test), num_draws, num_locals, num_samples, scale)
     shared = model()
 
     def made(name: str) -> tuple[Model, Any]:
         """A row's model and its guide, which is new for each fit."""
-        found = guides[name]
-        built, make_guide = (found[0](), found[1]) if isinstance(found, tuple) else (shared, found)
-        return built, make_guide(built)
+        maker = guides[name]
+        built, make_guide = (maker[0](), maker[1]) if isinstance(maker, tuple) else (shared, maker)
+        if isinstance(make_guide, str):
+            make_guide = rule_named(make_guide)
+        return built, Guide(built, hidden=make_guide) if isinstance(make_guide, HiddenRule) else make_guide(
+            built
+        )
 
     for name in dict.fromkeys([*starts, *starts.values()]):
         kind = type(made(name)[1])
@@ -193,18 +200,81 @@ def compare(
         settings = {"steps": steps, "start": start, **fit_settings}
         fit = fit_svi(key_fit, built, guide, objective(alpha), *train, **settings)
         fits[name, alpha] = fit
-        measures = _bounds(key_measure, fit, train, num_draws, num_locals)
-        if x_test is not None and y_test is not None:
-            measures |= held_out_scores(
-                key_test, fit, x_test, y_test, num_samples=num_samples, target_scale=scale
-            )
-        return measures | {
-            "seconds": fit.seconds,
-            "parameters": sum(value.size for value in fit.params.values()),
-        }
+        return measured((key_measure, key_test), fit)
 
     rows = {(name, float(alpha)): partial(row, name, float(alpha)) for name in guides for alpha in alphas}
     return replace(tabulate(rows, say), fits=fits)
+
+
+def rule_named(name: str) -> HiddenRule:
+    """The rule of the hidden layers that a name of ``HIDDEN_RULES`` stands for. Raises ValueError for another name."""
+    if name not in HIDDEN_RULES:
+        raise ValueError(f"guides: found {name!r}, expected one of {', '.join(HIDDEN_RULES)}")
+    return HIDDEN_RULES[name]
+
+
+def compare_fits(
+    key: Array,
+    fit: Fit,
+    x: ArrayLike | None,
+    y: ArrayLike,
+    others: Mapping[str, Fit] | Fit,
+    x_test: ArrayLike | None = None,
+    y_test: ArrayLike | None = None,
+    *,
+    name: str = "this fit",
+    num_draws: int = 200,
+    num_locals: int = 8,
+    num_samples: int = 200,
+    target_scale: ArrayLike = 1.0,
+) -> Comparison:
+    """Fits of the same rows judged by the same measures, as :func:`compare` judges those that it makes.
+
+    :param fit: the first row of the table, called ``name``.
+    :param x: training inputs (N, D), None for none; y targets (N, P) or (N,).
+    :param others: further fits by name, or one, called "the other".
+    :param x_test: as for :func:`compare`, like all else.
+    :raises ValueError: if two fits have one name, or for a scale that is not positive.
+    """
+    rest = {"the other": others} if isinstance(others, Fit) else dict(others)
+    if name in rest:
+        raise ValueError(f"name: found {name!r} for two fits, expected distinct names; rename one")
+    keys = tuple(jax.random.split(key))
+    train = jnp.asarray(inputs_of(x, y)), columns(y)
+    test, scale = (x_test, y_test), positive_scale(target_scale)
+    measured = _measurements(train, test, num_draws, num_locals, num_samples, scale)
+    fits = {(label, _alpha(one)): one for label, one in {name: fit, **rest}.items()}
+    rows = {row: partial(measured, keys, one) for row, one in fits.items()}
+    return replace(tabulate(rows), fits=fits)
+
+
+def _alpha(fit: Fit) -> float:
+    """The α of a fit's objective, NaN where it has none."""
+    alpha = getattr(fit.objective, "alpha", None)
+    return float(alpha) if isinstance(alpha, float) else float("nan")
+
+
+def _measurements(
+    train: tuple[Array, Array],
+    test: tuple[ArrayLike | None, ArrayLike | None],
+    num_draws: int,
+    num_locals: int,
+    num_samples: int,
+    target_scale: np.ndarray,
+) -> Callable[[tuple[Array, Array], Fit], dict[str, float]]:
+    """What measures a fit, of the keys for training rows and test rows."""
+
+    def measured(keys: tuple[Array, Array], fit: Fit) -> dict[str, float]:
+        measures = _bounds(keys[0], fit, train, num_draws, num_locals)
+        x_test, y_test = test
+        if x_test is not None and y_test is not None:
+            measures |= held_out_scores(
+                keys[1], fit, x_test, y_test, num_samples=num_samples, target_scale=target_scale
+            )
+        numbers = sum(value.size for value in fit.params.values())
+        return measures | {"seconds": fit.seconds, "parameters": numbers}
+
+    return measured
 
 
 def tabulate(
@@ -220,23 +290,24 @@ def tabulate(
     """
     if not rows:
         raise ValueError("rows: found none, expected at least one to compare")
-    found = []
-    for number, ((name, alpha), measure) in enumerate(rows.items(), start=1):
+    table_rows = []
+    for number, ((name, alpha), run) in enumerate(rows.items(), start=1):
         if say is not None:
             say(f"{number} of {len(rows)}: {_label(name, alpha)}")
-        measures = measure()
-        found.append({"fit": name, "alpha": alpha} | {each: measures.get(each) for each in MEASURES})
-    table = pd.DataFrame(found, columns=["fit", "alpha", *MEASURES])
+        measures = run()
+        table_rows.append(
+            {"fit": name, "alpha": alpha} | {measure: measures.get(measure) for measure in MEASURES}
+        )
+    table = pd.DataFrame(table_rows, columns=["fit", "alpha", *MEASURES])
     return Comparison(table.astype({name: float for name in MEASURES if name != "parameters"}))
 
 
 def _bounds(
-    key: Array, fit: Fit, train: tuple[Array, Array], num_draws: int, num_locals: int
+    key: Array, fit: Posterior, train: tuple[Array, Array], num_draws: int, num_locals: int
 ) -> dict[str, float]:
     key_elbo, key_draws = jax.random.split(key)
     value, error = elbo(key_elbo, fit, *train, num_draws=num_draws)
-    program = (fit.model, fit.guide, fit.params, *train)
-    draws = joint_draws(key_draws, *program, num_draws=num_draws, num_locals=num_locals)
+    draws = joint_draws(key_draws, fit, *train, num_draws=num_draws, num_locals=num_locals)
     return {
         "elbo": value,
         "elbo_se": error,

@@ -18,6 +18,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Shaped
 from numpyro.handlers import replay, seed, substitute, trace
 
+from ppl_dgp.fit import Posterior
 from ppl_dgp.gp.contract import Trace
 from ppl_dgp.gp.emission import emission_of
 from ppl_dgp.guides import EmpiricalPosterior
@@ -50,14 +51,13 @@ class Draws:
     @property
     def log_ratio(self) -> Float[np.ndarray, " S"]:
         """log p(y, θ) − log q(θ) of each draw: the weights of the global sites."""
-        return self.log_p + self.log_likelihood.sum(1) - self.log_q
+        result: np.ndarray = self.log_p + self.log_likelihood.sum(1) - self.log_q
+        return result
 
 
 def joint_draws(
     key: Array,
-    model: Callable[..., Any],
-    guide: Callable[..., Any],
-    params: dict[str, Array],
+    fit: Posterior,
     x: ArrayLike | None,
     y: ArrayLike,
     *,
@@ -66,8 +66,9 @@ def joint_draws(
 ) -> Draws:
     """Draw θ, and under each draw the locals, on all rows at once.
 
-    :param params: constrained parameters, as ``Fit.params``; x (N, D) and y (N, P) or (N,) the rows it was
-        trained on, in their order; x None for a GPLVM, which has no inputs.
+    :param fit: of a model with a data plate.
+    :param x: training inputs (N, D), all of them, in their order; None for a GPLVM, which has none.
+    :param y: training targets, (N, P) or (N,).
     :param num_draws: S; of an ``EmpiricalPosterior``, evenly spaced along its chains, at most as many as it holds.
     :param num_locals: K; the average over the locals is biased low by O(1/K) of its relative variance.
     :raises ValueError: for a number of draws below 1.
@@ -76,13 +77,13 @@ def joint_draws(
     for name, value in (("num_draws", num_draws), ("num_locals", num_locals)):
         if value < 1:
             raise ValueError(f"{name}: found {value}, expected at least 1; a few hundred draws are usual")
-    found = _program(model, guide, num_draws, num_locals)(
-        key, dict(params), jnp.asarray(inputs_of(x, y)), columns(y)
+    program = _program(fit.model, fit.guide, num_draws, num_locals)
+    arrays = jax.tree.map(
+        np.asarray, program(key, dict(fit.params), jnp.asarray(inputs_of(x, y)), columns(y))
     )
-    found = jax.tree.map(np.asarray, found)
-    averaged = np.logaddexp.reduce(found["local_weights"], axis=1) - np.log(num_locals)
-    latents = frozenset(found.pop("latents"))
-    return Draws(log_likelihood=averaged, latents=latents, **found)
+    averaged = np.logaddexp.reduce(arrays["local_weights"], axis=1) - np.log(num_locals)
+    latents = frozenset(arrays.pop("latents"))
+    return Draws(log_likelihood=averaged, latents=latents, **arrays)
 
 
 def inputs_of(x: ArrayLike | None, y: ArrayLike) -> Shaped[np.ndarray, "N D"]:
@@ -97,7 +98,8 @@ def columns(y: ArrayLike) -> Shaped[Array, "N P"]:
 
 
 def _run(fn: Callable[..., Any], key: Array, values: dict[str, Array], x: Array, y: Array) -> Trace:
-    return trace(substitute(seed(fn, key), data=values)).get_trace(x, y)
+    result: Trace = trace(substitute(seed(fn, key), data=values)).get_trace(x, y)
+    return result
 
 
 def _check(roles: SiteRoles) -> None:
@@ -170,6 +172,7 @@ def _program(
         kept = guide.spaced_draws(params, num_draws) if isinstance(guide, EmpiricalPosterior) else {}
         count = len(next(iter(kept.values()))) if kept else num_draws
         keys = jax.random.split(key, count)
-        return jax.lax.map(lambda each: one(each[0], each[1], params, x, y), (keys, kept))
+        result: dict[str, Any] = jax.lax.map(lambda each: one(each[0], each[1], params, x, y), (keys, kept))
+        return result
 
     return jax.jit(program)

@@ -19,8 +19,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from ppl_dgp.diagnostics.arviz_api import pareto_smoothed
-from ppl_dgp.diagnostics.draws import Draws, columns, joint_draws
-from ppl_dgp.fit import Fit
+from ppl_dgp.diagnostics.draws import Draws, columns, inputs_of, joint_draws
+from ppl_dgp.fit import Posterior
 from ppl_dgp.guides import HiddenRule
 from ppl_dgp.objectives import PowerEP
 
@@ -36,7 +36,9 @@ class ParetoK:
     rows: np.ndarray
 
 
-def elbo(key: Array, fit: Fit, x: ArrayLike, y: ArrayLike, num_draws: int = 100) -> tuple[float, float]:
+def elbo(
+    key: Array, fit: Posterior, x: ArrayLike | None, y: ArrayLike, num_draws: int = 100
+) -> tuple[float, float]:
     """The ELBO (α = 0, whatever objective was trained) in total nats over the rows, and its standard error.
 
     :param x: training inputs (N, D), all of them; y the targets (N, P) or (N,), in the units of training.
@@ -46,12 +48,12 @@ def elbo(key: Array, fit: Fit, x: ArrayLike, y: ArrayLike, num_draws: int = 100)
     if num_draws < 2:
         raise ValueError(f"num_draws: found {num_draws}, expected at least 2 for a standard error")
     program = _bound(fit.model, fit.guide, num_draws)
-    values = np.asarray(program(key, dict(fit.params), jnp.asarray(x), columns(y)))
+    values = np.asarray(program(key, dict(fit.params), jnp.asarray(inputs_of(x, y)), columns(y)))
     return float(values.mean()), float(values.std(ddof=1) / np.sqrt(num_draws))
 
 
 def importance_weighted_bound(
-    key: Array, fit: Fit, x: ArrayLike, y: ArrayLike, num_draws: int = 200, num_locals: int = 8
+    key: Array, fit: Posterior, x: ArrayLike | None, y: ArrayLike, num_draws: int = 200, num_locals: int = 8
 ) -> tuple[float, float]:
     """A lower bound, in expectation, of the log evidence of the t_1 (FITC) model, and its standard error; total nats.
 
@@ -62,9 +64,7 @@ def importance_weighted_bound(
     :param num_draws: S.
     :param num_locals: K.
     """
-    draws = joint_draws(
-        key, fit.model, fit.guide, fit.params, x, y, num_draws=num_draws, num_locals=num_locals
-    )
+    draws = joint_draws(key, fit, x, y, num_draws=num_draws, num_locals=num_locals)
     return importance_weighted(draws.log_ratio)
 
 
@@ -78,8 +78,8 @@ def importance_weighted(log_ratio: Float[np.ndarray, " S"]) -> tuple[float, floa
 
 def pareto_k(
     key: Array,
-    fit: Fit,
-    x: ArrayLike,
+    fit: Posterior,
+    x: ArrayLike | None,
     y: ArrayLike,
     num_draws: int = 400,
     num_locals: int = 8,
@@ -95,9 +95,8 @@ def pareto_k(
         if value < FEWEST_TAIL_DRAWS:
             raise ValueError(f"{name}: found {value}, expected at least {FEWEST_TAIL_DRAWS} to see a tail")
     key_theta, key_locals = jax.random.split(key)
-    program = (fit.model, fit.guide, fit.params, x, y)
-    draws = joint_draws(key_theta, *program, num_draws=num_draws, num_locals=num_locals)
-    inner = joint_draws(key_locals, *program, num_draws=4, num_locals=max(1, local_draws // 4))
+    draws = joint_draws(key_theta, fit, x, y, num_draws=num_draws, num_locals=num_locals)
+    inner = joint_draws(key_locals, fit, x, y, num_draws=4, num_locals=max(1, local_draws // 4))
     # p(h_n | y_n, θ) / q(h_n | θ), each θ's weights with mean one
     relative = inner.local_weights - inner.log_likelihood[:, None, :]
     return ParetoK(sites_khat(draws), _khat(relative.reshape(-1, relative.shape[-1]).T))
@@ -140,6 +139,7 @@ def _bound(model: Callable[..., Any], guide: Callable[..., Any], num_draws: int)
 
     def program(key: Array, params: dict[str, Array], x: Array, y: Array) -> Array:
         keys = jax.random.split(key, num_draws)
-        return jax.lax.map(lambda one: -objective.loss(one, params, model, guide, x, y), keys)
+        result: Array = jax.lax.map(lambda one: -objective.loss(one, params, model, guide, x, y), keys)
+        return result
 
     return jax.jit(program)

@@ -295,9 +295,11 @@ def _dimensions(width: int, dimensions: Sequence[int] | None, relevance: ArrayLi
 def _covariance(scale: ArrayLike, rows: int, width: int) -> np.ndarray:
     found = np.asarray(scale, float)
     if found.shape == (rows, width):
-        return np.square(found)[:, :, None] * np.eye(width)
+        result: np.ndarray = np.square(found)[:, :, None] * np.eye(width)
+        return result
     if found.shape == (rows, width, width):
-        return found @ found.transpose(0, 2, 1)
+        result = found @ found.transpose(0, 2, 1)
+        return result
     raise ValueError(
         f"scale: found shape {found.shape}, expected {(rows, width)} standard deviations or {(rows, width, width)} "
         "Cholesky factors, as mean has rows; leave it out to draw points alone"

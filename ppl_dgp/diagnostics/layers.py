@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpyro.handlers import replay, seed, substitute, trace
 
+from ppl_dgp.fit import Posterior
 from ppl_dgp.gp.contract import role_of
 from ppl_dgp.gp.emission import emission_of
 from ppl_dgp.gp.marginal import Marginal
@@ -37,23 +37,21 @@ class LayerMap:
 
 
 def layer_maps(
-    model: Callable[..., Any],
-    guide: Callable[..., Any],
-    params: dict[str, Array],
+    fit: Posterior,
     x: Float[Array, "N D"],
     *,
     grid_size: int = 200,
 ) -> list[LayerMap]:
     """Every layer's input-output map, in the model's order, the rows of x carried by the layers' means.
 
-    :param params: constrained parameters, as ``Fit.params``.
+    :param x: inputs (N, D), in the units of training.
     :param grid_size: points on the grid of a layer with one input; it spans rows and inducing inputs.
     :raises TypeError: if the model has no layer made by ``sparse_gp``.
     """
     maps = []
-    for name, marginal in layer_marginals(model, guide, params, x).items():
+    for name, marginal in layer_marginals(fit, x).items():
         function = marginal.function
-        found: dict[str, Any] = {
+        arrays: dict[str, Any] = {
             "inputs": marginal.rows,
             "mean": marginal.mean,
             "deviation": marginal.variance**0.5,
@@ -64,27 +62,25 @@ def layer_maps(
             ends = np.concatenate([np.ravel(marginal.rows), np.ravel(function.inducing)])
             grid = np.linspace(ends.min(), ends.max(), grid_size)[:, None]
             on_grid = function(jax.numpy.asarray(grid))
-            found |= {"grid": grid, "grid_mean": on_grid.mean, "grid_deviation": on_grid.variance**0.5}
-        maps.append(LayerMap(name=name, **{key: np.asarray(value) for key, value in found.items()}))
+            arrays |= {"grid": grid, "grid_mean": on_grid.mean, "grid_deviation": on_grid.variance**0.5}
+        maps.append(LayerMap(name=name, **{key: np.asarray(value) for key, value in arrays.items()}))
     return maps
 
 
-def layer_marginals(
-    model: Callable[..., Any], guide: Callable[..., Any], params: dict[str, Array], x: Float[Array, "N D"]
-) -> dict[str, Marginal]:
+def layer_marginals(fit: Posterior, x: Float[Array, "N D"]) -> dict[str, Marginal]:
     """Each layer's marginals of f under q(u) at the rows of x, hidden sites held at their means; by layer name."""
     key = jax.random.key(0)  # no draw enters what is returned, unless q(u) has no moments of each layer alone
-    globals_, carried = global_sites(key, guide, params, x, draw="shared_sample")
+    globals_, represented = global_sites(key, fit.guide, fit.params, x, draw="shared_sample")
 
     def at_the_mean(msg: dict[str, Any]) -> Array | None:
         hidden = msg["type"] == "sample" and role_of(msg).hidden
         emission = emission_of(msg["fn"]) if hidden else None
         return None if emission is None else emission.marginal.mean
 
-    program = substitute(seed(replay(model, globals_), key), substitute_fn=at_the_mean)
-    with carried:
-        found = trace(substitute(program, params)).get_trace(x)
-    emissions = [emission_of(site["fn"]) for site in found.values() if site["type"] == "sample"]
+    program = substitute(seed(replay(fit.model, globals_), key), substitute_fn=at_the_mean)
+    with represented:
+        sites = trace(substitute(program, fit.params)).get_trace(x)
+    emissions = [emission_of(site["fn"]) for site in sites.values() if site["type"] == "sample"]
     terms = [term.marginal for e in emissions if e is not None for term in e.marginal.terms]
     marginals = {marginal.function.name: marginal for marginal in terms}
     if not marginals:

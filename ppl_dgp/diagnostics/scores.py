@@ -8,13 +8,13 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from ppl_dgp.diagnostics.draws import columns
-from ppl_dgp.fit import Fit
+from ppl_dgp.fit import Posterior
 from ppl_dgp.prediction.predict import Prediction, predict
 
 
 def held_out_scores(
     key: Array,
-    fit: Fit,
+    fit: Posterior,
     x_test: ArrayLike,
     y_test: ArrayLike,
     *,
@@ -29,10 +29,8 @@ def held_out_scores(
     :raises ValueError: for a scale that is not positive.
     """
     x, y, scale = jnp.asarray(x_test), columns(y_test), positive_scale(target_scale)
-    found = predict(
-        key, fit.model, fit.guide, fit.params, x, y, num_samples=num_samples, levels=(0.025, 0.975)
-    )
-    return scores(found, np.asarray(y), scale)
+    prediction = predict(key, fit, x, y, num_samples=num_samples, levels=(0.025, 0.975))
+    return scores(prediction, np.asarray(y), scale)
 
 
 def scores(

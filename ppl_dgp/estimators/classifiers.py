@@ -13,6 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from ppl_dgp.estimators.estimator import GPEstimator, Target
+from ppl_dgp.guides import HiddenRule
 
 _C = TypeVar("_C", bound="_Classifier")
 
@@ -68,7 +69,8 @@ class _Classifier(ClassifierMixin, GPEstimator):
         Raises NotFittedError before `fit`; ValueError for rows that cannot be used.
         """
         likeliest = self.predict_proba(X).argmax(axis=1)
-        return self.classes_[likeliest]
+        result: np.ndarray = self.classes_[likeliest]
+        return result
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -102,9 +104,9 @@ class DeepGPClassifier(_Classifier):
     """
 
     widths: Sequence[int] = (2,)
-    hidden: str = "doubly-stochastic"
+    hidden: str | HiddenRule = "doubly-stochastic"
     steps: int = 5000
     num_samples: int = 100
 
-    def _layers(self) -> tuple[tuple[int, ...], str | None]:
+    def _layers(self) -> tuple[tuple[int, ...], str | HiddenRule | None]:
         return tuple(self.widths), self.hidden

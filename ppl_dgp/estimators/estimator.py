@@ -15,8 +15,17 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ppl_dgp.data import Standardiser
-from ppl_dgp.fit import fit_svi
-from ppl_dgp.guides import HIDDEN_RULES, INDUCING_RULES, Guide
+from ppl_dgp.fit import Posterior, fit_svi
+from ppl_dgp.guides import (
+    HIDDEN_RULES,
+    INDUCING_RULES,
+    Diagonal,
+    FullRank,
+    Guide,
+    HiddenRule,
+    InducingRule,
+    LowRank,
+)
 from ppl_dgp.models import (
     deep_gp,
     deep_gp_classification,
@@ -46,8 +55,8 @@ class GPEstimator(BaseEstimator):
 
     kernel: Any = "rbf"
     num_inducing: int = 100
-    inducing_rule: str = "full-rank"
-    objective: str = "power-ep"
+    inducing_rule: str | InducingRule = "full-rank"
+    objective: str | ELBO = "power-ep"
     alpha: float = 0.0
     num_particles: int | None = None
     steps: int = 2000
@@ -56,7 +65,7 @@ class GPEstimator(BaseEstimator):
     num_samples: int = 1
     random_state: Any = None
 
-    def _layers(self) -> tuple[tuple[int, ...], str | None]:
+    def _layers(self) -> tuple[tuple[int, ...], str | HiddenRule | None]:
         """Widths and rule of the hidden layers."""
         return (), None
 
@@ -99,27 +108,30 @@ class GPEstimator(BaseEstimator):
         x = jnp.asarray(self.x_units_.transform(rows))
         key = jax.random.key(self._seed + 1)
         # quantiles, and a q(u) that links outputs, need draws
-        drawn = len(levels) > 0 or self.inducing_rule not in ("full-rank", "diagonal", "low-rank")
+        drawn = len(levels) > 0 or not isinstance(
+            _named("inducing_rule", self.inducing_rule, INDUCING_RULES), FullRank | Diagonal | LowRank
+        )
         number = max(self.num_samples, FEWEST_PREDICTION_DRAWS) if drawn else self.num_samples
         # a row's prediction must not depend on the rows beside it: that is scikit-learn's contract
         settings: dict[str, Any] = dict(num_samples=number, levels=tuple(levels), row_by_row=True)
-        return predict(key, model, guide, params, x, **settings)
+        return predict(key, Posterior(model, guide, params), x, **settings)
 
 
 def _program(
     widths: tuple[int, ...],
-    hidden: str | None,
+    hidden: str | HiddenRule | None,
     num_inducing: int,
     target: Target,
     kernel: Any,
-    inducing_rule: str,
-    objective: str,
+    inducing_rule: str | InducingRule,
+    objective: str | ELBO,
     alpha: float,
     num_particles: int | None,
 ) -> tuple[Callable[..., Any], Guide, ELBO]:
     """Model, guide and objective: equal for equal settings, so that a second fit compiles nothing."""
     inducing = _named("inducing_rule", inducing_rule, INDUCING_RULES)
-    divergence = _named("objective", objective, OBJECTIVES)(alpha, num_particles)
+    named = _named("objective", objective, OBJECTIVES)
+    divergence = named if isinstance(named, ELBO) else named(alpha, num_particles)
     settings: dict[str, Any] = dict(kernel=kernel, likelihood=target.likelihood)
     model: ZooModel
     if target.classes is None:
@@ -137,7 +149,10 @@ def _program(
     return model, Guide(model, hidden=_named("hidden", hidden, HIDDEN_RULES), inducing=inducing), divergence
 
 
-def _named(argument: str, value: str, choices: dict[str, Any]) -> Any:
+def _named(argument: str, value: Any, choices: dict[str, Any]) -> Any:
+    """What a name stands for; what is no name stands for itself."""
+    if not isinstance(value, str):
+        return value
     if value not in choices:
         raise ValueError(f"{argument} is {value!r}, expected one of {', '.join(choices)}; change it")
     return choices[value]

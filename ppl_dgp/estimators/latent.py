@@ -14,7 +14,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ppl_dgp.data import Standardiser
-from ppl_dgp.fit import Fit, fit_lbfgs, fit_svi
+from ppl_dgp.fit import Fit, energy, fit_lbfgs, fit_svi
 from ppl_dgp.guides import Amortised, Guide, HiddenRule, MeanField, PointEstimate
 from ppl_dgp.models import gplvm
 from ppl_dgp.numerics.gaussian import Gaussian
@@ -98,10 +98,10 @@ class GPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 learning_rate=self.learning_rate,
             )
             self.params_ = {name: np.asarray(value) for name, value in fitted.params.items()}
-            found = embedding(fitted, self.units_.transform(rows))
-        self.embedding_, self.embedding_std_ = found.mean, np.sqrt(found.variance)
+            latents = embedding(fitted, self.units_.transform(rows))
+        self.embedding_, self.embedding_std_ = latents.mean, np.sqrt(latents.variance)
         self.losses_, self.n_iter_ = fitted.losses[fitted.best], fitted.steps
-        self.relevance_ = relevance(self.params_, means=self.embedding_)
+        self.relevance_ = relevance(fitted, means=self.embedding_)
         self._n_features_out = self.latent
         return self
 
@@ -154,7 +154,7 @@ class GPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             key = jax.random.key(self._seed + 2)
             x = jnp.zeros((n_samples, 0))
             fitted = self._fitted()
-            found = predict(key, fitted.model, fitted.guide, fitted.params, x, num_samples=1, samples=True)
+            found = predict(key, fitted, x, num_samples=1, samples=True)
         assert found.samples is not None
         return self.units_.inverse(found.samples[0])
 
@@ -167,8 +167,11 @@ class GPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         found = self._latents(rows)
         with jax.enable_x64(True):
             targets = self.units_.transform(rows)
-            density = row_log_density(jax.random.key(self._seed + 3), self._fitted(), targets, latents=found)
-        return density - np.where(np.isnan(rows), 0.0, np.log(self.units_.scale)).sum(1)
+            density = row_log_density(
+                jax.random.key(self._seed + 3), self._fitted(), None, targets, latents=found
+            )
+        result: np.ndarray = density - np.where(np.isnan(rows), 0.0, np.log(self.units_.scale)).sum(1)
+        return result
 
     def score(self, X: Any, y: Any = None) -> float:
         """The mean of `score_samples`."""
@@ -191,14 +194,16 @@ class GPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def _latents(self, X: Any) -> Latents:
         rows = self._rows(X)
         with jax.enable_x64(True):
-            return infer_latents(jax.random.key(self._seed + 1), self._fitted(), self.units_.transform(rows))
+            return infer_latents(
+                jax.random.key(self._seed + 1), self._fitted(), None, self.units_.transform(rows)
+            )
 
     def _decoded(self, latents: dict[str, Gaussian]) -> Prediction:
         with jax.enable_x64(True):
             settings: dict[str, Any] = dict(num_samples=self.num_samples, latents=latents, row_by_row=True)
             key = jax.random.key(self._seed + 1)
             fitted = self._fitted()
-            return predict(key, fitted.model, fitted.guide, fitted.params, None, **settings)
+            return predict(key, fitted, None, **settings)
 
     def _program(self) -> tuple[Callable[..., Any], Guide]:
         names = self.kernel, self.hidden, self.noise, self.start
@@ -278,23 +283,21 @@ def as_fit(model: Callable[..., Any], guide: Guide, params: Mapping[str, Any]) -
     values = {name: jnp.asarray(value) for name, value in params.items()}
     about: dict[str, Any] = dict(seconds=0.0, steps=0, rejected_steps=0, best=0, fingerprint="")
     stacked = {name: value[None] for name, value in values.items()}
-    return Fit(model, guide, _COLLAPSED, values, np.zeros((1, 0)), restart_params=stacked, **about)
+    return Fit(model, guide, values, _COLLAPSED, np.zeros((1, 0)), restart_params=stacked, **about)
 
 
 def bound(fitted: Fit, y: np.ndarray) -> float | None:
     """The bound of all rows in nats; None for points, whose objective is none."""
     if isinstance(fitted.guide.hidden, PointEstimate):  # type: ignore[attr-defined]
         return None
-    x, targets = jnp.zeros((len(y), 0)), jnp.asarray(y)
-    value = jax.jit(lambda p: _BOUND.loss(jax.random.key(0), p, fitted.model, fitted.guide, x, targets))
-    return -float(value(fitted.params))
+    return energy(jax.random.key(0), fitted, None, y, objective=_BOUND)
 
 
 def embedding(fitted: Fit, y: np.ndarray) -> Latents:
     """The latents of the rows that it was trained on, as trained."""
     params = fitted.params
     if "x_loc" not in params:  # an encoder
-        return infer_latents(jax.random.key(0), fitted, y)
+        return infer_latents(jax.random.key(0), fitted, None, y)
     loc = params["x_loc"]
     scale = params.get("x_scale", jnp.zeros_like(loc))
     return Latents(

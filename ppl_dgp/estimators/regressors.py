@@ -12,6 +12,7 @@ from sklearn.utils.validation import validate_data
 
 from ppl_dgp.data import Standardiser
 from ppl_dgp.estimators.estimator import GPEstimator, Target
+from ppl_dgp.guides import HiddenRule
 from ppl_dgp.models.observation import is_of_real_targets
 
 _R = TypeVar("_R", bound="_Regressor")
@@ -111,9 +112,9 @@ class DeepGPRegressor(_Regressor):
     """
 
     widths: Sequence[int] = (2,)
-    hidden: str = "doubly-stochastic"
+    hidden: str | HiddenRule = "doubly-stochastic"
     steps: int = 5000
     num_samples: int = 100
 
-    def _layers(self) -> tuple[tuple[int, ...], str | None]:
+    def _layers(self) -> tuple[tuple[int, ...], str | HiddenRule | None]:
         return tuple(self.widths), self.hidden

@@ -4,11 +4,14 @@ from typing import TYPE_CHECKING, Any
 
 from ppl_dgp.fit.cache import keep_compiled
 from ppl_dgp.fit.chains import SamplingWarning
+from ppl_dgp.fit.energy import energy, optimal_inducing
+from ppl_dgp.fit.files import load_fit, save_fit
 from ppl_dgp.fit.full_batch import fit_lbfgs
 from ppl_dgp.fit.jitter import JitterWarning
 from ppl_dgp.fit.many import fit_many
 from ppl_dgp.fit.natural import natural_adam
 from ppl_dgp.fit.nuts import fit_nuts
+from ppl_dgp.fit.posterior import Posterior
 from ppl_dgp.fit.power_ep import SiteWarning, fit_power_ep
 from ppl_dgp.fit.result import Fit, FitError, Interrupted
 from ppl_dgp.fit.series import fit_series
@@ -24,8 +27,10 @@ __all__ = [
     "FitError",
     "Interrupted",
     "JitterWarning",
+    "Posterior",
     "SamplingWarning",
     "SiteWarning",
+    "energy",
     "fit_lbfgs",
     "fit_many",
     "fit_nuts",
@@ -33,7 +38,10 @@ __all__ = [
     "fit_series",
     "fit_stream",
     "fit_svi",
+    "load_fit",
     "natural_adam",
+    "optimal_inducing",
+    "save_fit",
 ]
 
 

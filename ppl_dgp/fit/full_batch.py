@@ -128,6 +128,8 @@ def fit_lbfgs(
         stacked = program.stacked_params(kept.svi, state["params"], False)
         stacked = finished(stacked, svi, x, y)
         about = {"model": model, "guide": guide, "objective": objective, "fingerprint": data}
+        # an exact GP predicts from its training rows
+        about["data"] = (x, y) if guide is no_latents else None
         return assemble(stacked, losses[None], seconds=seconds(), compile_seconds=compile_seconds, **about)
 
     threads = nullcontext() if dense else one_blas_thread()

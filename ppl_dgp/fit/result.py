@@ -1,6 +1,7 @@
 """What a fit takes and what it gives: the data checked, the parameters of the best restart, the errors."""
 
 import hashlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from numpyro.handlers import seed, trace
 from numpyro.infer import ELBO, SVI
 
 from ppl_dgp.fit.chains import Chains
+from ppl_dgp.fit.posterior import Posterior, shortened
 from ppl_dgp.fit.program import build_finish, cached_program, selected
 from ppl_dgp.gp.emission import emission_of
 from ppl_dgp.gp.wrappers import unwrap
@@ -24,9 +26,9 @@ class FitError(RuntimeError):
     """Training cannot go on; the message says what happened and what to try."""
 
 
-@dataclass(frozen=True, eq=False)
-class Fit:
-    """What was trained, how, and the parameters found.
+@dataclass(frozen=True, eq=False, repr=False)
+class Fit(Posterior):
+    """A trained model: what was trained, how, and its parameters. Its verbs are in :class:`Posterior`.
 
     `params` are the constrained parameters of the best restart (the lowest mean loss over the last tenth of
     the steps), `restart_params` those of all R restarts, stacked. `losses` are the objective's losses in nats
@@ -38,10 +40,7 @@ class Fit:
     last session waited for rows that `fit_stream` reads. `chains` says how the Markov chains of `fit_nuts` went.
     """
 
-    model: Callable[..., Any]
-    guide: Callable[..., Any]
     objective: ELBO
-    params: dict[str, Array]
     losses: Float[np.ndarray, "R steps"]
     rejected_steps: int
     seconds: float
@@ -53,6 +52,33 @@ class Fit:
     jitter: Mapping[str, float] = field(default_factory=dict)
     input_seconds: float = 0.0
     chains: Chains | None = None
+
+    def __repr__(self) -> str:
+        restarts = self.losses.shape[0]
+        steps = f"{self.steps} in {self.seconds:.3g} s"
+        if restarts > 1:
+            steps += f", the best of {restarts} restarts"
+        if self.rejected_steps:
+            steps += f", {self.rejected_steps} rejected"
+        last = f"{self.losses[self.best, -1]:.6g}" if self.losses.size else "none"
+        about = {"objective": shortened(self.objective), "steps": steps, "last loss": last}
+        return "\n".join([super().__repr__(), *(f"  {name:<10}{text}" for name, text in about.items())])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fit to one file; see :func:`ppl_dgp.fit.files.save_fit`."""
+        from ppl_dgp.fit.files import save_fit
+
+        save_fit(self, path)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str], **parts: Any) -> "Fit":
+        """Read what :meth:`save` wrote; ``model=`` (and ``guide=``, ``objective=``) where the file does not hold them.
+
+        See :func:`ppl_dgp.fit.files.load_fit`.
+        """
+        from ppl_dgp.fit.files import load_fit
+
+        return load_fit(path, **parts)
 
 
 class Interrupted(KeyboardInterrupt):

@@ -19,7 +19,7 @@ from ppl_dgp.objectives.sites import (
     Natural,
     SiteParameters,
     Tempered,
-    energy,
+    energy_of_sites,
     energy_parts,
     of_prior,
     parallel_sweep,
@@ -123,7 +123,7 @@ def build_run(
         sites, change, skipped = schedule.converge(layer, restored(rows.phi, state["sites"], alpha), nothing)
         natural = with_prior(summed(rows.phi, sites))
         state = {**state, "sites": sites, "change": change, "skipped": skipped}
-        loss = -energy(tempered, rows, sites, alpha)
+        loss = -energy_of_sites(tempered, rows, sites, alpha)
 
         def tilted(params: Any) -> Array:
             there = layer_at(params, x, y, None)
@@ -191,7 +191,7 @@ def build_end(svi: SVI, alpha: float) -> Callable[..., tuple[SiteParameters, Arr
         sites = restored(layer.rows.phi, sites, alpha)
         q = posterior_of_sites(with_prior(summed(layer.rows.phi, sites)))
         scale, _ = cholesky(jnp.swapaxes(q.root, 1, 2) @ q.root, 0.0)
-        loss = -energy(layer.tempered(alpha), layer.rows, sites, alpha)
+        loss = -energy_of_sites(layer.tempered(alpha), layer.rows, sites, alpha)
         return sites, q.mean, scale, loss
 
     return jax.jit(end)

@@ -17,7 +17,6 @@ from numpyro.primitives import Messenger
 from ppl_dgp.gp.contract import LOC_SUFFIX, Model, Parameters, Propagation, role_of, with_request
 from ppl_dgp.gp.emission import Emission, emission_of
 from ppl_dgp.gp.wrappers import mask_of, unwrap
-from ppl_dgp.guides.conditional import CoupledConditional
 from ppl_dgp.guides.dependence import DependsOn
 from ppl_dgp.guides.guided_trajectory import guided_trajectory, started
 from ppl_dgp.guides.hidden import DoublyStochastic, MeanField, along_function
@@ -208,7 +207,7 @@ class Guide:
     """q for a model whose latents carry roles: ``inducing`` and ``hidden`` sites by rules, the rest by ``others``.
 
     :param model: a NumPyro model; it is run again at every call of the guide.
-    :param hidden: rule of the hidden layers; ``Conditional()`` (coupled) by default.
+    :param hidden: rule of the hidden layers; ``DoublyStochastic()`` by default, as of estimators and the command line.
     :param inducing: rule of the inducing outputs.
     :param latent: rule of hidden sites without a GP in front, a GPLVM's x_n: by default that of ``hidden``, or
         ``MeanField()`` where that is the model's own conditional.
@@ -217,7 +216,7 @@ class Guide:
     """
 
     model: Model
-    hidden: HiddenRule = CoupledConditional()
+    hidden: HiddenRule = DoublyStochastic()
     inducing: InducingRule = FullRank()
     others: type[AutoGuide] | None = None
     latent: HiddenRule | None = None

@@ -84,6 +84,16 @@ class Collapsed(ELBO):
         """The power, or the powers of the factors."""
         return self.factors.alpha
 
+    @property
+    def blocks(self) -> Blocks | None:
+        """The rows that share a factor."""
+        return self.factors.blocks
+
+    @property
+    def correction(self) -> bool:
+        """Whether the energy has the term that makes it power EP's."""
+        return self.factors.corrected
+
     def __repr__(self) -> str:
         return f"Collapsed({self.factors})"
 

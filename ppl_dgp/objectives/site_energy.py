@@ -17,7 +17,7 @@ from ppl_dgp.gp.emission import emission_of
 from ppl_dgp.gp.wrappers import mask_of
 from ppl_dgp.likelihoods import Likelihood
 from ppl_dgp.objectives.alpha import checked_alpha
-from ppl_dgp.objectives.sites import SiteParameters, SweepRows, energy
+from ppl_dgp.objectives.sites import SiteParameters, SweepRows, energy_of_sites
 
 
 class Layer(NamedTuple):
@@ -120,4 +120,4 @@ class SiteEnergy(ELBO):
         if missing := [name for name in names if name not in param_map]:
             raise ValueError(f"params: found no {missing}, expected the sites; take those of fit_power_ep")
         sites = SiteParameters(*(param_map[name] for name in names))
-        return -energy(layer.tempered(self.alpha), layer.rows, sites, self.alpha)
+        return -energy_of_sites(layer.tempered(self.alpha), layer.rows, sites, self.alpha)

@@ -57,7 +57,7 @@ class Natural(NamedTuple):
     location: Float[Array, "P M"]
 
 
-class Posterior(NamedTuple):
+class SitePosterior(NamedTuple):
     """q(v): its mean, R with S = RᵀR (lower triangular), and log |S⁻¹|; NaN where the precision is not positive."""
 
     mean: Float[Array, "P M"]
@@ -88,12 +88,12 @@ def plus(one: Natural, other: Natural, sign: float = 1.0) -> Natural:
     return Natural(one.precision + sign * other.precision, one.location + sign * other.location)
 
 
-def posterior_of_sites(natural: Natural) -> Posterior:
+def posterior_of_sites(natural: Natural) -> SitePosterior:
     """q(v) of natural parameters that have the prior in them."""
     lower = jnp.linalg.cholesky(natural.precision)
     root = inverse_lower(lower)
     mean = jnp.einsum("pkm,pkl,pl->pm", root, root, natural.location)
-    return Posterior(mean, root, 2.0 * jnp.log(jnp.diagonal(lower, axis1=1, axis2=2)).sum(1))
+    return SitePosterior(mean, root, 2.0 * jnp.log(jnp.diagonal(lower, axis1=1, axis2=2)).sum(1))
 
 
 class Cavity(NamedTuple):
@@ -110,7 +110,7 @@ def cavity(mean: Array, variance: Array, sites: SiteParameters, alpha: float) ->
     return Cavity((mean - alpha * sites.location * variance) / remaining, variance / remaining, remaining)
 
 
-def projected(phi: Float[Array, "N M"], q: Posterior) -> tuple[Float[Array, "N P"], Float[Array, "N P"]]:
+def projected(phi: Float[Array, "N M"], q: SitePosterior) -> tuple[Float[Array, "N P"], Float[Array, "N P"]]:
     """μ = φᵀm and s = φᵀSφ."""
     return phi @ q.mean.T, jnp.square(jnp.einsum("pkm,nm->npk", q.root, phi)).sum(-1)
 
@@ -259,7 +259,9 @@ def energy_parts(
     return whole, each.sum()
 
 
-def energy(tempered: Tempered, rows: SweepRows, sites: SiteParameters, alpha: float) -> Float[Array, ""]:
+def energy_of_sites(
+    tempered: Tempered, rows: SweepRows, sites: SiteParameters, alpha: float
+) -> Float[Array, ""]:
     """The energy of all rows, in total nats."""
     whole, each = energy_parts(tempered, rows, sites, with_prior(summed(rows.phi, sites)), alpha)
     return whole + each

@@ -28,6 +28,7 @@ import numpyro.distributions as dist
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
+from ppl_dgp.fit.posterior import Posterior
 from ppl_dgp.gp.contract import Model, Parameters
 from ppl_dgp.gp.emission import Emission
 from ppl_dgp.gp.sparse_gp import SparseGP
@@ -72,9 +73,7 @@ class Forecast:
 
 def smooth(
     key: Array,
-    model: Model,
-    guide: Model,
-    params: Parameters,
+    fit: Posterior,
     x: Float[Array, "T C"] | None,
     y: Array,
     *,
@@ -82,23 +81,21 @@ def smooth(
 ) -> Smoothed:
     """The states within the data, as q has them.
 
-    :param model: a state space model, such as ``gpssm``.
-    :param guide: the fitted ``Guide``.
-    :param params: constrained parameters, as ``Fit.params``.
+    :param fit: of a state space model, such as ``gpssm``.
     :param x: as trained on; None for no controls.
     :param y: as trained on.
     :raises ValueError: if the model has no trajectory.
     """
     check_number("num_samples", num_samples)
-    paths, initial = map(np.asarray, _smoother(model, guide, num_samples)(key, params, *series(x, y)))
+    paths, initial = map(
+        np.asarray, _smoother(fit.model, fit.guide, num_samples)(key, fit.params, *series(x, y))
+    )
     return Smoothed(paths.mean(0), paths.std(0), paths, initial)
 
 
 def forecast(
     key: Array,
-    model: Model,
-    guide: Model,
-    params: Parameters,
+    fit: Posterior,
     x: Float[Array, "T C"] | None,
     y: Array,
     controls: Float[Array, "H K"] | int,
@@ -131,21 +128,19 @@ def forecast(
     given = jnp.zeros((controls, 0)) if isinstance(controls, int) else jnp.asarray(controls, float)
     future = None if y_future is None else columns_of("y_future", y_future, given.shape[0], data[1].shape[1])
     make = _along_paths if function in ("path", "independent") else _by_moments
-    found = make(model, guide, num_samples, function, sequence)(key, params, *data, given, future)
-    return Forecast(**{name: np.asarray(value) for name, value in found.items()})
+    program = make(fit.model, fit.guide, num_samples, function, sequence)
+    steps = program(key, fit.params, *data, given, future)
+    return Forecast(**{name: np.asarray(value) for name, value in steps.items()})
 
 
 def simulate(
-    key: Array, model: Model, guide: Model, params: Parameters, x: Array | None, y: Array,
-    controls: Array | int, **settings: Any,
-) -> Forecast:  # fmt: skip
+    key: Array, fit: Posterior, x: Array | None, y: Array, controls: Array | int, **settings: Any
+) -> Forecast:
     """Free simulation of a new sequence from p(x_0): :func:`forecast`, with its settings but ``sequence``."""
-    return forecast(key, model, guide, params, x, y, controls, sequence=None, **settings)
+    return forecast(key, fit, x, y, controls, sequence=None, **settings)
 
 
-def transition_function(
-    model: Model, guide: Model, params: Parameters, x: Float[Array, "T C"] | None, y: Array
-) -> SparseGP:
+def transition_function(fit: Posterior, x: Float[Array, "T C"] | None, y: Array) -> SparseGP:
     """The transition's f, of Q + C inputs, which offered the moments of q(u): ``f(inputs)`` is its marginal.
 
     For arguments see :func:`smooth`.
@@ -153,14 +148,12 @@ def transition_function(
     :raises ValueError: if the model has no trajectory, where q(u) links outputs, or where the guide draws anything
         besides u and the states.
     """
-    drawn = draw(jax.random.PRNGKey(0), model, guide, params, *series(x, y))
+    drawn = draw(jax.random.PRNGKey(0), fit.model, fit.guide, fit.params, *series(x, y))
     return drawn.integrated(drawn.trajectory.function)
 
 
 def transition_moments(
-    model: Model,
-    guide: Model,
-    params: Parameters,
+    fit: Posterior,
     x: Float[Array, "T C"] | None,
     y: Array,
     at: Float[Array, "B Q"],
@@ -176,7 +169,7 @@ def transition_moments(
     """
     given = jnp.zeros((1, 0)) if controls is None else controls
     beside = jnp.broadcast_to(given, (at.shape[0], given.shape[1]))
-    marginal = transition_function(model, guide, params, x, y)(jnp.concatenate([at, beside], 1))
+    marginal = transition_function(fit, x, y)(jnp.concatenate([at, beside], 1))
     return marginal.mean, marginal.variance
 
 
@@ -208,23 +201,24 @@ def _along_paths(model: Model, guide: Model, num_samples: int, function: str, se
             ahead = Emission(
                 emission.marginal.function(states), emission.likelihood, partly=future is not None
             )
-            found = {
+            steps = {
                 "states": states,
                 "samples": ahead.sample(key_y),
                 "mean": ahead.mean,
                 "variance": ahead.variance,
             }
             if future is not None:
-                found["log_density"] = ahead.log_prob(future)
-            return found
+                steps["log_density"] = ahead.log_prob(future)
+            return steps
 
         draws = jax.lax.map(one, jax.random.split(key, num_samples))
         # law of total variance over the mixture
         variance = draws["variance"].mean(0) + draws["mean"].var(0)
-        found = draws | {"mean": draws["mean"].mean(0), "variance": variance}
+        steps = draws | {"mean": draws["mean"].mean(0), "variance": variance}
         if future is not None:
-            found["log_density"] = logsumexp(draws["log_density"], axis=0) - log(num_samples)
-        return found
+            steps["log_density"] = logsumexp(draws["log_density"], axis=0) - log(num_samples)
+        result: dict[str, Array] = steps
+        return result
 
     return jax.jit(program)
 
@@ -241,7 +235,8 @@ def _by_moments(model: Model, guide: Model, num_samples: int, function: str, seq
 
         def paths() -> Float[Array, "D slots Q"]:
             one = lambda key: draw(key, model, guide, params, x, y).path
-            return jax.lax.map(one, jax.random.split(key_last, num_samples))
+            result: Array = jax.lax.map(one, jax.random.split(key_last, num_samples))
+            return result
 
         begin = _begin(drawn, sequence, paths)
         begin = replace(begin, linearise=function == "linearised")
@@ -253,14 +248,14 @@ def _by_moments(model: Model, guide: Model, num_samples: int, function: str, seq
         draws = jax.vmap(states.draw)(jax.random.split(key_states, num_samples))
         sample = lambda key, at: Emission(g(at), likelihood).sample(key)
         samples = jax.vmap(sample)(jax.random.split(key_y, num_samples), draws)
-        found = {"mean": ahead.mean, "variance": ahead.variance, "states": draws, "samples": samples}
+        steps = {"mean": ahead.mean, "variance": ahead.variance, "states": draws, "samples": samples}
         if future is not None and isinstance(likelihood, GaussianNoise):
             noise = jnp.broadcast_to(likelihood.variance, ahead.mean.shape)
             covariance = output_covariance(g, states) + jax.vmap(jnp.diag)(noise)
-            found["log_density"] = _gaussian_log_density(future, ahead.mean, covariance)
+            steps["log_density"] = _gaussian_log_density(future, ahead.mean, covariance)
         elif future is not None:
-            found["log_density"] = ahead.log_prob(future)
-        return found
+            steps["log_density"] = ahead.log_prob(future)
+        return steps
 
     return jax.jit(program)
 
@@ -270,10 +265,12 @@ def _begin(
 ) -> Gaussian:
     """Moments (1, Q) of the state that moments go on from: in closed form, or those of draws where q follows f."""
     if sequence is None:
-        return jax.tree.map(lambda leaf: leaf[:1], drawn.trajectory.initial)
+        result: Gaussian = jax.tree.map(lambda leaf: leaf[:1], drawn.trajectory.initial)
+        return result
     q = drawn.q
     if isinstance(q, TrajectoryConditional) and not q.rule.depends_on.on_function:
-        return jax.tree.map(lambda leaf: leaf[drawn.last(sequence)][None], q.moments("moments"))
+        result = jax.tree.map(lambda leaf: leaf[drawn.last(sequence)][None], q.moments("moments"))
+        return result
     ends = paths()[:, drawn.last(sequence)]
     if ends.shape[0] <= ends.shape[1]:
         raise ValueError(
@@ -293,4 +290,5 @@ def _gaussian_log_density(
     matrix = jnp.where(there[:, :, None] & there[:, None, :], covariance, jnp.eye(y.shape[1], dtype=y.dtype))
     residual = jnp.where(there, y - mean, 0.0)
     whole = dist.MultivariateNormal(0.0, covariance_matrix=matrix).log_prob(residual)
-    return whole + 0.5 * log(2.0 * pi) * (~there).sum(-1)
+    result: Array = whole + 0.5 * log(2.0 * pi) * (~there).sum(-1)
+    return result

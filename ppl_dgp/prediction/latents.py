@@ -20,7 +20,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 from numpyro.handlers import substitute
 
-from ppl_dgp.fit import Fit
+from ppl_dgp.fit.posterior import Posterior
 from ppl_dgp.fit.result import checked_data
 from ppl_dgp.fit.session import one_blas_thread
 from ppl_dgp.gp.contract import Model, Parameters
@@ -60,7 +60,8 @@ class Latents:
         """Of each coordinate."""
         # NumPy, for JAX would round to 32 bits where these are its default
         squares = np.square(self.scale)
-        return squares if squares.ndim == 2 else squares.sum(-1)
+        result: np.ndarray = squares if squares.ndim == 2 else squares.sum(-1)
+        return result
 
     @property
     def _first(self) -> Gaussian:
@@ -69,9 +70,9 @@ class Latents:
 
 def infer_latents(
     key: Array,
-    fit: Fit,
+    fit: Posterior,
+    x: ArrayLike | None,
     y: ArrayLike,
-    x: ArrayLike | None = None,
     *,
     steps: int = 300,
     learning_rate: float = 0.05,
@@ -84,8 +85,8 @@ def infer_latents(
     explains the row best.
 
     :param fit: of a model with latents, its guide a ``Guide``.
+    :param x: inputs (K, D) where the model has any, else None.
     :param y: (K, P), in the units of training; NaN for missing entries where the model was made with ``missing=True``.
-    :param x: inputs (K, D) where the model has any.
     :param steps: of Adam, its rate falling to 0.
     :param batch_size: rows at a time.
     :raises TypeError: if the guide is not a ``Guide``.
@@ -104,18 +105,20 @@ def infer_latents(
         raise ValueError(
             "y: found missing entries, NaN, but the encoder was made without missing='mask'; fill them in"
         )
-    program = fold_in(fit.model, fit.guide, bound_of_rows(fit.objective), steps, learning_rate)
+    program = fold_in(
+        fit.model, fit.guide, bound_of_rows(getattr(fit, "objective", None)), steps, learning_rate
+    )
     starts = candidates(key, fit, rows.shape[1])
     with one_blas_thread():
-        found = [program(key, fit.params, starts, *block) for _, block in blocks(batch_size, rows, targets)]
-    return Latents(*_joined(found, len(targets)))
+        pieces = [program(key, fit.params, starts, *block) for _, block in blocks(batch_size, rows, targets)]
+    return Latents(*_joined(pieces, len(targets)))
 
 
 def row_log_density(
     key: Array,
-    fit: Fit,
+    fit: Posterior,
+    x: ArrayLike | None,
     y: ArrayLike,
-    x: ArrayLike | None = None,
     *,
     latents: Latents | None = None,
     num_samples: int = 200,
@@ -130,7 +133,7 @@ def row_log_density(
     :raises ValueError: as :func:`infer_latents` does.
     """
     rows, targets = _new_rows(x, y, fit)
-    known = infer_latents(key, fit, y, x) if latents is None else latents
+    known = infer_latents(key, fit, x, y) if latents is None else latents
     points = [
         name for name, site in known.sites.items() if "/" not in name and not np.asarray(site.scale).any()
     ]
@@ -139,13 +142,13 @@ def row_log_density(
             f"latents: found points at {points}, which have no density; take MeanField() for the latents"
         )
     program = _density(fit.model, fit.guide, num_samples)
-    own = {name: site for name, site in known.sites.items() if "/" not in name} or dict(known.sites)
-    found = [program(key, fit.params, *block) for _, block in blocks(batch_size, rows, targets, own)]
-    return np.asarray(_joined(found, len(targets)))
+    row_latents = {name: site for name, site in known.sites.items() if "/" not in name} or dict(known.sites)
+    pieces = [program(key, fit.params, *block) for _, block in blocks(batch_size, rows, targets, row_latents)]
+    return np.asarray(_joined(pieces, len(targets)))
 
 
 def relevance(
-    params: Mapping[str, ArrayLike],
+    fit: Posterior,
     layer: str = "gp",
     site: str = "x",
     means: Float[np.ndarray, "N Q"] | None = None,
@@ -155,9 +158,13 @@ def relevance(
     The standard deviation over rows of E[x_nq], divided by ℓ_q; a dimension that is switched off has a long
     lengthscale, or values that are all alike. Of a composed kernel ℓ is that of the first factor that has any.
 
+    :param fit: of a model with latents.
+    :param layer: whose lengthscales they are measured by.
+    :param site: of the latents.
     :param means: E[x_n] where rows have no parameters of their own (an encoder); 1/ℓ_q if there are neither.
     :raises KeyError: if the layer has no lengthscales.
     """
+    params = fit.params
     names = sorted(n for n in params if n.startswith(f"{layer}/") and n.endswith("/lengthscale"))
     if not names:
         raise KeyError(f"layer: found no lengthscale of {layer!r} among {', '.join(sorted(params))}")
@@ -170,7 +177,7 @@ def relevance(
     return np.asarray(spread / lengthscale[-len(spread) :])
 
 
-def _new_rows(x: ArrayLike | None, y: ArrayLike, fit: Fit) -> tuple[np.ndarray, np.ndarray]:
+def _new_rows(x: ArrayLike | None, y: ArrayLike, fit: Posterior) -> tuple[np.ndarray, np.ndarray]:
     targets = np.asarray(y)
     if targets.ndim != 2 or len(targets) == 0:
         raise ValueError(f"y: found shape {targets.shape}, expected (K, P) with at least one row")
@@ -194,7 +201,8 @@ def _density(model: Model, guide: Model, num_samples: int) -> Callable[..., Arra
             total = sites["y"]["fn"].log_prob(y)
             for name, value in values.items():
                 total = total + sites[name]["fn"].log_prob(value) - gaussian(latents[name]).log_prob(value)
-            return total
+            result: Array = total
+            return result
 
         return logsumexp(jax.lax.map(one, jax.random.split(key, num_samples)), 0) - jnp.log(
             float(num_samples)

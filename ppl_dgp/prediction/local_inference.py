@@ -17,7 +17,7 @@ from numpyro.distributions.transforms import Transform
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import ELBO
 
-from ppl_dgp.fit import Fit
+from ppl_dgp.fit.posterior import Posterior
 from ppl_dgp.gp.contract import (
     LATENT_SITE,
     LOC_SUFFIX,
@@ -42,12 +42,12 @@ CANDIDATES = 2000
 MOMENT_DRAWS = 100
 
 
-def bound_of_rows(trained: ELBO) -> ELBO:
-    """The bound that rows are folded in by: carried as the fit carried them."""
+def bound_of_rows(trained: ELBO | None) -> ELBO:
+    """The bound that rows are folded in by, hidden layers propagated as in training where an objective is known."""
     return PowerEP(0.0, propagation=capabilities_of(trained).propagation)
 
 
-def candidates(key: Array, fit: Fit, num_inputs: int) -> dict[str, tuple[Array, Array]]:
+def candidates(key: Array, fit: Posterior, num_inputs: int) -> dict[str, tuple[Array, Array]]:
     """Of latents whose training rows have means of their own: some of these, and the y that each stands for."""
     means = LATENT_SITE + LOC_SUFFIX
     if num_inputs or means not in fit.params:
@@ -55,7 +55,7 @@ def candidates(key: Array, fit: Fit, num_inputs: int) -> dict[str, tuple[Array, 
     loc = np.asarray(fit.params[means])
     rows = np.random.default_rng(0).permutation(len(loc))[:CANDIDATES]
     at = Gaussian(jnp.asarray(loc[rows]), jnp.zeros((len(rows), loc.shape[1])))
-    decoded = predict(key, fit.model, fit.guide, fit.params, None, num_samples=1, latents={LATENT_SITE: at})
+    decoded = predict(key, fit, None, num_samples=1, latents={LATENT_SITE: at})
     return {LATENT_SITE: (at.mean, jnp.asarray(decoded.mean))}
 
 

@@ -23,6 +23,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 from numpyro.handlers import block, replay, seed, substitute, trace
 
+from ppl_dgp.fit.posterior import Posterior
 from ppl_dgp.gp.contract import Parameters
 from ppl_dgp.gp.emission import emission_of
 from ppl_dgp.gp.sparse_gp import SparseGP
@@ -86,9 +87,7 @@ def lagged(
 
 def simulate_narx(
     key: Array,
-    model: Callable[..., Any],
-    guide: Callable[..., Any],
-    params: Parameters,
+    fit: Posterior,
     history: ArrayLike,
     controls: ArrayLike | int,
     *,
@@ -98,9 +97,7 @@ def simulate_narx(
 ) -> Forecast:
     """Free simulation: what is predicted is the past of the next step. ``states`` are f, ``samples`` y.
 
-    :param model: ``gp_narx``, or another regression with one GP and Gaussian noise.
-    :param guide: its fitted guide.
-    :param params: constrained parameters, as ``Fit.params``.
+    :param fit: of ``gp_narx``, or of another regression with one GP and Gaussian noise.
     :param history: the L outputs before the first step, (L, P), the latest last.
     :param controls: (K − 1 + H, C), those of the H steps behind the K − 1 before them; H where there are none.
     :param y_future: what came, (H, P), NaN where it is not known; its log density at each step is then returned.
@@ -118,10 +115,10 @@ def simulate_narx(
         jnp.zeros((controls, 0)) if isinstance(controls, int) else jnp.asarray(_columns("controls", controls))
     )
     future = None if y_future is None else jnp.asarray(_columns("y_future", y_future))
-    program = _simulator(model, guide, feedback, num_samples)
-    found = {name: np.asarray(value) for name, value in program(key, params, past, given, future).items()}
-    mean, variance = found["mean"].mean(0), found["variance"].mean(0) + found["mean"].var(0)
-    return Forecast(mean, variance, found["states"], found["samples"], found.get("log_density"))
+    program = _simulator(fit.model, fit.guide, feedback, num_samples)
+    paths = {name: np.asarray(value) for name, value in program(key, fit.params, past, given, future).items()}
+    mean, variance = paths["mean"].mean(0), paths["variance"].mean(0) + paths["mean"].var(0)
+    return Forecast(mean, variance, paths["states"], paths["samples"], paths.get("log_density"))
 
 
 @lru_cache(maxsize=32)
@@ -144,19 +141,20 @@ def _simulator(
             )
             noise = jnp.broadcast_to(noise, (outputs,))
             walk = _mean_path if feedback == "means" else _drawn_path
-            found = walk(key_f, key_y, function, noise, history[::-1], table)
+            path = walk(key_f, key_y, function, noise, history[::-1], table)
             if future is not None:
-                likely = dist.Normal(found["mean"], jnp.sqrt(found["variance"])).log_prob(
+                likely = dist.Normal(path["mean"], jnp.sqrt(path["variance"])).log_prob(
                     jnp.nan_to_num(future)
                 )
-                found["log_density"] = jnp.where(jnp.isnan(future), 0.0, likely).sum(1)
-            return found
+                path["log_density"] = jnp.where(jnp.isnan(future), 0.0, likely).sum(1)
+            return path
 
         paths = 1 if feedback == "means" else num_samples
         draws = jax.lax.map(one, jax.random.split(key, paths))
         if future is not None:
             draws["log_density"] = logsumexp(draws["log_density"], axis=0) - jnp.log(float(paths))
-        return draws
+        result: dict[str, Array] = draws
+        return result
 
     return jax.jit(program)
 
@@ -210,7 +208,8 @@ def _table(controls: Float[Array, "rows C"], dims: int) -> Float[Array, "H KC"]:
         )
     if not columns:
         return controls
-    return _lags(controls, np.arange(lags - 1, rows)[:, None] - np.arange(lags))
+    result: Array = _lags(controls, np.arange(lags - 1, rows)[:, None] - np.arange(lags))
+    return result
 
 
 def _function(

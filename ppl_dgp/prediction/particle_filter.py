@@ -22,6 +22,7 @@ import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Int
 
+from ppl_dgp.fit.posterior import Posterior
 from ppl_dgp.gp.contract import Model, Parameters
 from ppl_dgp.gp.emission import Emission
 from ppl_dgp.gp.sparse_gp import SparseGP
@@ -48,9 +49,7 @@ class ParticleFiltered:
 
 def filter_forward(
     key: Array,
-    model: Model,
-    guide: Model,
-    params: Parameters,
+    fit: Posterior,
     x: Float[Array, "T C"] | None,
     y: Array,
     x_new: Float[Array, "H K"] | None,
@@ -64,6 +63,7 @@ def filter_forward(
 
     u is filtered too, among the draws that the particles begin with: many steps leave few of them.
 
+    :param fit: of a state space model, such as ``gpssm``.
     :param x: as trained on, with the numbers of sequences where there are several; None for no controls.
     :param y: as trained on.
     :param x_new: controls of the H steps; None for no controls.
@@ -81,9 +81,9 @@ def filter_forward(
         raise ValueError(
             f"x_new: found {controls.shape[0]} rows, expected {rows.shape[0]}, one for each row of y_new"
         )
-    program = _filter(model, guide, num_particles, None if fresh else sequence)
-    found = program(key, params, *data, controls, rows)
-    return ParticleFiltered(**{name: np.asarray(value) for name, value in found.items()})
+    program = _filter(fit.model, fit.guide, num_particles, None if fresh else sequence)
+    steps = program(key, fit.params, *data, controls, rows)
+    return ParticleFiltered(**{name: np.asarray(value) for name, value in steps.items()})
 
 
 @lru_cache(maxsize=32)
@@ -116,9 +116,9 @@ def _filter(model: Model, guide: Model, num_particles: int, sequence: int | None
             inputs = followed(states, jnp.broadcast_to(control, (num_particles, *control.shape)))
             marginal = _with_u(f, transition_u[which])(inputs)
             # of each particle the function that it follows
-            own = lambda each: each.reshape(num_particles, *noises.shape)[every, regimes]
-            deviation = jnp.sqrt(own(marginal.variance) + noises[regimes])
-            states = own(marginal.mean) + deviation * jax.random.normal(
+            followed_one = lambda values: values.reshape(num_particles, *noises.shape)[every, regimes]
+            deviation = jnp.sqrt(followed_one(marginal.variance) + noises[regimes])
+            states = followed_one(marginal.mean) + deviation * jax.random.normal(
                 key_states, states.shape, states.dtype
             )
             regimes = jax.vmap(shared.trajectory.next_regime)(
@@ -138,7 +138,7 @@ def _filter(model: Model, guide: Model, num_particles: int, sequence: int | None
             few = effective < 0.5 * num_particles
             chosen = jnp.where(few, systematic(key_resample, weights), every)
             log_weights = jnp.where(few, -log(num_particles), log_weights)
-            found = {
+            moments = {
                 "mean": mean,
                 "deviation": jnp.sqrt(variance),
                 "predicted_mean": predicted[0],
@@ -146,11 +146,12 @@ def _filter(model: Model, guide: Model, num_particles: int, sequence: int | None
                 "log_density": log_density,
                 "effective_size": effective,
             }
-            return (states[chosen], regimes[chosen], which[chosen], log_weights), found
+            return (states[chosen], regimes[chosen], which[chosen], log_weights), moments
 
         even = jnp.full(num_particles, -log(num_particles), begin.dtype)
         turns = jax.random.split(key_steps, y_new.shape[0]), controls, y_new
-        return jax.lax.scan(step, (begin, regimes, every, even), turns)[1]
+        result: dict[str, Array] = jax.lax.scan(step, (begin, regimes, every, even), turns)[1]
+        return result
 
     return jax.jit(program)
 

@@ -11,27 +11,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import logsumexp
+from jax.scipy.stats import norm
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 from numpyro.handlers import seed, substitute, trace
 
+from ppl_dgp.fit.posterior import Posterior
 from ppl_dgp.gp.contract import Parameters, Propagation, role_of
-from ppl_dgp.gp.emission import Emission, emission_of
 from ppl_dgp.gp.representation import check_propagation
 from ppl_dgp.gp.wrappers import unwrap
 from ppl_dgp.guides import Guide
 from ppl_dgp.numerics.gaussian import Gaussian, moments_of
+from ppl_dgp.prediction.exact import exact_moments, exact_quantiles, is_exact
 from ppl_dgp.prediction.predictive_trace import (
     SiteValues,
     blocks,
     drawn,
     global_sites,
     model_sites,
-    shared_sample,
+    target_emission,
 )
 
 __all__ = [
-    "Prediction", "drawn", "global_sites", "joint_prediction", "log_likelihood", "model_sites", "predict",
-    "sample_functions",
+    "Prediction", "drawn", "global_sites", "log_likelihood", "model_sites", "predict",
 ]  # fmt: skip
 
 
@@ -57,9 +59,7 @@ class Prediction:
 
 def predict(
     key: Array,
-    model: Callable[..., Any],
-    guide: Callable[..., Any],
-    params: Parameters,
+    fit: Posterior,
     x: Float[Array, "N D"] | Float[np.ndarray, "N D"] | None,
     y: Array | np.ndarray | None = None,
     *,
@@ -74,9 +74,7 @@ def predict(
     """Predict at the rows of x, the predictive a mixture over ``num_samples`` draws of the hidden layers.
 
     :param key: the same key gives the same draws.
-    :param model: a model of the zoo, or one like it with a site ``y`` made by ``noisy`` or ``observe``.
-    :param guide: the fitted guide.
-    :param params: constrained parameters, as ``Fit.params``.
+    :param fit: of a model of the zoo, or of one like it with a site ``y`` made by ``noisy`` or ``observe``.
     :param x: inputs (N, D), in the units of training; None where there are none and the rows are those of ``latents``.
     :param y: targets (N, P); their log density is then returned.
     :param levels: quantiles of y wanted, each in (0, 1).
@@ -96,11 +94,15 @@ def predict(
     rows = np.zeros((len(next(iter((latents or {}).values())).mean), 0)) if x is None else np.asarray(x)
     _check(rows, levels, num_samples, batch_size)
     check_propagation(propagation)
-    if propagation != "draws" and not (levels or samples) and _nothing_to_draw(guide, params, rows[:1]):
+    if propagation != "draws" and not (levels or samples) and _nothing_to_draw(fit, rows[:1]):
         num_samples = 1
     num_rows = rows.shape[0]
     targets = None if y is None else np.asarray(y).reshape(num_rows, -1)
-    program = _program(model, guide, num_samples, tuple(levels), samples, row_by_row, propagation)
+    if is_exact(fit):
+        return _predict_exact(
+            key, fit, rows, targets, tuple(levels), num_samples if samples else 0, batch_size
+        )
+    program = _program(fit.model, fit.guide, num_samples, tuple(levels), samples, row_by_row, propagation)
     known = dict(latents or {})
     if known and propagation != "draws":
         raise ValueError(f"propagation: found {propagation!r} beside latents, which are drawn; leave it out")
@@ -109,113 +111,77 @@ def predict(
             raise ValueError(
                 f"latents: found {len(moments.mean)} rows of {site!r}, expected {num_rows} as x has"
             )
-    found: list[dict[str, np.ndarray]] = []
+    results: list[dict[str, np.ndarray]] = []
     for begin, block in blocks(batch_size, rows, targets, known):
-        result = program(jax.random.fold_in(key, 0 if row_by_row else begin), params, *block)
-        found.append({name: np.asarray(value) for name, value in result.items()})
+        result = program(jax.random.fold_in(key, 0 if row_by_row else begin), fit.params, *block)
+        results.append({name: np.asarray(value) for name, value in result.items()})
     axis = {"quantiles": 1, "samples": 1}
     joined = {
-        name: np.concatenate([each[name] for each in found], axis.get(name, 0)).take(
+        name: np.concatenate([piece[name] for piece in results], axis.get(name, 0)).take(
             np.arange(num_rows), axis.get(name, 0)
         )
-        for name in found[0]
+        for name in results[0]
     }
     return Prediction(levels=tuple(levels), **joined)
 
 
-def _nothing_to_draw(guide: Callable[..., Any], params: Parameters, x: np.ndarray) -> bool:
+def _predict_exact(
+    key: Array,
+    fit: Posterior,
+    x: np.ndarray,
+    y: np.ndarray | None,
+    levels: tuple[float, ...],
+    num_samples: int,
+    batch_size: int,
+) -> Prediction:
+    """The prediction of an exact GP, in closed form."""
+    mean, f_variance, noise = exact_moments(fit, x, batch_size)
+    variance = f_variance + noise
+    deviation = np.sqrt(variance)
+    quantiles = exact_quantiles(mean, variance, levels) if levels else None
+    samples = None
+    if num_samples:
+        draws = np.asarray(jax.random.normal(key, (num_samples, *mean.shape), mean.dtype))
+        samples = mean + deviation * draws
+    density = None if y is None else np.asarray(norm.logpdf(y, mean, deviation).sum(-1))
+    return Prediction(mean, f_variance, mean, variance, levels, quantiles, samples, density)
+
+
+def _nothing_to_draw(fit: Posterior, x: np.ndarray) -> bool:
     """Whether moments of hidden layers and of every u leave nothing to chance."""
+    guide = fit.guide
     if not isinstance(guide, Guide) or guide.others is not None:
         return False
 
-    found: list[bool] = []
+    known_moments: list[bool] = []
 
     def look(values: Parameters) -> None:
         run = trace(substitute(seed(guide.with_model_hidden(), jax.random.PRNGKey(0)), values))
         for site in run.get_trace(jnp.asarray(x)).values():
             if site["type"] == "sample" and role_of(site).inducing:
-                found.append(moments_of(site["fn"]) is not None and not getattr(site["fn"], "given", ()))
+                known_moments.append(
+                    moments_of(site["fn"]) is not None and not getattr(site["fn"], "given", ())
+                )
 
-    jax.eval_shape(look, params)
-    return all(found) and not guide.summed
+    jax.eval_shape(look, fit.params)
+    return all(known_moments) and not guide.summed
 
 
-def log_likelihood(
-    key: Array, model: Callable[..., Any], guide: Callable[..., Any], params: Parameters, x: Array, y: Array
-) -> Float[Array, " N"]:
+def log_likelihood(key: Array, fit: Posterior, x: ArrayLike, y: ArrayLike) -> Float[Array, " N"]:
     """log p(y_n | θ) at one draw of θ ~ q(θ) and of the hidden layers, all rows at once: what ArviZ's LOO averages."""
-    found = model_sites(key, model, guide, params, x, shared_sample=True)
-    hidden = [name for name, site in found.items() if site["type"] == "sample" and name != "y"]
-    if summed := [name for name in hidden if _is_discrete(found[name])]:
+    sites = model_sites(key, fit.model, fit.guide, fit.params, jnp.asarray(x), shared_sample=True)
+    hidden = [name for name, site in sites.items() if site["type"] == "sample" and name != "y"]
+    if summed := [name for name in hidden if _is_discrete(sites[name])]:
         raise ValueError(
             f"model: found the discrete sites {summed}, which log p(y | θ) would have to be summed over; expected none"
         )
-    emission = _emission(found)
-    return emission.log_prob(jnp.reshape(y, emission.shape()))
-
-
-def sample_functions(
-    key: Array,
-    model: Callable[..., Any],
-    guide: Callable[..., Any],
-    params: Parameters,
-    x: Float[Array, "N D"],
-    num_samples: int = 10,
-) -> Float[Array, "S N P"]:
-    """Joint draws of f at the rows of x: each layer's function is drawn jointly over the rows, hidden noise included.
-
-    O(N³) per layer: meant for up to a few thousand rows.
-    """
-
-    def one(sample_key: Array) -> Array:
-        key_run, key_last = jax.random.split(sample_key)
-        found = model_sites(key_run, model, guide, params, x, joint_rows=True)
-        return shared_sample(key_last, _single(_emission(found)))
-
-    return jax.lax.map(one, jax.random.split(key, num_samples))
-
-
-def joint_prediction(
-    key: Array,
-    model: Callable[..., Any],
-    guide: Callable[..., Any],
-    params: Parameters,
-    x: Float[Array, "N D"],
-    num_samples: int = 100,
-) -> tuple[Float[Array, "N P"], Float[Array, "P N N"]]:
-    """Mean (N, P) and covariance (P, N, N) of f over the rows of x: a mixture over joint draws of the hidden layers."""
-
-    def one(sample_key: Array) -> tuple[Array, Array]:
-        found = model_sites(sample_key, model, guide, params, x, joint_rows=True)
-        return _single(_emission(found)).marginal.joint()
-
-    means, covariances = jax.lax.map(one, jax.random.split(key, num_samples))
-    centre = means.mean(0)
-    spread = means - centre
-    return centre, covariances.mean(0) + jnp.einsum("snp,smp->pnm", spread, spread) / num_samples
-
-
-def _emission(found: SiteValues) -> Emission:
-    """The distribution of y at new rows given one draw of the globals' rest and of the hidden layers."""
-    emission = emission_of(found["y"]["fn"])
-    if emission is None:
-        raise TypeError(
-            "model: found a site 'y' that is not made by noisy() or observe(); predict needs one that is"
-        )
-    return emission
+    emission = target_emission(sites)
+    result: Array = emission.log_prob(jnp.reshape(y, emission.shape()))
+    return result
 
 
 def _is_discrete(site: dict[str, Any]) -> bool:
     return not site["is_observed"] and bool(unwrap(site["fn"]).has_enumerate_support)
-
-
-def _single(emission: Emission) -> Emission:
-    if len(emission.parts) > 1:
-        raise TypeError(
-            f"model: found {len(emission.parts)} functions side by side at 'y', expected one; use predict(), which "
-            "gives the marginals of them all"
-        )
-    return emission
 
 
 def _check(x: np.ndarray, levels: Sequence[float], num_samples: int, batch_size: int) -> None:
@@ -232,10 +198,10 @@ def _check(x: np.ndarray, levels: Sequence[float], num_samples: int, batch_size:
             raise ValueError(f"{name}: found {value}, expected at least 1")
 
 
-def _check_latents(latents: Mapping[str, Gaussian], found: SiteValues) -> None:
+def _check_latents(latents: Mapping[str, Gaussian], sites: SiteValues) -> None:
     hidden = {
         name: site["value"].shape
-        for name, site in found.items()
+        for name, site in sites.items()
         if site["type"] == "sample" and role_of(site).hidden
     }
     for name, moments in latents.items():
@@ -266,25 +232,25 @@ def _program(
             values = params | drawn(key_latents, latents)
             sites = model_sites(key_run, model, guide, values, x, propagation=propagation)
             _check_latents(latents, sites)
-            emission = _emission(sites)
-            if unordered := [each for each in emission.parts if each.likelihood.unordered] if levels else []:
+            emission = target_emission(sites)
+            if unordered := [part for part in emission.parts if part.likelihood.unordered] if levels else []:
                 raise ValueError(
                     f"levels: found {levels} for {type(unordered[0].likelihood).__name__}, whose classes have no order "
                     "and no quantiles; leave them out and read the probabilities in mean"
                 )
             mean, variance = emission.mean, emission.variance
-            marginals = [each.marginal for each in emission.parts]
-            found = {
-                "f_mean": jnp.concatenate([each.mean for each in marginals], 1),
-                "f_variance": jnp.concatenate([each.variance for each in marginals], 1),
+            marginals = [part.marginal for part in emission.parts]
+            moments = {
+                "f_mean": jnp.concatenate([marginal.mean for marginal in marginals], 1),
+                "f_variance": jnp.concatenate([marginal.variance for marginal in marginals], 1),
                 "mean": mean,
                 "variance": variance,
             }
             if levels or samples:
-                found["samples"] = emission.sample(key_y)
+                moments["samples"] = emission.sample(key_y)
             if y is not None:
-                found["log_density"] = emission.log_prob(y)
-            return found
+                moments["log_density"] = emission.log_prob(y)
+            return moments
 
         draws = jax.lax.map(one, jax.random.split(key, num_samples))
         result = {}
@@ -301,17 +267,17 @@ def _program(
             result["log_density"] = logsumexp(draws["log_density"], axis=0) - jnp.log(float(num_samples))
         return result
 
-    def each(
+    def rows(
         key: Array, params: Parameters, x: Array, y: Array | None, latents: dict[str, Gaussian]
     ) -> dict[str, Array]:
-        def alone(*row: Any) -> dict[str, Array]:
+        def single(*row: Any) -> dict[str, Array]:
             return block(key, params, *jax.tree.map(lambda leaf: leaf[None], row))
 
-        found = jax.vmap(alone)(x, y, latents)
+        by_row = jax.vmap(single)(x, y, latents)
         first = {"quantiles": 1, "samples": 1}
         return {
             name: jnp.moveaxis(jnp.take(value, 0, 1 + first.get(name, 0)), 0, first.get(name, 0))
-            for name, value in found.items()
+            for name, value in by_row.items()
         }
 
-    return jax.jit(each if row_by_row else block)
+    return jax.jit(rows if row_by_row else block)

@@ -143,3 +143,13 @@ def drawn(key: Array, latents: Mapping[str, Gaussian], alike: bool = False) -> d
     return {
         site: known.draw(k, alike) for k, (site, known) in zip(keys, sorted(latents.items()), strict=False)
     }
+
+
+def target_emission(sites: SiteValues) -> Emission:
+    """The distribution of y at new rows given one draw of the globals' rest and of the hidden layers."""
+    emission = emission_of(sites["y"]["fn"])
+    if emission is None:
+        raise TypeError(
+            "model: found a site 'y' that is not made by noisy() or observe(); predict needs one that is"
+        )
+    return emission

@@ -13,16 +13,14 @@ regimes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
-from numpyro.handlers import block, seed, substitute, trace
+from numpyro.handlers import block
 
 from ppl_dgp.gp.marginal import Marginal
 from ppl_dgp.gp.sparse_gp import SparseGP
@@ -151,49 +149,3 @@ class SwitchingTrajectory(Trajectory):
 
         turns = regimes, shocks, self.controls, where.first, begin[where.sequence]
         return where.path(begin, jax.lax.scan(step, begin[0], turns)[1])
-
-
-def regime_probabilities(
-    key: Array,
-    guide: Callable[..., Any],
-    params: dict[str, Array],
-    x: Float[Array, "T C"] | None,
-    y: Array,
-    *,
-    num_samples: int = 100,
-) -> np.ndarray:
-    """p(s_t = k | y), (T, K): that given states and u, averaged over draws of q.
-
-    :param guide: the fitted guide of ``switching_gpssm``, or of another model with one ``SwitchingTrajectory``.
-    :param params: constrained parameters, as ``Fit.params``.
-    :param x: as trained on; None for no controls.
-    :param y: as trained on.
-    :raises ValueError: if its model has no such trajectory.
-    """
-    rows = jnp.asarray(y)
-    rows = rows[:, None] if rows.ndim == 1 else rows
-    given = jnp.zeros((rows.shape[0], 0)) if x is None else jnp.asarray(x, float)
-    if num_samples < 1:
-        raise ValueError(f"num_samples: found {num_samples}, expected at least 1")
-    return np.asarray(_regime_program(guide, num_samples)(key, params, given, rows))
-
-
-@lru_cache(maxsize=32)
-def _regime_program(guide: Callable[..., Any], num_samples: int) -> Callable[..., Array]:
-    def program(key: Array, params: dict[str, Array], x: Array, y: Array) -> Float[Array, "T K"]:
-        def one(key: Array) -> Float[Array, "T K"]:
-            sites = trace(substitute(seed(guide, key), params)).get_trace(x, y).values()
-            matches = [
-                (site["fn"].trajectory, site["value"])
-                for site in sites
-                if isinstance(getattr(site["fn"], "trajectory", None), SwitchingTrajectory)
-            ]
-            if len(matches) != 1:
-                raise ValueError(
-                    f"guide: found {len(matches)} trajectories with regimes, expected one; take that of switching_gpssm"
-                )
-            return matches[0][0].regime_probabilities(matches[0][1])
-
-        return jax.lax.map(one, jax.random.split(key, num_samples)).mean(0)
-
-    return jax.jit(program)

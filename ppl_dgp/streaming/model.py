@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Shaped
 from numpyro.handlers import seed, substitute, trace
 from numpyro.primitives import Messenger
 
+from ppl_dgp.fit import Posterior
 from ppl_dgp.gp.contract import Model, Parameters
 from ppl_dgp.gp.emission import emission_of
 from ppl_dgp.gp.old_posterior import OldPosterior, recalled, sites
@@ -41,8 +42,8 @@ def streamed(model: Model) -> Model:
 
     Any guide, objective and fit takes it as it takes the model. Its contents are the parameters ``name/memory/…``,
     none at first: ``fit_svi(key, streamed(model), guide, PowerEP(0.5), x_new, y_new, start=params)`` continues from
-    ``params = remember(streamed(model), guide, fit.params, x_old)``. The same model gives the same object, so that
-    compiled fits are found again. Optimisers with weight decay would wear the memory down: take others.
+    ``params = store_posterior(fit, x_old)`` of a fit of ``streamed(model)``. The same model gives the same object, so
+    that compiled fits are found again. Optimisers with weight decay would wear the memory down: take others.
 
     :param model: a NumPyro model whose GPs are ``sparse_gp`` behind ``noisy`` or ``observe``.
     :raises TypeError: if it is not callable.
@@ -92,30 +93,25 @@ def inducing_moments(guide: Model, params: Parameters, x: Float[Array, "N D"], n
     return moments
 
 
-def store_posterior(
-    model: Model, guide: Model, params: Parameters, x: Float[Array, "N D"]
-) -> dict[str, Array]:
+def store_posterior(fit: Posterior, x: Float[Array, "N D"]) -> dict[str, Array]:
     """The parameters with the current q(u), inducing inputs and hyperparameters as their memory.
 
     What was remembered before is part of q(u), so it is replaced. May be compiled.
 
-    :param model: as returned by :func:`streamed`. guide: its guide.
-    :param params: constrained parameters, as ``Fit.params``.
+    :param fit: of a model that :func:`streamed` returned.
     :param x: any inputs (N, D), one row will do: they tell the model D.
     :raises ValueError: if q(u) links outputs or layers.
     """
-    stored = dict(params)
-    for name, function in functions_of(model, params, x).items():
-        memory = OldPosterior.of(function, inducing_moments(guide, params, x, name))
+    stored = dict(fit.params)
+    for name, function in functions_of(fit.model, fit.params, x).items():
+        memory = OldPosterior.of(function, inducing_moments(fit.guide, fit.params, x, name))
         stored |= {site: getattr(memory, key) for key, site in sites(name).items()}
     return stored
 
 
 def move_inducing(
     key: Shaped[Array, "..."],
-    model: Model,
-    guide: Model,
-    params: Parameters,
+    fit: Posterior,
     x: Float[Array, "N D"],
     choice: InducingChoice,
 ) -> dict[str, Array]:
@@ -124,11 +120,13 @@ def move_inducing(
     It concerns the GP that is given x, the first of the model, and its parameters ``name/inducing``; a full-rank
     q(u) goes on as the old posterior of f at the new inputs. May be compiled.
 
-    :param key: JAX random key.
+    :param fit: of a model that :func:`streamed` returned.
+    :param x: inputs (B, D) of the batch.
     :param choice: the rule.
     :raises ValueError: if the GP has no parameters ``name/inducing``.
     """
-    name, old = next(iter(functions_of(model, params, x).items()))
+    params = fit.params
+    name, old = next(iter(functions_of(fit.model, params, x).items()))
     place, fields = f"{name}/inducing", sites(name)
     if place not in params or fields["shared"] not in params:
         missing = place if place not in params else fields["shared"]
@@ -138,8 +136,8 @@ def move_inducing(
     inducing, retained = choice(key, old.kernel, old.inducing, x)
     values = dict(params) | {place: inducing}
     values[fields["shared"]] = jnp.diag(retained.astype(inducing.dtype))
-    new = functions_of(model, values, x)[name]
-    moments = inducing_moments(guide, params, x, name)
+    new = functions_of(fit.model, values, x)[name]
+    moments = inducing_moments(fit.guide, params, x, name)
     # the old posterior of the new whitened u, given what v and its successor share
     cross = old.kernel(inducing, old.inducing) + new.nugget * values[fields["shared"]]
     weights = new.whiten @ cross @ old.whiten.T

@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Num, Shaped
 from numpyro.infer import SVI
 
-from ppl_dgp.fit import FitError, fit_lbfgs, fit_svi
+from ppl_dgp.fit import FitError, Posterior, fit_lbfgs, fit_svi
 from ppl_dgp.fit.result import checked_data
 from ppl_dgp.fit.session import one_blas_thread
 from ppl_dgp.gp.contract import Model
@@ -148,7 +148,7 @@ class Stream:
         """
         if not self.params:
             raise ValueError("stream: found nothing learnt, expected a batch; call update(x, y) first")
-        return predict(key, self.model, self.guide, self.params, x, **settings)
+        return predict(key, Posterior(self.model, self.guide, self.params), x, **settings)
 
     def _initial(
         self, key: Shaped[Array, "..."], x: Float[Array, "B D"], y: Num[Array, "B P"]
@@ -181,10 +181,12 @@ def _programs(
     def close(params: dict[str, Array], x: Array, y: Array) -> tuple[dict[str, Array], Array]:
         finished = objective.finish(params, model, guide, x, y)
         energy = -objective.loss(jax.random.PRNGKey(0), params, model, guide, x, y)
-        return store_posterior(model, guide, finished, x[:1]), energy
+        return store_posterior(Posterior(model, guide, finished), x[:1]), energy
 
     return {
         "close": jax.jit(close),
-        "move_inducing": jax.jit(lambda key, params, x: move_inducing(key, model, guide, params, x, choice)),
-        "store_posterior": jax.jit(lambda params, x: store_posterior(model, guide, params, x)),
+        "move_inducing": jax.jit(
+            lambda key, params, x: move_inducing(key, Posterior(model, guide, params), x, choice)
+        ),
+        "store_posterior": jax.jit(lambda params, x: store_posterior(Posterior(model, guide, params), x)),
     }

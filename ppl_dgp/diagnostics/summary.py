@@ -1,0 +1,38 @@
+"""A fit's hyperparameters as a table."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+
+from ppl_dgp.fit import Posterior
+
+#: what is larger is left out: inducing inputs, weights, what a row has for itself
+MOST_NUMBERS = 100
+#: parameters of q are named after the latent they are of: u_loc, h_scale, x_net
+OF_GUIDE = re.compile(r"(^|/)[a-z]\d?_")
+
+
+def summary(fit: Posterior) -> pd.DataFrame:
+    """The hyperparameters in their constrained units, layer by layer: kernels, noises, means, likelihoods.
+
+    Inducing inputs and what q has for parameters are left out, and arrays of more than a hundred numbers.
+
+    :param fit: of any model whose parameters are named ``layer/parameter``.
+    :return: one column ``value``; the rows are by ``layer``, ``parameter`` and ``dimension``, which counts from 0 and
+        is empty for scalars.
+    """
+    rows = []
+    for name, value in fit.params.items():
+        layer, _, parameter = name.rpartition("/")
+        numbers = np.asarray(value)
+        if OF_GUIDE.search(name) or parameter == "inducing" or numbers.size > MOST_NUMBERS:
+            continue
+        for place, number in np.ndenumerate(numbers):
+            rows.append((layer, parameter, ", ".join(map(str, place)), float(number)))
+    table = pd.DataFrame(rows, columns=["layer", "parameter", "dimension", "value"])
+    return table.sort_values(["layer", "parameter"], kind="stable").set_index(
+        ["layer", "parameter", "dimension"]
+    )

@@ -1,0 +1,74 @@
+"""An objective's value at given parameters, and the q(u) that is optimal there."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import jax
+from jax.typing import ArrayLike
+from jaxtyping import Array
+from numpyro.infer import ELBO
+
+from ppl_dgp.fit.posterior import Posterior
+from ppl_dgp.fit.result import checked_data
+from ppl_dgp.gp.contract import Model, Parameters
+from ppl_dgp.objectives import Collapsed
+
+AnyPosterior = TypeVar("AnyPosterior", bound=Posterior)
+
+
+def energy(
+    key: Array, fit: Posterior, x: ArrayLike | None, y: ArrayLike, *, objective: ELBO | None = None
+) -> float:
+    """The energy in total nats, minus the objective's loss: at α = 0 the evidence lower bound, of an exact GP the log
+    evidence, else an approximation of it.
+
+    :param key: of the draws; an objective in closed form takes none.
+    :param fit: its parameters are held.
+    :param x: inputs (N, D), None for none.
+    :param y: targets (N, P) or (N,), as trained on or others.
+    :param objective: that of the fit if not given.
+    :raises ValueError: if there is neither, or for data that cannot be used.
+    """
+    chosen = objective if objective is not None else getattr(fit, "objective", None)
+    if chosen is None:
+        raise ValueError(
+            "objective: found none, expected one, for this posterior is not of a fit; pass PowerEP(0.0)"
+        )
+    rows = checked_data(x, y, fit.model)
+    return -float(_loss(fit.model, fit.guide, chosen)(key, dict(fit.params), *rows))
+
+
+def optimal_inducing(
+    fit: AnyPosterior, x: ArrayLike | None, y: ArrayLike, *, objective: Collapsed | None = None
+) -> AnyPosterior:
+    """The same with the optimal q(u) at its hyperparameters, in closed form under Gaussian noise (Titsias 2009).
+
+    :param fit: its q(u) full-rank: ``FullRank()`` or ``Optimal()``.
+    :param x: training inputs (N, D), all of them, None for none.
+    :param y: training targets (N, P) or (N,).
+    :param objective: for which it is optimal: ``Collapsed()`` if not given, ``Collapsed(alpha)`` for power EP's.
+    :raises ValueError: if q(u) has no parameters ``…/u_loc`` and ``…/u_scale``, or for a model whose q(u) has no closed
+        form.
+    :raises TypeError: for a likelihood or a q(h) without one.
+    """
+    if not any(name.endswith("/u_loc") for name in fit.params):
+        raise ValueError(
+            "fit: found no parameters …/u_loc, expected those of a full-rank q(u); take Guide(model, "
+            "inducing=FullRank())"
+        )
+    collapsed = Collapsed() if objective is None else objective
+    rows = checked_data(x, y, fit.model)
+    params = collapsed.finish(dict(fit.params), fit.model, fit.guide, *rows)
+    return dataclasses.replace(fit, params=params)
+
+
+@lru_cache(maxsize=32)
+def _loss(model: Model, guide: Model, objective: ELBO) -> Any:
+    def program(key: Array, params: Parameters, x: Array, y: Array) -> Array:
+        loss: Array = objective.loss(key, params, model, guide, x, y)
+        return loss
+
+    return jax.jit(program)

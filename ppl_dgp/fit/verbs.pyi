@@ -1,0 +1,178 @@
+"""The signatures of the verbs for type checkers; a test compares them with the functions behind.
+
+A verb is the public function of its name, with the fit in the place of its argument ``fit``.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+from numpyro.infer import ELBO
+
+from ppl_dgp.diagnostics import Comparison, LayerMap, ParetoK
+from ppl_dgp.fit.result import Fit
+from ppl_dgp.gp.contract import Propagation
+from ppl_dgp.gp.sparse_gp import SparseGP
+from ppl_dgp.numerics.gaussian import Gaussian
+from ppl_dgp.objectives import Collapsed
+from ppl_dgp.prediction.forecast import Forecast, Smoothed
+from ppl_dgp.prediction.latents import Latents
+from ppl_dgp.prediction.particle_filter import ParticleFiltered
+from ppl_dgp.prediction.predict import Prediction
+
+class FitVerbs:
+    def predict(
+        self,
+        key: Array,
+        x: Float[Array, "N D"] | Float[np.ndarray, "N D"] | None,
+        y: Array | np.ndarray | None = None,
+        *,
+        num_samples: int = 100,
+        levels: Sequence[float] = (),
+        samples: bool = False,
+        row_by_row: bool = False,
+        propagation: Propagation = "draws",
+        latents: Mapping[str, Gaussian] | None = None,
+        batch_size: int = 1000,
+    ) -> Prediction: ...
+    def sample_functions(self, key: Array, x: ArrayLike, num_samples: int = 10) -> Float[Array, "S N P"]: ...
+    def joint_prediction(
+        self, key: Array, x: ArrayLike, num_samples: int = 100
+    ) -> tuple[Float[Array, "N P"], Float[Array, "P N N"]]: ...
+    def log_likelihood(self, key: Array, x: ArrayLike, y: ArrayLike) -> Float[Array, " N"]: ...
+    def smooth(
+        self, key: Array, x: Float[Array, "T C"] | None, y: Array, *, num_samples: int = 200
+    ) -> Smoothed: ...
+    def forecast(
+        self,
+        key: Array,
+        x: Float[Array, "T C"] | None,
+        y: Array,
+        controls: Float[Array, "H K"] | int,
+        *,
+        y_future: Array | None = None,
+        sequence: int | None = -1,
+        function: str = "path",
+        num_samples: int = 200,
+    ) -> Forecast: ...
+    def simulate(
+        self, key: Array, x: Array | None, y: Array, controls: Array | int, **settings: Any
+    ) -> Forecast: ...
+    def simulate_narx(
+        self,
+        key: Array,
+        history: ArrayLike,
+        controls: ArrayLike | int,
+        *,
+        y_future: ArrayLike | None = None,
+        feedback: str = "draws",
+        num_samples: int = 200,
+    ) -> Forecast: ...
+    def filter_forward(
+        self,
+        key: Array,
+        x: Float[Array, "T C"] | None,
+        y: Array,
+        x_new: Float[Array, "H K"] | None,
+        y_new: Array,
+        *,
+        num_particles: int = 500,
+        sequence: int = -1,
+        fresh: bool = False,
+    ) -> ParticleFiltered: ...
+    def transition_function(self, x: Float[Array, "T C"] | None, y: Array) -> SparseGP: ...
+    def transition_moments(
+        self,
+        x: Float[Array, "T C"] | None,
+        y: Array,
+        at: Float[Array, "B Q"],
+        controls: Float[Array, "#B K"] | None = None,
+    ) -> tuple[Float[Array, "B Q"], Float[Array, "B Q"]]: ...
+    def regime_probabilities(
+        self, key: Array, x: Float[Array, "T C"] | None, y: Array, *, num_samples: int = 100
+    ) -> np.ndarray: ...
+    def infer_latents(
+        self,
+        key: Array,
+        x: ArrayLike | None,
+        y: ArrayLike,
+        *,
+        steps: int = 300,
+        learning_rate: float = 0.05,
+        batch_size: int = 500,
+    ) -> Latents: ...
+    def row_log_density(
+        self,
+        key: Array,
+        x: ArrayLike | None,
+        y: ArrayLike,
+        *,
+        latents: Latents | None = None,
+        num_samples: int = 200,
+        batch_size: int = 500,
+    ) -> Float[np.ndarray, " K"]: ...
+    def relevance(
+        self, layer: str = "gp", site: str = "x", means: Float[np.ndarray, "N Q"] | None = None
+    ) -> Float[np.ndarray, " Q"]: ...
+    def layer_maps(self, x: Float[Array, "N D"], *, grid_size: int = 200) -> list[LayerMap]: ...
+    def elbo(
+        self, key: Array, x: ArrayLike | None, y: ArrayLike, num_draws: int = 100
+    ) -> tuple[float, float]: ...
+    def energy(
+        self, key: Array, x: ArrayLike | None, y: ArrayLike, *, objective: ELBO | None = None
+    ) -> float: ...
+    def optimal_inducing(
+        self, x: ArrayLike | None, y: ArrayLike, *, objective: Collapsed | None = None
+    ) -> Self: ...
+    def importance_weighted_bound(
+        self, key: Array, x: ArrayLike | None, y: ArrayLike, num_draws: int = 200, num_locals: int = 8
+    ) -> tuple[float, float]: ...
+    def pareto_k(
+        self,
+        key: Array,
+        x: ArrayLike | None,
+        y: ArrayLike,
+        num_draws: int = 400,
+        num_locals: int = 8,
+        local_draws: int = 1000,
+    ) -> ParetoK: ...
+    def held_out_scores(
+        self,
+        key: Array,
+        x_test: ArrayLike,
+        y_test: ArrayLike,
+        *,
+        num_samples: int = 200,
+        target_scale: ArrayLike = 1.0,
+    ) -> dict[str, float]: ...
+    def to_arviz(
+        self,
+        key: Array,
+        x: ArrayLike | None,
+        y: ArrayLike,
+        *,
+        num_draws: int = 200,
+        num_locals: int = 8,
+        hidden: bool | None = None,
+        align: bool = True,
+        row: Any = None,
+    ) -> Any: ...
+    def compare(
+        self,
+        key: Array,
+        x: ArrayLike | None,
+        y: ArrayLike,
+        others: Mapping[str, Fit] | Fit,
+        x_test: ArrayLike | None = None,
+        y_test: ArrayLike | None = None,
+        *,
+        name: str = "this fit",
+        num_draws: int = 200,
+        num_locals: int = 8,
+        num_samples: int = 200,
+        target_scale: ArrayLike = 1.0,
+    ) -> Comparison: ...
+    def summary(self) -> pd.DataFrame: ...
