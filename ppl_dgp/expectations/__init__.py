@@ -144,7 +144,7 @@ def psi4(
 ) -> Float[Array, "B *P M"]:
     r""":math:`\langle w^\top h\,k(h, z_m)\rangle`: w times `input_kernel`, nothing subtracted.
 
-    For one `RBF` it is ψ1 wᵀ(mean + V(V + Λ)⁻¹(z_m − mean)), design section 4, "Moment matching with a linear mean".
+    For one `RBF` it is ψ1 wᵀ(mean + V(V + Λ)⁻¹(z_m − mean)), docs/design.md, 4, "Moment matching with a linear mean".
 
     :param linear: w (D,), one for each output (P, D), or one for each datum and output (B, P, D).
     :returns: (B, M) for w (D,), else (B, P, M).

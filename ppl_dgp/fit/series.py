@@ -1,4 +1,4 @@
-"""Training on series: a guide that follows f begins where a chain that does not has ended (design, section 4)."""
+"""Training on series: a guide that follows f begins where a chain that does not has ended (docs/design.md, 4)."""
 
 from __future__ import annotations
 

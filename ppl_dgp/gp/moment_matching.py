@@ -1,7 +1,7 @@
 """Moments of f(h) where the input h ~ N(m, V) is uncertain: moment matching and linearisation.
 
 Shapes: B rows, D inputs, P outputs, M inducing points. Sources: Bui 2017, eqs 4.24–4.26 (moment matching) and 3.71–3.73
-(linearisation), with the mean function's cross term (design, section 4: "Moment matching with a linear mean"). Matched
+(linearisation), with the mean function's cross term (docs/design.md, 4: "Moment matching with a linear mean"). Matched
 moments are computed in 64 bits, for in 32 tr(Kzz⁻¹ ψ2) leaves no digit of a small variance.
 """
 

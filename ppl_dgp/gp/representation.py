@@ -1,7 +1,7 @@
 """Representations of inducing outputs, hidden layers and functions: draws, or moments in their place.
 
 A program offers a draw by a message of our own type; guide and objective may answer with moments, or with other draws
-(design, section 1.2).
+(docs/design.md, 1.2).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def offer(name: str, value: Array) -> Array | Gaussian:
     """Offer the draw of site ``name`` to guide and objective, who may answer with moments or per-datum draws.
 
     The message has a type of our own and no name, so that trace, replay and block pass it by; without an answer the
-    draw itself comes back (design, section 1.2).
+    draw itself comes back (docs/design.md, 1.2).
     """
     return answered(value, type="offer", offered=name)
 

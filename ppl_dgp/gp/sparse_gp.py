@@ -1,4 +1,4 @@
-"""A Gaussian process is a sampled function (design, section 1.1).
+"""A Gaussian process is a sampled function (docs/design.md, 1.1).
 
 ``f = sparse_gp("layer1", kernel, inducing, num_outputs)`` samples the whitened inducing outputs and returns a function;
 ``f(h)`` is its marginal at inputs h given u; ``f(h).noisy(variance)`` and ``f(h).observe(likelihood)`` are NumPyro
@@ -47,7 +47,7 @@ def sparse_gp(
     :param num_outputs: P.
     :param mean: mean function (B, D) → (B, P); zero if not given.
     :param reused: whether the function is evaluated more than once per datum (a transition along a trajectory); then
-        u is always carried as one joint draw (design, section 1.5).
+        u is always carried as one joint draw (docs/design.md, 1.5).
     :param initial_scale: where guides start the scale of q(u); small for a layer that should begin deterministic.
     :param begin_at: what gives inputs (B, D), targets (B, P) and the variance of their noise, a number or (P,): where
         guides start the mean of q(u), the regression on them; 0 if not given.

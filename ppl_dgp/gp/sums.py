@@ -1,7 +1,7 @@
 """Sums Σ_i c_i f_i(h_i) of sparse GPs, row by row, given their inducing outputs or under the moments of these.
 
 Given u the functions are independent, so that residual variances add, c_i² D_i; the variances that u adds do too where
-q(u) has no links between the functions, and where it has links u is drawn (design, sections 1.2 and 4). A function that
+q(u) has no links between the functions, and where it has links u is drawn (docs/design.md, 1.2 and 4). A function that
 comes twice is correlated with itself, by k(h, h') − A(h) A(h')ᵀ given u and by A(h) S A(h')ᵀ through u.
 """
 

@@ -7,7 +7,7 @@ own mean, noise, weights) and d_n = (x_n, y_n),
     parameter_n = T(g ⊙ T⁻¹(p_n(θ)) + W φ(d_n) + b),    g = 1, W = 0, b = 0 at the start,
 
 so that the guide begins as the rule begins, and follows the model while it is trained. With g = 0 it is the rule with
-parameters of the datum alone (design, section 4). The features φ(d) are d itself beside the outputs of the network.
+parameters of the datum alone (docs/design.md, 4). The features φ(d) are d itself beside the outputs of the network.
 Sources: Dai et al., "Variational auto-encoded deep Gaussian processes", ICLR 2016 (a recognition model of the hidden
 layers); Rezende, Mohamed and Wierstra, ICML 2014.
 """

@@ -1,4 +1,4 @@
-"""Containment: where a richer rule is a poorer one, declared by the richer rule itself (design, section 4).
+"""Containment: where a richer rule is a poorer one, declared by the richer rule itself (docs/design.md, 4).
 
 The values that a :class:`Containment` gives are of the parameters by the last part of their names, ``shrinkage`` for
 ``layer1/h_shrinkage``. What it does not name has the poorer rule's value, or the richer rule's start.

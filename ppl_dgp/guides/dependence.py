@@ -13,7 +13,7 @@ class DependsOn(Enum):
     """What q of a hidden variable is a function of, beside parameters; each of the first four includes those before it.
 
     NOTHING < PREVIOUS < U < F are ordered; MODEL, the model's own conditional, stands apart and has no order with them.
-    With t_α the tempered density of the model's step (design, section 4),
+    With t_α the tempered density of the model's step (docs/design.md, 4),
 
     ======== ================================================ ================= ===============================
     .        q(h_n | …)                                       u is carried as   log weight of a draw h

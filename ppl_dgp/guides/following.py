@@ -6,7 +6,7 @@ r"""Where a guide that follows f begins, once a chain that does not has been fit
 
 with m_t the chain's means: the posterior of a step is the product of the transition and of what later data say, so that
 f counts as much as S_t / Q. Of a linear f this is the chain itself, if it is the smoother. Trained from there, the
-coupled rule has no walk through the dark before it (design, section 4).
+coupled rule has no walk through the dark before it (docs/design.md, 4).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A guide is the model, run again with the conditionals of its latents replaced by a rule (design, section 1.3)."""
+"""A guide is the model, run again with the conditionals of its latents replaced by a rule (docs/design.md, 1.3)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Rules for hidden variables that do not speak of u, and the model's own conditional.
 
 Shapes: N rows, B rows at hand, Q outputs of the layer, P those of the layer before. Those that condition on u or on f
-are in :mod:`ppl_dgp.guides.conditional`. Sources: Chamberlin 2016 ch. 4, with the corrections of design.md section 4;
+are in :mod:`ppl_dgp.guides.conditional`. Sources: Chamberlin 2016 ch. 4, with the corrections of docs/design.md, 4;
 Salimbeni & Deisenroth 2017 (doubly stochastic); Bui 2017 ch. 4 (moment matching).
 """
 
@@ -135,7 +135,7 @@ class PRSSMSurrogate(DoublyStochastic):
     """The model's own transition with u integrated out anew at every step of a trajectory (Doerr et al. 2018, PR-SSM).
 
     A surrogate and no bound: the steps of a trajectory share one f, so that what cancels between p and q with one draw
-    of u does not cancel here (design, section 1.5). ``DoublyStochastic`` is the bound.
+    of u does not cancel here (docs/design.md, 1.5). ``DoublyStochastic`` is the bound.
     """
 
 

@@ -112,7 +112,7 @@ class Optimal(InducingRule):
     """q(u) at its closed-form optimum given q(h): the parameters of ``FullRank``, not trained by gradients.
 
     ``fit_lbfgs`` with the objective ``Collapsed`` optimises it away and ends by setting it. Offered for ``MeanField``
-    and ``Markov``: where h depends on u, the formula is not the optimum of the whole bound (design, section 4).
+    and ``Markov``: where h depends on u, the formula is not the optimum of the whole bound (docs/design.md, 4).
     """
 
     def distribution(

@@ -4,7 +4,7 @@ r"""Linear-Gaussian conditionals of q, and the closed forms that follow from the
     h_n = A_n h_n^- + W_n u + c_n f(h_n^-) + \varepsilon_n, \quad \varepsilon_n \sim N(b_n, S_n)
 
 Shapes: B rows at hand, Q outputs of the layer, P those of the layer before, M inducing points; u is whitened. Sources:
-Chamberlin 2016 ch. 4, with the corrections of design.md section 4; Bui 2017 ch. 4 (moments).
+Chamberlin 2016 ch. 4, with the corrections of docs/design.md, 4; Bui 2017 ch. 4 (moments).
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class LinearConditional:
 def coupled_log_weight(
     form: LinearConditional, step: Emission, value: Float[Array, "B Q"], alpha: Alpha
 ) -> Float[Array, "B"]:
-    """(1/α) log E_{q(f|h)}[(p(h|f)/q(h|f))^α] of a q that follows f, in closed form (design, section 4)."""
+    """(1/α) log E_{q(f|h)}[(p(h|f)/q(h|f))^α] of a q that follows f, in closed form (docs/design.md, 4)."""
     assert form.function is not None
     c, s2, spread = form.function, noise_of(step), form.noise.variance
     b = form.offset(step)

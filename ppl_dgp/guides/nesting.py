@@ -3,7 +3,7 @@
 ``Conditional() ⊇ MeanField, DoublyStochastic``;  ``Conditional(tied=True), Conditional(free=True), Markov ⊇
 MeanField``;  a rule with full noise, or across outputs, contains the one without;  ``AcrossOutputs, LayerChain, Coupled
 ⊇ FullRank ⊇ LowRank ⊇ Diagonal``, the higher rank the lower;  ``Coupled("full") ⊇ Coupled("stripes"), LayerChain``
-(design, section 4). A richer guide that is trained from there ends no lower. Which rule contains which is said by the
+(docs/design.md, 4). A richer guide that is trained from there ends no lower. Which rule contains which is said by the
 rules themselves, by ``contains``, so that a user's own takes part.
 """
 

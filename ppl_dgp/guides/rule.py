@@ -56,7 +56,7 @@ class HiddenRule:
 
     Where q is no linear map with Gaussian noise, ``conditional`` gives it as any NumPyro distribution; moments are then
     not known, and h is drawn. A rule that follows f in such a way must also give ``log_weight``, for p and q are ratios
-    over (f, h) jointly (design, section 4): without it the class is refused.
+    over (f, h) jointly (docs/design.md, 4): without it the class is refused.
 
     :raises TypeError: at the definition of a class without ``depends_on``, or whose weight would not be known.
     """
@@ -117,7 +117,7 @@ class HiddenRule:
         return closed_form(self, params, step).at(step)
 
     def log_weight(self, params: Parameters, step: Emission, value: Array, alpha: Alpha) -> Float[Array, "B"]:
-        """Log of p/q at the drawn value, tempered, as :attr:`depends_on` has it (design, section 1.4)."""
+        """Log of p/q at the drawn value, tempered, as :attr:`depends_on` has it (docs/design.md, 1.4)."""
         if self.depends_on.on_model:
             return jnp.zeros(value.shape[0], value.dtype)
         if self.depends_on is DependsOn.F:

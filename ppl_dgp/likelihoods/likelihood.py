@@ -1,4 +1,4 @@
-"""What every likelihood offers: t_α(y) = (1/α) log E_{f~N(m,v)}[p(y|f)^α], t_0 = E[log p(y|f)] (design, section 4).
+"""What every likelihood offers: t_α(y) = (1/α) log E_{f~N(m,v)}[p(y|f)^α], t_0 = E[log p(y|f)] (docs/design.md, 4).
 
 Shapes: ``y`` is (B, P), ``mean`` and ``variance`` those of the F functions behind it, (B, F), independent given the
 row; t_α is (B, P). Most likelihoods have one function per target, F = P; their axes may also be broadcast, (K, B, P)

@@ -1,4 +1,4 @@
-"""Gaussian moments in place of a draw (design, section 1.2): a mean and a scale, as a pytree."""
+"""Gaussian moments in place of a draw (docs/design.md, 1.2): a mean and a scale, as a pytree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""α-divergence objectives for NumPyro's SVI: Power EP and black-box α (design, section 4).
+"""α-divergence objectives for NumPyro's SVI: Power EP and black-box α (docs/design.md, 4).
 
 With θ the sites outside the data plate, h_n those inside it, and w_n = p(y_n, h_n | θ) / q(h_n | θ) in tempered form,
 

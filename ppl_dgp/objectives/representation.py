@@ -30,7 +30,7 @@ def choose_representations(
     logarithm: Logarithm = "none",
     propagated: bool = False,
 ) -> dict[str, Representation]:
-    """How each u is represented (design, sections 1.2, 1.4, 1.5 and 4, "Variance of the estimator").
+    """How each u is represented (docs/design.md, 1.2, 1.4, 1.5 and 4, "Variance of the estimator").
 
     The first line that holds decides what is wished for, and each line below the rule may still change it:
 

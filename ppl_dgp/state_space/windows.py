@@ -2,7 +2,7 @@
 
 Each sequence of length n is cut into ⌈n / L⌉ windows of L steps. The last one is moved back to end where the sequence
 does, and what it shares with the one before counts there. The sum over all windows of what counts is that of the whole
-series, so that K / W times the sum over W windows drawn from all K is unbiased (design, section 4). Shapes: T steps of
+series, so that K / W times the sum over W windows drawn from all K is unbiased (docs/design.md, 4). Shapes: T steps of
 S sequences, W windows at hand.
 """
 

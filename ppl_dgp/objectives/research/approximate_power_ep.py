@@ -1,4 +1,4 @@
-r"""Approximate power EP: all data tie one factor t(θ), q(θ) ∝ p(θ) t(θ)^N (Bui 2017, 4.32; design, section 4).
+r"""Approximate power EP: all data tie one factor t(θ), q(θ) ∝ p(θ) t(θ)^N (Bui 2017, 4.32; docs/design.md, 4).
 
 .. math::
     -D_{1-\varepsilon}(q \| p) + \sum_n \frac1\alpha \log E_{\mathrm{cav}(\theta)} E_{q(h_n|\theta)} w_n^\alpha,

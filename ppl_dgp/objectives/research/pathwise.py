@@ -1,4 +1,4 @@
-r"""Whole paths of a trajectory in one logarithm: only for short series (design, section 4).
+r"""Whole paths of a trajectory in one logarithm: only for short series (docs/design.md, 4).
 
 .. math::
     -KL[q(u) \| p(u)] + E_{q(u)} \frac1\alpha \log E_{q(x | u)}\Bigl[\Bigl(\prod_t w_t(x)\Bigr)^\alpha\Bigr]
