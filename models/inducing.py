@@ -11,7 +11,6 @@ import numpy as np
 import numpyro
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
-from sklearn.cluster import KMeans
 
 from ppl_dgp.models.checks import frozen_array
 
@@ -147,7 +146,10 @@ def _centres(rows: ArrayLike, others: ArrayLike, seed: ArrayLike) -> np.ndarray:
     distinct = np.unique(rows, axis=0)
     if len(distinct) <= size:
         return np.concatenate([distinct, others[: size - len(distinct)]])
-    centres = (
-        KMeans(size, n_init=1, random_state=int(np.asarray(seed))).fit(rows.astype(float)).cluster_centers_
-    )
-    return centres.astype(rows.dtype)  # type: ignore[no-any-return]
+    from scipy.cluster.vq import kmeans, kmeans2  # what a model that is given Z need not import
+
+    numbers = rows.astype(float)
+    # k-means++ seeds, then Lloyd's iterations until they rest; a centre that loses all its rows is left out
+    seeds, _ = kmeans2(numbers, size, iter=1, minit="++", seed=int(np.asarray(seed)))
+    centres = kmeans(numbers, seeds, thresh=1e-4)[0].astype(rows.dtype)
+    return np.concatenate([centres, others[: size - len(centres)]])

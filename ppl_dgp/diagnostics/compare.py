@@ -24,6 +24,7 @@ from ppl_dgp.diagnostics.scores import held_out_scores, positive_scale
 from ppl_dgp.fit import Fit, Posterior, fit_svi
 from ppl_dgp.gp.contract import Model
 from ppl_dgp.guides import HIDDEN_RULES, Guide, HiddenRule
+from ppl_dgp.guides.names import named
 from ppl_dgp.guides.nesting import nested_start
 from ppl_dgp.objectives import AlphaDivergence, PowerEP
 
@@ -181,7 +182,7 @@ def compare(
         maker = guides[name]
         built, make_guide = (maker[0](), maker[1]) if isinstance(maker, tuple) else (shared, maker)
         if isinstance(make_guide, str):
-            make_guide = rule_named(make_guide)
+            make_guide = named("guides", make_guide, HIDDEN_RULES)
         return built, Guide(built, hidden=make_guide) if isinstance(make_guide, HiddenRule) else make_guide(
             built
         )
@@ -204,13 +205,6 @@ def compare(
 
     rows = {(name, float(alpha)): partial(row, name, float(alpha)) for name in guides for alpha in alphas}
     return replace(tabulate(rows, say), fits=fits)
-
-
-def rule_named(name: str) -> HiddenRule:
-    """The rule of the hidden layers that a name of ``HIDDEN_RULES`` stands for. Raises ValueError for another name."""
-    if name not in HIDDEN_RULES:
-        raise ValueError(f"guides: found {name!r}, expected one of {', '.join(HIDDEN_RULES)}")
-    return HIDDEN_RULES[name]
 
 
 def compare_fits(

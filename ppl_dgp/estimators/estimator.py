@@ -26,6 +26,7 @@ from ppl_dgp.guides import (
     InducingRule,
     LowRank,
 )
+from ppl_dgp.guides.names import named
 from ppl_dgp.models import (
     deep_gp,
     deep_gp_classification,
@@ -109,7 +110,7 @@ class GPEstimator(BaseEstimator):
         key = jax.random.key(self._seed + 1)
         # quantiles, and a q(u) that links outputs, need draws
         drawn = len(levels) > 0 or not isinstance(
-            _named("inducing_rule", self.inducing_rule, INDUCING_RULES), FullRank | Diagonal | LowRank
+            named("inducing_rule", self.inducing_rule, INDUCING_RULES), FullRank | Diagonal | LowRank
         )
         number = max(self.num_samples, FEWEST_PREDICTION_DRAWS) if drawn else self.num_samples
         # a row's prediction must not depend on the rows beside it: that is scikit-learn's contract
@@ -129,9 +130,9 @@ def _program(
     num_particles: int | None,
 ) -> tuple[Callable[..., Any], Guide, ELBO]:
     """Model, guide and objective: equal for equal settings, so that a second fit compiles nothing."""
-    inducing = _named("inducing_rule", inducing_rule, INDUCING_RULES)
-    named = _named("objective", objective, OBJECTIVES)
-    divergence = named if isinstance(named, ELBO) else named(alpha, num_particles)
+    inducing = named("inducing_rule", inducing_rule, INDUCING_RULES)
+    kind = named("objective", objective, OBJECTIVES)
+    divergence = kind if isinstance(kind, ELBO) else kind(alpha, num_particles)
     settings: dict[str, Any] = dict(kernel=kernel, likelihood=target.likelihood)
     model: ZooModel
     if target.classes is None:
@@ -146,13 +147,4 @@ def _program(
         model = deep_gp_classification(target.classes, widths, num_inducing, **settings)
     if hidden is None:
         return model, Guide(model, inducing=inducing), divergence
-    return model, Guide(model, hidden=_named("hidden", hidden, HIDDEN_RULES), inducing=inducing), divergence
-
-
-def _named(argument: str, value: Any, choices: dict[str, Any]) -> Any:
-    """What a name stands for; what is no name stands for itself."""
-    if not isinstance(value, str):
-        return value
-    if value not in choices:
-        raise ValueError(f"{argument} is {value!r}, expected one of {', '.join(choices)}; change it")
-    return choices[value]
+    return model, Guide(model, hidden=named("hidden", hidden, HIDDEN_RULES), inducing=inducing), divergence

@@ -51,7 +51,7 @@ class Placement:
         """How many processes the devices are of."""
         return 1 if self.mesh is None else len({device.process_index for device in self.mesh.devices.flat})
 
-    def kept_program(self, svi: SVI, rows: int, *settings: Any) -> program.CachedProgram:
+    def cached_program(self, svi: SVI, rows: int, *settings: Any) -> program.CachedProgram:
         """`program.cached_program` of chunks of steps with `settings`, on a model of that many rows in all."""
         if self.mesh is None:
             return program.cached_program(svi, program.build_chunk, *settings)

@@ -27,6 +27,7 @@ from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.result import Fit, FitError, Interrupted, assemble, checked_data, fingerprint, finished
 from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.session import PIECE_SECONDS, deferred_interrupt, one_blas_thread, progress_bar
+from ppl_dgp.objectives import objective_of
 
 ITERATIONS_PER_PIECE = 50  # iterations between two looks at Ctrl-C, at most
 THREADED_ROWS = 1000  # so many rows in one dense matrix are worth several BLAS threads
@@ -46,7 +47,7 @@ def fit_lbfgs(
     y: ArrayLike,
     *,
     guide: Callable[..., Any] | None = None,
-    objective: ELBO | None = None,
+    objective: ELBO | str | None = None,
     steps: int = 200,
     tolerance: float | None = None,
     start: Mapping[str, jax.Array] | None = None,
@@ -93,7 +94,7 @@ def fit_lbfgs(
             f"tolerance is {tolerance!r}, expected a number of at least 0; change it or leave it out"
         )
     started, compile_seconds = time.perf_counter(), 0.0
-    objective = _trace_elbo if objective is None else objective
+    objective = _trace_elbo if objective is None else objective_of(objective)
     data = fingerprint(x, y)
     saving = Saving(checkpoint, {"data": data, "objective": type(objective).__name__, "optimiser": "L-BFGS"})
     earlier = saving.resumable(resume)

@@ -1,18 +1,19 @@
 """Where a fit starts: NumPyro's initialisation, as one compiled program."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr
 from jaxtyping import Array
 from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
 
-from ppl_dgp.fit.program import PROGRAMS_KEPT, compiled, key_words
+from ppl_dgp.fit.program import PROGRAMS_KEPT, array_bytes, compiled
+from ppl_dgp.gp.numpyro_internals import bijections_of
 from ppl_dgp.guides import Guide
+from ppl_dgp.numerics.compatibility import is_traced, program_identity
 
 _runs: OrderedDict[Hashable, Callable[..., Any]] = OrderedDict()
 
@@ -36,24 +37,13 @@ def initialise(svi: SVI, key: Any, x: Array, y: Array, start: Mapping[str, Array
         )
     except jax.errors.JAXTypeError:
         return svi.init(key, x, y, init_params=warm)
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(svi.constrain_fn.args[0])):
+    if any(map(is_traced, jax.tree.leaves(bijections_of(svi)))):
         return svi.init(key, x, y, init_params=warm)
     # equal programs are compiled once: the arrays that they hold are arguments, but for those of inner programs
-    name = (str(traced.jaxpr), *(key_words(each).tobytes() for each in _held_within(traced.jaxpr)))
+    name = program_identity(traced, array_bytes)
     run = _runs.pop(name, None) or compiled(partial(jax.core.eval_jaxpr, traced.jaxpr))
     _runs[name] = run
     while len(_runs) > PROGRAMS_KEPT:
         _runs.popitem(last=False)
     state: SVIState = jax.tree.unflatten(jax.tree.structure(shapes), run(traced.consts, key))
     return state
-
-
-def _held_within(program: Jaxpr) -> Iterator[Any]:
-    """The arrays that the programs inside one hold: its text does not show them."""
-    inner = ClosedJaxpr, Jaxpr
-    for equation in program.eqns:
-        for part in jax.tree.leaves(equation.params, is_leaf=lambda value: isinstance(value, inner)):
-            if isinstance(part, ClosedJaxpr):
-                yield from part.consts
-            if isinstance(part, inner):
-                yield from _held_within(part.jaxpr if isinstance(part, ClosedJaxpr) else part)

@@ -26,6 +26,7 @@ from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.result import Fit, Interrupted, assemble, checked_data, fingerprint, finished
 from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.training import Training, check_inducing, check_settings
+from ppl_dgp.objectives import objective_of
 from ppl_dgp.objectives.alpha import checked_alpha
 from ppl_dgp.objectives.capabilities import capabilities_of
 from ppl_dgp.state_space.windows import WINDOWS
@@ -46,7 +47,7 @@ def fit_many(
     key: Shaped[jax.Array, "..."],
     model: Callable[..., Any],
     guide: Callable[..., Any],
-    objective: ELBO,
+    objective: ELBO | str,
     xs: ArrayLike | Sequence[ArrayLike] | None,
     ys: ArrayLike | Sequence[ArrayLike],
     *,
@@ -91,6 +92,7 @@ def fit_many(
         FitError: after too many rejected steps in a row.
         Interrupted: on Ctrl-C, after saving; its `fits` are those of the programs that have begun.
     """
+    objective = objective_of(objective)
     check_inducing(guide, objective)
     members = _members(key, model, objective, xs, ys, alphas, learning_rates)
     fewest = min(len(member.y) for member in members)

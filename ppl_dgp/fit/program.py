@@ -5,7 +5,6 @@ enough to answer Ctrl-C and move a progress bar, without compiling again and wit
 result.
 """
 
-import copy
 import operator
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -23,6 +22,7 @@ from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
 from numpyro.optim import optax_to_numpyro
 
+from ppl_dgp.gp.numpyro_internals import bijections_of, svi_with
 from ppl_dgp.objectives.padding import RealRows
 
 # up to three of each fit; beyond these the least recently used is dropped, and with it its model and guide
@@ -61,7 +61,7 @@ def cached_program(svi: SVI, build: Callable[..., Callable[..., Any]], *settings
     objects (or equal and hashable) and its parameters have the same constraints.
     """
     name = (build, *map(_hashable, (svi.model, svi.guide, svi.loss, svi.optim)), *settings)
-    transforms = svi.constrain_fn.args[0]
+    transforms = bijections_of(svi)
     kept = _kept.get(name)
     if kept is None or not _same(kept.transforms, transforms):
         kept = _kept[name] = CachedProgram(svi, build(svi, *settings), transforms)
@@ -178,11 +178,11 @@ def build_together(
     """
 
     def step(state: SVIState, data: dict[str, Any], index: Int[Array, " B"]) -> Any:
-        now = copy.copy(_at_step(svi, state.optim_state[0]))
+        now = _at_step(svi, state.optim_state[0])
         if "alpha" in data:
-            now.loss = now.loss.at_alpha(data["alpha"])
+            now = svi_with(now, loss=now.loss.at_alpha(data["alpha"]))
         if "rate" in data:
-            now.optim = optax_to_numpyro(optax.adam(data["rate"]))
+            now = svi_with(now, optim=optax_to_numpyro(optax.adam(data["rate"])))
         args, kwargs = _called(data, index if minibatches else None, padded)
         with _rows(data, padded):
             return _update(now, state, *args, **kwargs)
@@ -266,9 +266,7 @@ def _at_step(svi: SVI, step: Int[Array, ""]) -> SVI:
     at_step = getattr(svi.loss, "at_step", None)
     if at_step is None:
         return svi
-    now = copy.copy(svi)
-    now.loss = at_step(step)
-    return now
+    return svi_with(svi, loss=at_step(step))
 
 
 def minibatches(
@@ -290,6 +288,12 @@ def minibatches(
 def key_words(key: Shaped[Array | np.ndarray, "..."]) -> Shaped[np.ndarray, "..."]:
     """The raw words of a JAX key, typed or not; any other array as it is."""
     return np.asarray(jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key)
+
+
+def array_bytes(array: Any) -> bytes:
+    """The content of an array or a JAX key, its kind of number and shape included."""
+    words = key_words(array)
+    return f"{words.dtype}{words.shape}".encode() + words.tobytes()
 
 
 @jax.jit

@@ -23,6 +23,7 @@ from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.result import Fit, assemble, checked_data, fingerprint, finished
 from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.training import check_inducing, check_settings, started
+from ppl_dgp.objectives import objective_of
 from ppl_dgp.state_space.windows import WINDOWS
 
 
@@ -30,7 +31,7 @@ def fit_svi(
     key: Shaped[jax.Array, "..."],
     model: Callable[..., Any],
     guide: Callable[..., Any],
-    objective: ELBO,
+    objective: ELBO | str,
     x: ArrayLike | None,
     y: ArrayLike,
     *,
@@ -60,9 +61,9 @@ def fit_svi(
 
     Args:
         key: JAX random key of the initialisation, the steps and the minibatches.
-        model, guide, objective: NumPyro callables and an `ELBO`. With the same three objects (or equal
-            hashable ones), optimiser and shapes a second fit compiles nothing. NumPyro's AutoGuides remember
-            their first initialisation: give each fit a fresh one if it is to start elsewhere.
+        model, guide, objective: NumPyro callables and an `ELBO`, or the name of one in `OBJECTIVES`. With the same
+            three objects (or equal hashable ones), optimiser and shapes a second fit compiles nothing. NumPyro's
+            AutoGuides remember their first initialisation: give each fit a fresh one if it is to start elsewhere.
         x: inputs (N, D), None for none (a latent variable model). y: targets (N, P), or (N,) for one column,
             with NaN for missing entries where the model takes them (`missing=True` of the GPLVMs).
         steps: number of optimisation steps, those of a resumed checkpoint included.
@@ -104,6 +105,7 @@ def fit_svi(
     found.
     """
     since = time.perf_counter()
+    objective = objective_of(objective)
     x, y = checked_data(x, y, model)
     check_inducing(guide, objective)
     rows = x.shape[0]
@@ -122,7 +124,7 @@ def fit_svi(
     about: dict[str, Any] = {"steps": steps, "chunk": chunk, "restarts": restarts, "since": since}
     about |= {"saving": saving, "earlier": saving.resumable(resume)}
     svi, training = started(key, model, guide, optim, objective, start, x, y, rows, placement, **about)
-    kept = placement.kept_program(svi, rows, batch_size is not None, chunk, restarts, windows)
+    kept = placement.cached_program(svi, rows, batch_size is not None, chunk, restarts, windows)
     put = placement.shared if batch_size is None else placement.whole
     tables = put(x), put(y)
 

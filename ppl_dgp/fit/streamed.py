@@ -27,6 +27,7 @@ from ppl_dgp.fit.prefetch import Waited, prefetched
 from ppl_dgp.fit.result import Fit, assemble, checked_data
 from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.training import check_inducing, check_settings, started
+from ppl_dgp.objectives import objective_of
 from ppl_dgp.objectives.capabilities import capabilities_of
 from ppl_dgp.state_space.windows import WINDOWS
 
@@ -38,7 +39,7 @@ def fit_stream(
     key: Shaped[jax.Array, "..."],
     model: Callable[..., Any],
     guide: Callable[..., Any],
-    objective: ELBO,
+    objective: ELBO | str,
     rows: Any,
     *,
     steps: int,
@@ -89,6 +90,7 @@ def fit_stream(
     since = time.perf_counter()
     rows = rows if isinstance(rows, RowSource) else open_rows(rows)
     count = rows.count
+    objective = objective_of(objective)
     check_inducing(guide, objective)
     check_settings(count, locals())
     if devices is None and jax.process_count() > 1:
@@ -111,7 +113,7 @@ def fit_stream(
     about: dict[str, Any] = {"steps": steps, "chunk": chunk, "restarts": restarts, "since": since}
     about |= {"saving": saving, "earlier": saving.resumable(resume)}
     svi, training = started(key, model, guide, optim, objective, start, x, y, count, placement, **about)
-    kept = placement.kept_program(svi, count, True, chunk, restarts, None, count)
+    kept = placement.cached_program(svi, count, True, chunk, restarts, None, count)
     waited = Waited()
 
     def result() -> Fit:

@@ -26,29 +26,8 @@ from ppl_dgp.guides.inducing import (
 )
 from ppl_dgp.guides.latents import per_datum
 from ppl_dgp.guides.linear_conditional import LinearConditional, noise_of
+from ppl_dgp.guides.names import HIDDEN_RULES, INDUCING_RULES
 from ppl_dgp.guides.rule import HiddenRule
-
-#: the rules by the names that estimators and the command line give them; a rule has no state
-HIDDEN_RULES: dict[str, HiddenRule] = {
-    "mean-field": MeanField(),
-    "markov": Markov(),
-    "conditional": Conditional(),
-    "conditional-tied": Conditional(tied=True),
-    "conditional-free": Conditional(free=True),
-    "conditional-across": Conditional(across_outputs=True),
-    "doubly-stochastic": DoublyStochastic(),
-    "moment-matched": MomentMatched(),
-    "nested-compression": NestedCompression(),
-    "amortised": Amortised(),
-}
-INDUCING_RULES: dict[str, InducingRule] = {
-    "full-rank": FullRank(),
-    "diagonal": Diagonal(),
-    "low-rank": LowRank(10),
-    "across-outputs": AcrossOutputs(),
-    "layer-chain": LayerChain(),
-    "coupled": Coupled(),
-}
 
 __all__ = [
     "HIDDEN_RULES",

@@ -35,6 +35,7 @@ from ppl_dgp.guides.dependence import DependsOn
 from ppl_dgp.guides.latents import Latent, LatentRule
 from ppl_dgp.guides.linear_conditional import LinearConditional
 from ppl_dgp.guides.rule import HiddenRule
+from ppl_dgp.numerics.compatibility import is_traced
 from ppl_dgp.numerics.power_mean import Alpha
 
 
@@ -134,7 +135,7 @@ class Amortised(HiddenRule):
         if datum.shape[0] != rows:
             # the model's plate draws the rows itself, out of all
             datum = numpyro.subsample(datum, event_dim=1)
-        if not self.missing and not isinstance(datum, jax.core.Tracer) and np.isnan(np.asarray(datum)).any():
+        if not self.missing and not is_traced(datum) and np.isnan(np.asarray(datum)).any():
             raise ValueError(
                 "Amortised: found missing entries, NaN, in the data that the network sees; take missing='mask'"
             )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jax import ensure_compile_time_eval
 from jaxtyping import Array
@@ -20,9 +21,11 @@ from ppl_dgp.gp.wrappers import mask_of, unwrap
 from ppl_dgp.guides.dependence import DependsOn
 from ppl_dgp.guides.guided_trajectory import guided_trajectory, started
 from ppl_dgp.guides.hidden import DoublyStochastic, MeanField, along_function
-from ppl_dgp.guides.inducing import Earlier, FullRank, InducingRule, Optimal
+from ppl_dgp.guides.inducing import Earlier, InducingRule, Optimal
 from ppl_dgp.guides.latents import Latent
+from ppl_dgp.guides.names import HIDDEN_RULES, INDUCING_RULES, named
 from ppl_dgp.guides.rule import HiddenRule, check_definition, expected_weight, moments
+from ppl_dgp.numerics.compatibility import is_traced
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.power_mean import Alpha
 from ppl_dgp.state_space.trajectory import trajectory_of
@@ -202,13 +205,14 @@ class _Sizes(Messenger):
             self.sizes[msg["name"]] = msg["args"][0]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, init=False)
 class Guide:
     """q for a model whose latents carry roles: ``inducing`` and ``hidden`` sites by rules, the rest by ``others``.
 
     :param model: a NumPyro model; it is run again at every call of the guide.
-    :param hidden: rule of the hidden layers; ``DoublyStochastic()`` by default, as of estimators and the command line.
-    :param inducing: rule of the inducing outputs.
+    :param hidden: rule of the hidden layers, or its name in ``HIDDEN_RULES``; ``DoublyStochastic()`` by default, as of
+        estimators and the command line.
+    :param inducing: rule of the inducing outputs, or its name in ``INDUCING_RULES``; ``FullRank()`` by default.
     :param latent: rule of hidden sites without a GP in front, a GPLVM's x_n: by default that of ``hidden``, or
         ``MeanField()`` where that is the model's own conditional.
     :param others: an ``AutoGuide`` class for latents without a role (``handlers.lift``-ed hyperparameters).
@@ -216,12 +220,23 @@ class Guide:
     """
 
     model: Model
-    hidden: HiddenRule = DoublyStochastic()
-    inducing: InducingRule = FullRank()
-    others: type[AutoGuide] | None = None
-    latent: HiddenRule | None = None
+    hidden: HiddenRule
+    inducing: InducingRule
+    others: type[AutoGuide] | None
+    latent: HiddenRule | None
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        model: Model,
+        hidden: HiddenRule | str = "doubly-stochastic",
+        inducing: InducingRule | str = "full-rank",
+        others: type[AutoGuide] | None = None,
+        latent: HiddenRule | str | None = None,
+    ) -> None:
+        self.model, self.others = model, others
+        self.hidden = named("hidden", hidden, HIDDEN_RULES)
+        self.inducing = named("inducing", inducing, INDUCING_RULES)
+        self.latent = named("latent", latent, HIDDEN_RULES)
         if not callable(self.model):
             raise TypeError(f"model: found {type(self.model).__name__}, expected a NumPyro model")
         if not isinstance(self.hidden, HiddenRule):
@@ -276,8 +291,12 @@ class Guide:
 
 def _datum(args: tuple[Any, ...]) -> Array | None:
     """x beside y for each row at hand, where the model is called as ``model(x, y, …)`` with tables."""
+    tables = [table for table in args[:2] if jnp.ndim(table) > 0]
+    if len(tables) != 2 or len({jnp.shape(table)[0] for table in tables}) != 1:
+        return None
+    if any(map(is_traced, tables)):
+        return jnp.concatenate([jnp.reshape(table, (jnp.shape(table)[0], -1)) for table in tables], axis=1)
     # known where they are, so that what is wrong with them can be said
     with ensure_compile_time_eval():
-        tables = [jnp.reshape(table, (jnp.shape(table)[0], -1)) for table in args[:2] if jnp.ndim(table) > 0]
-        rows = {table.shape[0] for table in tables}
-        return jnp.concatenate(tables, axis=1) if len(tables) == 2 and len(rows) == 1 else None
+        x, y = (np.reshape(table, (len(table), -1)) for table in map(np.asarray, tables))
+        return jnp.asarray(np.concatenate([x, y], axis=1, dtype=jnp.result_type(*tables)))

@@ -7,12 +7,11 @@ inside a quadrature. Variances may be 0, where f is known: values are then exact
 
 from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Num
 from numpyro.distributions import constraints
 
+from ppl_dgp.numerics.compatibility import is_traced
 from ppl_dgp.numerics.power_mean import Alpha
 
 FunctionRows = Float[Array, "*#rows"]  # (B, F), with axes in front inside a quadrature
@@ -87,12 +86,12 @@ class Likelihood:
 
         :raises ValueError: naming the first that is wrong.
         """
-        if isinstance(y, jax.core.Tracer):
+        if is_traced(y):
             return
         values = np.asarray(y)
         values = np.where(np.isnan(values), self.possible, values) if values.dtype.kind == "f" else values
-        with jax.ensure_compile_time_eval():
-            wrong = ~np.broadcast_to(np.asarray(self.support(jnp.asarray(values))), values.shape)
+        # on the host: constraints are comparisons, and each would be a program of its own on the device
+        wrong = ~np.broadcast_to(np.asarray(self.support(values)), values.shape)
         if wrong.any():
             place = np.argwhere(wrong)[0]
             raise ValueError(

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
 from ppl_dgp.likelihoods.likelihood import FunctionRows, Likelihood, Targets
+from ppl_dgp.numerics.compatibility import is_traced
 from ppl_dgp.numerics.power_mean import Alpha
 
 
@@ -134,7 +135,7 @@ class MixedLikelihood(Likelihood):
         :raises ValueError: naming the first that is wrong, or where columns are not as many as parts.
         """
         self.num_functions(y.shape[-1])
-        if isinstance(y, jax.core.Tracer):
+        if is_traced(y):
             return
         table = np.asarray(y)
         for column, part in enumerate(self.parts):

@@ -1,5 +1,8 @@
 """Objectives: which divergence is minimised."""
 
+from numpyro.infer import ELBO
+
+from ppl_dgp.guides.names import named
 from ppl_dgp.objectives.capabilities import Capabilities, capabilities_of
 from ppl_dgp.objectives.closed_form import collapsed_energy, collapsed_posterior
 from ppl_dgp.objectives.collapsed import Collapsed
@@ -17,6 +20,17 @@ OBJECTIVES: dict[str, type[AlphaDivergence]] = {
     "approximate-power-ep": ApproximatePowerEP,
 }
 
+
+def objective_of(value: str | ELBO) -> ELBO:
+    """The objective that a name of ``OBJECTIVES`` stands for, at α = 0; what is no name stands for itself.
+
+    :raises ValueError: for a name that is not among them.
+    """
+    kind = named("objective", value, OBJECTIVES)
+    objective: ELBO = kind() if isinstance(value, str) else kind
+    return objective
+
+
 __all__ = [
     "OBJECTIVES",
     "AlphaDivergence",
@@ -32,4 +46,5 @@ __all__ = [
     "capabilities_of",
     "collapsed_energy",
     "collapsed_posterior",
+    "objective_of",
 ]

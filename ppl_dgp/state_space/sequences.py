@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Num
 
+from ppl_dgp.numerics.compatibility import is_traced
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -55,7 +57,7 @@ def layout(num_steps: int, numbers: Num[Array, " T"] | None = None, num_sequence
     """
     if numbers is None:
         return Layout(jnp.arange(num_steps) == 0)
-    if not isinstance(numbers, jax.core.Tracer):
+    if not is_traced(numbers):
         rows = np.asarray(numbers)
         distinct, pieces = len(np.unique(rows)), 1 + int((np.diff(rows) != 0).sum())
         if distinct != num_sequences or pieces != distinct:

@@ -1,0 +1,56 @@
+"""Names of rules: what estimators, the command line and ``Guide`` take in the place of a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from ppl_dgp.guides.amortised import Amortised
+from ppl_dgp.guides.conditional import Conditional, NestedCompression
+from ppl_dgp.guides.hidden import DoublyStochastic, Markov, MeanField, MomentMatched
+from ppl_dgp.guides.inducing import (
+    AcrossOutputs,
+    Coupled,
+    Diagonal,
+    FullRank,
+    InducingRule,
+    LayerChain,
+    LowRank,
+)
+from ppl_dgp.guides.rule import HiddenRule
+
+Named = TypeVar("Named")
+
+#: a rule has no state
+HIDDEN_RULES: dict[str, HiddenRule] = {
+    "mean-field": MeanField(),
+    "markov": Markov(),
+    "conditional": Conditional(),
+    "conditional-tied": Conditional(tied=True),
+    "conditional-free": Conditional(free=True),
+    "conditional-across": Conditional(across_outputs=True),
+    "doubly-stochastic": DoublyStochastic(),
+    "moment-matched": MomentMatched(),
+    "nested-compression": NestedCompression(),
+    "amortised": Amortised(),
+}
+INDUCING_RULES: dict[str, InducingRule] = {
+    "full-rank": FullRank(),
+    "diagonal": Diagonal(),
+    "low-rank": LowRank(10),
+    "across-outputs": AcrossOutputs(),
+    "layer-chain": LayerChain(),
+    "coupled": Coupled(),
+}
+
+
+def named(argument: str, value: Any, choices: Mapping[str, Named]) -> Any:
+    """What a name stands for; what is no name stands for itself.
+
+    :raises ValueError: for a name that is not among the choices.
+    """
+    if not isinstance(value, str):
+        return value
+    if value not in choices:
+        raise ValueError(f"{argument}: found {value!r}, expected one of {', '.join(choices)}; change it")
+    return choices[value]
