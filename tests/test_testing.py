@@ -124,6 +124,12 @@ OBJECTIVES = {
 }
 
 
+def fails(report, row):
+    """Whether a row fails by what it found, and not by an error on the way."""
+    assert "Error:" not in report[row].note
+    return report.failures == (row,)
+
+
 def cases(table, *fast):
     """The names of a table, all slow but some."""
     return [pytest.param(name, marks=() if name in fast else slow) for name in table]
@@ -214,7 +220,7 @@ register_dataclass(CubedRBF, ["variance", "lengthscale"], ["active_dims"])
 )  # fmt: skip
 def test_a_wrong_kernel_fails_its_row(kernel, row):
     report = check_kernel(kernel, only=[row])
-    assert report.failures == (row,)
+    assert fails(report, row)
     with pytest.raises(CheckFailed, match="NO"):
         report.raise_for_failure()
 
@@ -318,7 +324,7 @@ for kind in (OffByConstant, Forgetful, Untempered, FactorTwo, Inside, TwiceTheSp
     ],
 )
 def test_a_wrong_likelihood_fails_its_row(kind, row):
-    assert check_likelihood(kind(), 1e-6, only=[row]).failures == (row,)
+    assert fails(check_likelihood(kind(), 1e-6, only=[row]), row)
 
 
 @pytest.mark.parametrize("name", cases(RULES))
@@ -354,9 +360,9 @@ class WrongMean(InducingGaussian):
         return -self.loc
 
 
-class HalfKL(InducingGaussian):
+class OffKL(InducingGaussian):
     def log_det(self):
-        return 0.5 * super().log_det()
+        return super().log_det() + 1.0
 
 
 class NegativeKL(InducingGaussian):
@@ -371,15 +377,15 @@ class NegativeKL(InducingGaussian):
         (Transposed, "covariance of u, of draws"),
         (Transposed, "variance of u, of draws"),
         (WrongMean, "mean of u, of draws"),
-        (HalfKL, "KL = E log q/p of draws"),
+        (OffKL, "KL = E log q/p of draws"),
         (NegativeKL, "KL ≥ 0"),
         pytest.param(NegativeKL, "bound ≤ Titsias' bound", marks=slow),
         pytest.param(NegativeKL, "bound at α = ½ ≤ power EP's energy", marks=slow),
-        pytest.param(HalfKL, "bound = its average over u", marks=slow),
+        pytest.param(OffKL, "bound = its average over u", marks=slow),
     ],
 )
 def test_a_wrong_inducing_rule_fails_its_row(kind, row):
-    assert check_inducing_rule(WrongRule(kind), only=[row]).failures == (row,)
+    assert fails(check_inducing_rule(WrongRule(kind), only=[row]), row)
 
 
 def test_layers_that_would_share_a_parameter_are_found():
@@ -389,7 +395,7 @@ def test_layers_that_would_share_a_parameter_are_found():
             return InducingGaussian(numpyro.param(f"{name}_loc", jnp.zeros(shape)), scale * jnp.ones(shape))
 
     row = "parameters bear the site's name"
-    assert check_inducing_rule(Sharing(), only=[row]).failures == (row,)
+    assert fails(check_inducing_rule(Sharing(), only=[row]), row)
 
 
 class OffByATenth(MeanField):
@@ -439,7 +445,7 @@ class Elsewhere(Markov):
     ids=lambda part: part if isinstance(part, str) else type(part).__name__,
 )
 def test_a_wrong_hidden_rule_fails_its_row(rule, row):
-    assert check_rule(rule, only=[row]).failures == (row,)
+    assert fails(check_rule(rule, only=[row]), row)
 
 
 class Doubled(PowerEP):
@@ -497,13 +503,13 @@ class Stuck(PowerEP):
     ids=lambda part: part if isinstance(part, str) else type(part).__name__,
 )
 def test_a_wrong_objective_fails_its_row(objective, row):
-    assert check_objective(objective, only=[row]).failures == (row,)
+    assert fails(check_objective(objective, only=[row]), row)
 
 
 @slow
 def test_an_energy_that_claims_to_be_a_bound_is_found_out():
     row = "toy: below it at the posterior of θ"
-    assert check_objective(BlackBoxAlpha(1.0, 400), is_bound=True, only=[row]).failures == (row,)
+    assert fails(check_objective(BlackBoxAlpha(1.0, 400), is_bound=True, only=[row]), row)
     assert "is_bound=True" in check_objective(BlackBoxAlpha(1.0, 4), only=[row])[row].note
 
 

@@ -157,7 +157,7 @@ class _Trial:
     @cached_property
     def draws(self) -> np.ndarray:
         """Of h given u, (S, 2)."""
-        return np.asarray(self.q.conditional.sample(_KEY, (_DRAWS,)))[..., 0]
+        return np.asarray(self.q.conditional.sample(jnp.asarray(_KEY), (_DRAWS,)))[..., 0]
 
     def moment(self, check: str) -> CheckRow:
         """A moment of the density by quadrature, beside that of draws."""

@@ -192,7 +192,9 @@ class _Trial:
         def make(alpha: float) -> Any:
             objective = PowerEP(alpha, 1)
             return jax.jit(
-                lambda q, x, y, **rows: objective.loss(_KEY, q, trials.regression, self.flat, x, y, **rows),
+                lambda q, x, y, **rows: objective.loss(
+                    jnp.asarray(_KEY), q, trials.regression, self.flat, x, y, **rows
+                ),
                 static_argnames="size",
             )
 

@@ -136,8 +136,10 @@ class _Trial:
             return skipped_row(check, NO_BOUND)
         # above α = 0, and where an objective has none, that of FITC
         evidence = trials.regression_evidence(1.0 if self.alpha is None else self.alpha)
-        best = -self._losses(_KEY, self._best, self.x, self.y)[0]
-        return at_most_row(check, float(best), evidence, 1e-6, "at the best q(u)")
+        losses, best = self._losses, self._best
+        run = jax.jit(jax.vmap(lambda key: -losses(key, best, self.x, self.y)[0]))
+        average, error = mean_and_error(run(jax.random.split(_KEY, 2000)))
+        return at_most_row(check, average, evidence, error + 1e-6, "at the best q(u), 5 standard errors")
 
     @cached_property
     def _best(self) -> dict[str, Any]:
@@ -215,7 +217,9 @@ class _Trial:
         return self._same("rows in another order", value, whole)
 
     def toy_gradient(self) -> CheckRow:
-        loss = lambda q: self.objective.loss(_KEY, q, trials.toy_model, trials.toy_guide, self.targets)
+        loss = lambda q: self.objective.loss(
+            jnp.asarray(_KEY), q, trials.toy_model, trials.toy_guide, self.targets
+        )
         slopes, differences, errors = slope_and_difference(loss, trials.toy_parameters())
         return equal_row("toy: gradient at a fixed key", slopes, differences, 1e-5 + 5.0 * errors, 1e-5)
 
@@ -234,7 +238,7 @@ class _Trial:
         guide = Guide(trials.two_layers, hidden=Conditional())
         params = trials.moved_parameters(guide, trials.two_layers, self.x, self.y)
         loss = jax.value_and_grad(
-            lambda q: self.objective.loss(_KEY, q, trials.two_layers, guide, self.x, self.y)
+            lambda q: self.objective.loss(jnp.asarray(_KEY), q, trials.two_layers, guide, self.x, self.y)
         )
         return finite_row(
             "two layers: finite loss and gradient", jax.jit(loss)(params), "entries that are not"

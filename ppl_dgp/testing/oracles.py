@@ -119,7 +119,8 @@ def slope_and_difference(
 def mean_and_error(values: Any) -> tuple[np.ndarray, np.ndarray]:
     """The average of independent draws (S, …), and as many standard errors of it as a row allows."""
     values = np.asarray(values, float)
-    return values.mean(0), STANDARD_ERRORS * values.std(0, ddof=1) / np.sqrt(len(values))
+    error = STANDARD_ERRORS * values.std(0, ddof=1) / np.sqrt(len(values))
+    return np.asarray(values.mean(0)), np.asarray(error)
 
 
 def in_32_bits(tree: Any) -> Any:
