@@ -18,13 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ppl_dgp.data.batches import open_rows
-from ppl_dgp.fit.stochastic import fit_svi
-from ppl_dgp.fit.streamed import fit_stream
-from ppl_dgp.guides.guide import Guide
-from ppl_dgp.guides.hidden import DoublyStochastic
-from ppl_dgp.models.deep_gp import deep_gp
-from ppl_dgp.objectives.power_ep import PowerEP
+from ppl_dgp import DoublyStochastic, Guide, PowerEP, deep_gp, fit_stream, fit_svi, open_rows
 
 INPUTS = 8
 FILE_ROWS = 1_000_000

@@ -23,20 +23,23 @@ import numpy as np
 import optax
 import rows
 
-from ppl_dgp.fit.stochastic import fit_svi
-from ppl_dgp.guides.conditional import Conditional
-from ppl_dgp.guides.guide import Guide
-from ppl_dgp.guides.hidden import DoublyStochastic, MeanField
+from ppl_dgp import (
+    Conditional,
+    DoublyStochastic,
+    Guide,
+    MeanField,
+    PowerEP,
+    deep_gp,
+    fit_svi,
+    gplvm,
+    sparse_gp_regression,
+)
 from ppl_dgp.models import (
     deep_gp_classification,
     deep_heteroscedastic_gp,
     latent_input_gp,
     sparse_heteroscedastic_gp,
 )
-from ppl_dgp.models.deep_gp import deep_gp
-from ppl_dgp.models.gp_regression import sparse_gp_regression
-from ppl_dgp.models.gplvm import gplvm
-from ppl_dgp.objectives.power_ep import PowerEP
 from ppl_dgp.prediction.predict import predict
 
 CSV = Path(__file__).parent / "precision.csv"

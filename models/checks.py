@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 
-def whole(**settings: Any) -> dict[str, int]:
+def checked_whole(**settings: Any) -> dict[str, int]:
     """Whole numbers of at least 1, by name.
 
     :raises ValueError: for anything else.
@@ -31,16 +31,16 @@ def whole(**settings: Any) -> dict[str, int]:
 def positive(**settings: Any) -> None:
     """Refuse, by a ValueError, what is no positive and finite number."""
     for name, value in settings.items():
-        if not is_number(value) or not 0.0 < float(value) < math.inf:
+        if not is_real(value) or not 0.0 < float(value) < math.inf:
             raise ValueError(f"{name}: found {value!r}, expected a positive number")
 
 
 def optional(jitter: Any = None, subsample_size: Any = None) -> None:
-    """Refuse, by a ValueError, a jitter that is no positive number, or a size of subsamples that is not whole."""
-    if jitter is not None:
-        positive(jitter=jitter)
+    """Refuse, by a ValueError, a jitter that is negative or no number, or a size of subsamples that is not whole."""
+    if jitter is not None and not (is_real(jitter) and 0.0 <= float(jitter) < math.inf):
+        raise ValueError(f"jitter: found {jitter!r}, expected a number of at least 0")
     if subsample_size is not None:
-        whole(subsample_size=subsample_size)
+        checked_whole(subsample_size=subsample_size)
 
 
 def flags(**settings: Any) -> dict[str, bool]:
@@ -70,7 +70,7 @@ def whole_sequence(name: str, values: Any, expected: str) -> tuple[int, ...]:
     checked = []
     for value in values:
         try:
-            checked.append(whole(value=value)["value"])
+            checked.append(checked_whole(value=value)["value"])
         except ValueError:
             raise ValueError(f"{name}: found {value!r}, expected {expected}, each at least 1") from None
     return tuple(checked)
@@ -82,12 +82,12 @@ def state_prior(initial: Any) -> tuple[float, float]:
     :raises ValueError: for anything else.
     """
     pair = tuple(initial) if isinstance(initial, Iterable) and not isinstance(initial, str) else ()
-    if len(pair) != 2 or not all(map(is_number, pair)) or not pair[1] > 0.0:
+    if len(pair) != 2 or not all(map(is_real, pair)) or not pair[1] > 0.0:
         raise ValueError(f"initial: found {initial}, expected a mean and a positive variance of x_0")
     return pair
 
 
-def is_number(value: Any) -> bool:
+def is_real(value: Any) -> bool:
     """Whether it is a real number; True and False are not."""
     plain = isinstance(value, numbers.Real | np.number) and not isinstance(value, bool | np.bool_)
     return plain or (getattr(value, "shape", None) == () and np.dtype(value.dtype).kind in "fiu")

@@ -26,7 +26,7 @@ from jaxtyping import Array
 
 from ppl_dgp.kernels import RBF
 from ppl_dgp.likelihoods import LIKELIHOODS, Likelihood, likelihood_class, names_of
-from ppl_dgp.models.checks import whole
+from ppl_dgp.models.checks import checked_whole
 from ppl_dgp.models.deep_gp import INNER_NOISE, deep_gp
 from ppl_dgp.models.gp_regression import NUM_INDUCING, sparse_gp_regression
 from ppl_dgp.models.inducing import GivenInducing
@@ -84,7 +84,7 @@ class sparse_gp_classification(ZooModel):
         self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None
     ) -> Any:
         y = as_columns(x, y, 1)
-        given = _observed(self.likelihood, self.num_classes, y)
+        given = _class_likelihood(self.likelihood, self.num_classes, y)
         return self._functions.under(given, x, y, index, size)
 
 
@@ -138,11 +138,11 @@ class deep_gp_classification(ZooModel):
         self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None
     ) -> Any:
         y = as_columns(x, y, 1)
-        given = _observed(self.likelihood, self.num_classes, y)
+        given = _class_likelihood(self.likelihood, self.num_classes, y)
         return self._functions.under(given, x, y, index, size)
 
 
-def _observed(likelihood: LikelihoodChoice | None, num_classes: int, y: Array | None) -> Likelihood:
+def _class_likelihood(likelihood: LikelihoodChoice | None, num_classes: int, y: Array | None) -> Likelihood:
     chosen = likelihood
     if chosen is None:
         chosen = "bernoulli" if num_classes == 2 else "robust-max"
@@ -151,7 +151,7 @@ def _observed(likelihood: LikelihoodChoice | None, num_classes: int, y: Array | 
 
 def _checked_classes(num_classes: Any, likelihood: Any) -> dict[str, Any]:
     """Both settings as they were, if they fit each other."""
-    num_classes = whole(num_classes=num_classes)["num_classes"]
+    num_classes = checked_whole(num_classes=num_classes)["num_classes"]
     if num_classes < 2:
         raise ValueError(f"num_classes: found {num_classes}, expected at least 2")
     if likelihood is None:
@@ -161,7 +161,7 @@ def _checked_classes(num_classes: Any, likelihood: Any) -> dict[str, Any]:
             f"likelihood: found {likelihood!r}, expected one of {', '.join(OF_CLASSES)}, or None"
         )
     checked = checked_observation(likelihood, None, 1, num_classes)[0]
-    target = _target(likelihood)
+    target = _class_target(likelihood)
     if num_classes > 2 and target == "two classes":
         raise ValueError(
             f"likelihood: found {likelihood!r} for {num_classes} classes, expected robust-max, softmax or ordinal"
@@ -176,7 +176,7 @@ def _checked_classes(num_classes: Any, likelihood: Any) -> dict[str, Any]:
     return {"num_classes": num_classes, "likelihood": checked}
 
 
-def _target(likelihood: Any) -> str | None:
+def _class_target(likelihood: Any) -> str | None:
     """What y is under a likelihood; None where only a run of a function would tell."""
     if isinstance(likelihood, str):
         return likelihood_class(LIKELIHOODS[likelihood]).target

@@ -30,13 +30,13 @@ from ppl_dgp.gp.representation import offer
 from ppl_dgp.gp.sparse_gp import SparseGP, sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF, Kernel, Stationary
-from ppl_dgp.models.checks import flags, optional, positive, whole
+from ppl_dgp.models.checks import checked_whole, flags, optional, positive
 from ppl_dgp.models.gplvm import LATENT_INDUCING
 from ppl_dgp.models.inducing import GivenInducing, checked_inducing, inducing_inputs
 from ppl_dgp.models.kernel_values import KernelChoice, checked_kernel, kernel_parameters
 from ppl_dgp.models.latents import latents_around, where_latents_begin
 from ppl_dgp.models.learnt import learnt_fields
-from ppl_dgp.models.observation import Noise, Observed, checked_observation, emission, observed_by
+from ppl_dgp.models.observation import NoiseChoice, Observed, checked_observation, emission, observed_by
 from ppl_dgp.models.parts import as_columns
 from ppl_dgp.models.value import ZooModel
 
@@ -53,7 +53,7 @@ class _LatentsWithPrior(ZooModel):
     num_inducing: int
     prior_noise: float
     kernel: KernelChoice
-    noise: Noise | None
+    noise: NoiseChoice | None
     likelihood: Observed | None
     missing: bool
     inducing: GivenInducing | None
@@ -61,7 +61,7 @@ class _LatentsWithPrior(ZooModel):
 
     def _check(self) -> None:
         self._settle(
-            **whole(num_outputs=self.num_outputs, latent=self.latent, num_inducing=self.num_inducing),
+            **checked_whole(num_outputs=self.num_outputs, latent=self.latent, num_inducing=self.num_inducing),
             **flags(missing=self.missing),
         )
         positive(prior_noise=self.prior_noise)
@@ -117,7 +117,7 @@ class conditioned_gplvm(_LatentsWithPrior):
     prior_kernel: KernelChoice = RBF
     prior_noise: float = 0.3
     kernel: KernelChoice = RBF
-    noise: Noise | None = None
+    noise: NoiseChoice | None = None
     likelihood: Observed | None = None
     missing: bool = False
     inducing: GivenInducing | None = None
@@ -126,7 +126,7 @@ class conditioned_gplvm(_LatentsWithPrior):
     def __post_init__(self) -> None:
         self._check()
         self._settle(
-            **whole(prior_inducing=self.prior_inducing),
+            **checked_whole(prior_inducing=self.prior_inducing),
             prior_kernel=checked_kernel(self.prior_kernel, "prior_kernel"),
         )
 
@@ -159,7 +159,7 @@ class dynamical_gplvm(_LatentsWithPrior):
     prior_kernel: str | type[Kernel] | Kernel = RBF
     prior_noise: float = 1e-2
     kernel: KernelChoice = RBF
-    noise: Noise | None = None
+    noise: NoiseChoice | None = None
     likelihood: Observed | None = None
     missing: bool = False
     inducing: GivenInducing | None = None
@@ -167,7 +167,7 @@ class dynamical_gplvm(_LatentsWithPrior):
 
     def __post_init__(self) -> None:
         self._check()
-        self._settle(**whole(times=self.times), prior_kernel=_checked_time_kernel(self.prior_kernel))
+        self._settle(**checked_whole(times=self.times), prior_kernel=_checked_time_kernel(self.prior_kernel))
         if self.times < 2:
             raise ValueError(
                 f"times: found {self.times}, expected at least 2 inducing times for each sequence"

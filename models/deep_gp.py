@@ -30,11 +30,11 @@ from ppl_dgp.gp.sparse_gp import SparseGP, sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF
 from ppl_dgp.likelihoods import Likelihood
-from ppl_dgp.models.checks import flags, optional, positive, whole, whole_sequence
+from ppl_dgp.models.checks import checked_whole, flags, optional, positive, whole_sequence
 from ppl_dgp.models.gp_regression import NUM_INDUCING
 from ppl_dgp.models.inducing import GivenInducing, checked_layers, inducing_inputs
 from ppl_dgp.models.kernel_values import KernelChoice, checked_kernel, kernel_parameters
-from ppl_dgp.models.observation import Noise, Observed, checked_observation, emission, observed_by
+from ppl_dgp.models.observation import NoiseChoice, Observed, checked_observation, emission, observed_by
 from ppl_dgp.models.parts import as_columns
 from ppl_dgp.models.value import ZooModel
 from ppl_dgp.numerics.gaussian import Gaussian
@@ -70,7 +70,7 @@ class deep_gp(ZooModel):
     _: KW_ONLY
     num_outputs: int = 1
     kernel: KernelChoice = RBF
-    noise: Noise | None = None
+    noise: NoiseChoice | None = None
     likelihood: Observed | None = None
     inner_noise: float = INNER_NOISE
     inducing: Sequence[GivenInducing] | GivenInducing | None = None
@@ -80,7 +80,7 @@ class deep_gp(ZooModel):
 
     def __post_init__(self) -> None:
         self._settle(
-            **whole(num_inducing=self.num_inducing, num_outputs=self.num_outputs),
+            **checked_whole(num_inducing=self.num_inducing, num_outputs=self.num_outputs),
             **flags(train_inducing=self.train_inducing),
             widths=checked_widths(self.widths),
         )

@@ -24,14 +24,14 @@ from jaxtyping import Array
 
 from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF
-from ppl_dgp.models.checks import choice, flags, optional, positive, whole
+from ppl_dgp.models.checks import checked_whole, choice, flags, optional, positive
 from ppl_dgp.models.deep_gp import INNER_NOISE, checked_widths, layers
 from ppl_dgp.models.gp_regression import NUM_INDUCING
 from ppl_dgp.models.gplvm import LATENT_INDUCING
 from ppl_dgp.models.inducing import GivenInducing, checked_layers
 from ppl_dgp.models.kernel_values import KernelChoice, checked_kernel
 from ppl_dgp.models.latents import LATENT_STARTS, latents_around, standard_normal, where_latents_begin
-from ppl_dgp.models.observation import Noise, Observed, checked_observation, emission, observed_by
+from ppl_dgp.models.observation import NoiseChoice, Observed, checked_observation, emission, observed_by
 from ppl_dgp.models.parts import as_columns
 from ppl_dgp.models.value import ZooModel
 from ppl_dgp.numerics.gaussian import Gaussian, beside
@@ -53,7 +53,7 @@ class deep_gplvm(ZooModel):
     num_inducing: int = LATENT_INDUCING
     _: KW_ONLY
     kernel: KernelChoice = RBF
-    noise: Noise | None = None
+    noise: NoiseChoice | None = None
     likelihood: Observed | None = None
     inner_noise: float = INNER_NOISE
     start: str = "pca"
@@ -63,7 +63,7 @@ class deep_gplvm(ZooModel):
 
     def __post_init__(self) -> None:
         self._settle(
-            **whole(num_outputs=self.num_outputs, latent=self.latent, num_inducing=self.num_inducing),
+            **checked_whole(num_outputs=self.num_outputs, latent=self.latent, num_inducing=self.num_inducing),
             **flags(missing=self.missing),
             widths=checked_widths(self.widths),
         )
@@ -114,7 +114,7 @@ class latent_input_gp(ZooModel):
     _: KW_ONLY
     num_outputs: int = 1
     kernel: KernelChoice = RBF
-    noise: Noise | None = None
+    noise: NoiseChoice | None = None
     likelihood: Observed | None = None
     inner_noise: float = INNER_NOISE
     inducing: Sequence[GivenInducing] | GivenInducing | None = None
@@ -122,7 +122,7 @@ class latent_input_gp(ZooModel):
 
     def __post_init__(self) -> None:
         self._settle(
-            **whole(num_outputs=self.num_outputs, latent=self.latent, num_inducing=self.num_inducing),
+            **checked_whole(num_outputs=self.num_outputs, latent=self.latent, num_inducing=self.num_inducing),
             widths=checked_widths(self.widths),
         )
         positive(inner_noise=self.inner_noise)

@@ -22,7 +22,7 @@ from ppl_dgp.gp.means import Linear, Zero
 from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF
-from ppl_dgp.models.checks import choice, flags, optional, positive, whole
+from ppl_dgp.models.checks import checked_whole, choice, flags, optional, positive
 from ppl_dgp.models.inducing import GivenInducing, checked_inducing, inducing_inputs
 from ppl_dgp.models.kernel_values import KernelChoice, checked_kernel, kernel_parameters
 from ppl_dgp.models.parts import as_columns, noise_variance
@@ -65,7 +65,7 @@ class gp_narx(ZooModel):
     def __post_init__(self) -> None:
         choice("mean", self.mean, LAG_MEANS)
         self._settle(
-            **whole(num_outputs=self.num_outputs, num_inducing=self.num_inducing, lags=self.lags),
+            **checked_whole(num_outputs=self.num_outputs, num_inducing=self.num_inducing, lags=self.lags),
             **flags(train_inducing=self.train_inducing),
         )
         optional(self.jitter)

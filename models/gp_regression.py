@@ -22,11 +22,11 @@ from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF
 from ppl_dgp.likelihoods import Likelihood
-from ppl_dgp.models.checks import flags, optional, whole
+from ppl_dgp.models.checks import checked_whole, flags, optional
 from ppl_dgp.models.inducing import GivenInducing, checked_inducing, inducing_inputs
 from ppl_dgp.models.kernel_values import KernelChoice, checked_kernel, kernel_parameters
 from ppl_dgp.models.observation import (
-    Noise,
+    NoiseChoice,
     Observed,
     checked_observation,
     emission,
@@ -50,7 +50,7 @@ class exact_gp_regression(ZooModel):
 
     _: KW_ONLY
     kernel: KernelChoice = RBF
-    noise: Noise | None = None
+    noise: NoiseChoice | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.noise, str):
@@ -97,7 +97,7 @@ class sparse_gp_regression(ZooModel):
     _: KW_ONLY
     num_outputs: int = 1
     kernel: KernelChoice = RBF
-    noise: Noise | None = None
+    noise: NoiseChoice | None = None
     likelihood: Observed | None = None
     inducing: GivenInducing | None = None
     train_inducing: bool = True
@@ -106,7 +106,7 @@ class sparse_gp_regression(ZooModel):
 
     def __post_init__(self) -> None:
         self._settle(
-            **whole(num_inducing=self.num_inducing, num_outputs=self.num_outputs),
+            **checked_whole(num_inducing=self.num_inducing, num_outputs=self.num_outputs),
             **flags(train_inducing=self.train_inducing),
         )
         optional(self.jitter, self.subsample_size)

@@ -24,11 +24,11 @@ from jaxtyping import Array
 from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF
-from ppl_dgp.models.checks import choice, flags, optional, whole
+from ppl_dgp.models.checks import checked_whole, choice, flags, optional
 from ppl_dgp.models.inducing import GivenInducing, checked_inducing, inducing_inputs
 from ppl_dgp.models.kernel_values import KernelChoice, checked_kernel, kernel_parameters
 from ppl_dgp.models.latents import LATENT_STARTS, latents_around, standard_normal, where_latents_begin
-from ppl_dgp.models.observation import Noise, Observed, checked_observation, emission, observed_by
+from ppl_dgp.models.observation import NoiseChoice, Observed, checked_observation, emission, observed_by
 from ppl_dgp.models.parts import as_columns
 from ppl_dgp.models.value import ZooModel
 
@@ -63,7 +63,7 @@ class gplvm(ZooModel):
     num_inducing: int = LATENT_INDUCING
     _: KW_ONLY
     kernel: KernelChoice = RBF
-    noise: Noise | None = None
+    noise: NoiseChoice | None = None
     likelihood: Observed | None = None
     start: str = "pca"
     missing: bool = False
@@ -73,7 +73,7 @@ class gplvm(ZooModel):
 
     def __post_init__(self) -> None:
         self._settle(
-            **whole(num_outputs=self.num_outputs, latent=self.latent, num_inducing=self.num_inducing),
+            **checked_whole(num_outputs=self.num_outputs, latent=self.latent, num_inducing=self.num_inducing),
             **flags(missing=self.missing, train_inducing=self.train_inducing),
         )
         optional(self.jitter)

@@ -33,10 +33,10 @@ from ppl_dgp.gp.representation import offer
 from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF
-from ppl_dgp.models.checks import choice, flags, is_number, optional, state_prior, whole
+from ppl_dgp.models.checks import checked_whole, choice, flags, is_real, optional, state_prior
 from ppl_dgp.models.inducing import GivenInducing, checked_inducing, inducing_inputs
 from ppl_dgp.models.kernel_values import KernelChoice, checked_kernel, kernel_parameters
-from ppl_dgp.models.observation import Noise, Observed, checked_observation, observed_by
+from ppl_dgp.models.observation import NoiseChoice, Observed, checked_observation, observed_by
 from ppl_dgp.models.observation import emission as observation
 from ppl_dgp.models.parts import as_columns
 from ppl_dgp.models.states import EMISSIONS, STATE_STARTS, StateInitialiser, emission_function
@@ -97,7 +97,7 @@ class gpssm(ZooModel):
     kernel: KernelChoice = RBF
     emission_kernel: KernelChoice = RBF
     process_noise: float = 0.05
-    noise: Noise | None = None
+    noise: NoiseChoice | None = None
     likelihood: Observed | None = None
     initial: tuple[float, float] = (0.0, 1.0)
     start: str = "outputs"
@@ -111,7 +111,7 @@ class gpssm(ZooModel):
     def __post_init__(self) -> None:
         check_state_space(self)
         if self.window is not None:
-            self._settle(**whole(window=self.window))
+            self._settle(**checked_whole(window=self.window))
 
     @property
     def width(self) -> int:
@@ -210,9 +210,9 @@ def check_state_space(model: Any) -> None:
     for name, known in (("mean", TRANSITION_MEANS), ("emission", EMISSIONS), ("start", STATE_STARTS)):
         choice(name, getattr(model, name), known)
     names = ("num_outputs", "num_inducing", "num_sequences", *(() if model.latent is None else ("latent",)))
-    settings: dict[str, Any] = whole(**{name: getattr(model, name) for name in names})
+    settings: dict[str, Any] = checked_whole(**{name: getattr(model, name) for name in names})
     settings |= flags(missing=model.missing, train_inducing=model.train_inducing)
-    if not is_number(model.process_noise) or not model.process_noise > 0.0:
+    if not is_real(model.process_noise) or not model.process_noise > 0.0:
         raise ValueError(f"process_noise: found {model.process_noise}, expected a positive variance")
     optional(model.jitter)
     settings["initial"] = state_prior(model.initial)

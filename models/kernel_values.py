@@ -46,7 +46,7 @@ class Composed:
 
 #: what a model takes for a kernel
 KernelChoice = str | Kernel | type[Kernel] | Composed | Callable[..., Kernel]
-EXPECTED = "a name, a kernel class, a kernel, or a function (D) or (name, D) that returns a kernel"
+KERNELS_TAKEN = "a name, a kernel class, a kernel, or a function (D) or (name, D) that returns a kernel"
 
 
 def named_kernel(text: str) -> type[Kernel] | Composed:
@@ -87,14 +87,14 @@ def checked_kernel(kernel: Any, argument: str = "kernel") -> KernelChoice:
     elif isinstance(kernel, type):
         _check_class(argument, kernel)
     elif not isinstance(kernel, Composed) and (not callable(kernel) or num_required(kernel) not in (1, 2)):
-        raise ValueError(f"{argument}: found {kernel!r}, expected {EXPECTED}")
+        raise ValueError(f"{argument}: found {kernel!r}, expected {KERNELS_TAKEN}")
     return kernel  # type: ignore[no-any-return]
 
 
 def _check_class(argument: str, cls: type) -> None:
     name = cls.__name__
     if not issubclass(cls, Kernel) or cls in (Sum, Product):
-        raise ValueError(f"{argument}: found the class {name}, expected {EXPECTED}")
+        raise ValueError(f"{argument}: found the class {name}, expected {KERNELS_TAKEN}")
     if inspect.isabstract(cls):
         missing = ", ".join(sorted(cls.__abstractmethods__))
         raise ValueError(f"{argument}: found the class {name}, which lacks {missing}; define it")
@@ -146,7 +146,7 @@ def kernel_parameters(
         made = (instance_with_sites("kernel", *pair) for pair in zip(prefixes, factors, strict=True))
         return _rebuilt(kernel, made)
     if isinstance(kernel, type):
-        return _of_class(name, kernel, input_dim, starts, {})
+        return _kernel_of_class(name, kernel, input_dim, starts, {})
     return _from_function(name, kernel, input_dim)
 
 
@@ -175,7 +175,7 @@ def _composed(name: str, kernel: Composed, input_dim: int, starts: Mapping[str, 
         for place, factor in enumerate(term):
             number += 1
             fixed = {} if place == scaled else {"variance": 1.0}
-            factors.append(_of_class(f"{name}/{number}", factor, input_dim, shared, fixed))
+            factors.append(_kernel_of_class(f"{name}/{number}", factor, input_dim, shared, fixed))
         terms.append(reduce(operator.mul, factors))
     return reduce(operator.add, terms)
 
@@ -184,7 +184,7 @@ def _has_variances(cls: type[Kernel]) -> bool:
     return any(entry.name == "variance" and is_per_dimension(entry) for entry in learnt_fields(cls))
 
 
-def _of_class(
+def _kernel_of_class(
     name: str, cls: type[Kernel], input_dim: int, starts: Mapping[str, Any], fixed: Mapping[str, Any]
 ) -> Kernel:
     active = getattr(cls, "active_dims", None)

@@ -26,7 +26,7 @@ from numpyro.distributions import constraints
 
 from ppl_dgp.models.value import described, settings_of
 
-T = TypeVar("T")
+Learnt = TypeVar("Learnt")
 #: metadata that hold a field as it is
 HELD_TYPES = ("int", "bool", "str", int, bool, str)
 
@@ -49,12 +49,12 @@ def is_per_dimension(entry: Field[Any]) -> bool:
 
 def class_with_sites(
     prefix: str,
-    cls: Callable[..., T],
+    cls: Callable[..., Learnt],
     starts: Mapping[str, Any] | None = None,
     fixed: Mapping[str, Any] | None = None,
     shape: Callable[[Field[Any]], tuple[int, ...]] = lambda _: (),
     lazy: bool = False,
-) -> T:
+) -> Learnt:
     """An instance of ``cls``, or of a ``partial`` of it, its learnt fields the sites ``prefix/<field>``.
 
     :param starts: where fields start, or what gives it when that is asked for; it comes before what the class says.
@@ -81,7 +81,7 @@ def class_start(entry: Field[Any]) -> Any:
     return entry.metadata.get("start", 1.0 if default is MISSING else default)
 
 
-def instance_with_sites(argument: str, prefix: str, value: T) -> T:
+def instance_with_sites(argument: str, prefix: str, value: Learnt) -> Learnt:
     """The same kernel or likelihood, its learnt fields the sites ``prefix/<field>`` that start at their values.
 
     :param argument: of the model, for errors.
@@ -114,7 +114,7 @@ def check_start(argument: str, owner: Any, entry: Field[Any], start: Any) -> Non
         )
 
 
-def known_to_jax(value: T) -> T:
+def known_to_jax(value: Learnt) -> Learnt:
     """The same, its class known to JAX as a pytree whose leaves are what is learnt, where nobody has said so yet."""
     cls = type(value)
     names = [entry.name for entry in learnt_fields(cls)] if is_dataclass(cls) else []

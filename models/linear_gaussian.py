@@ -24,7 +24,7 @@ from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 from numpyro.handlers import block
 
-from ppl_dgp.models.checks import choice, flags, state_prior, whole
+from ppl_dgp.models.checks import checked_whole, choice, flags, state_prior
 from ppl_dgp.models.parts import as_columns
 from ppl_dgp.models.states import StateInitialiser
 from ppl_dgp.models.value import ZooModel
@@ -65,10 +65,10 @@ class linear_gaussian_ssm(ZooModel):
     def __post_init__(self) -> None:
         choice("emission", self.emission, LINEAR_EMISSIONS)
         self._settle(
-            **whole(
+            **checked_whole(
                 num_outputs=self.num_outputs, num_sequences=self.num_sequences, iterations=self.iterations
             ),
-            **({} if self.latent is None else whole(latent=self.latent)),
+            **({} if self.latent is None else checked_whole(latent=self.latent)),
             **flags(missing=self.missing),
             initial=state_prior(self.initial),
         )
@@ -97,7 +97,7 @@ class linear_gaussian_ssm(ZooModel):
 
         @cache
         def begin() -> LinearSystem:
-            return _begin(
+            return _initial_dynamics(
                 y,
                 controls,
                 where,
@@ -121,7 +121,7 @@ class linear_gaussian_ssm(ZooModel):
         return numpyro.sample("y", LinearSeries(system, controls, where, self.initial, self.missing), obs=y)
 
 
-def _begin(
+def _initial_dynamics(
     y: Array | None,
     controls: Float[Array, "T C"],
     where: Layout,

@@ -24,7 +24,7 @@ from ppl_dgp.gp.means import Constant
 from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF
-from ppl_dgp.models.checks import flags, optional, whole
+from ppl_dgp.models.checks import checked_whole, flags, optional
 from ppl_dgp.models.inducing import GivenInducing, checked_inducing, inducing_inputs
 from ppl_dgp.models.kernel_values import KernelChoice, checked_kernel, kernel_parameters
 from ppl_dgp.models.parts import as_columns
@@ -57,7 +57,7 @@ class mixture_of_functions(ZooModel):
 
     def __post_init__(self) -> None:
         self._settle(
-            **whole(num_functions=self.num_functions, num_inducing=self.num_inducing),
+            **checked_whole(num_functions=self.num_functions, num_inducing=self.num_inducing),
             **flags(train_inducing=self.train_inducing),
         )
         optional(self.jitter)

@@ -34,7 +34,7 @@ from ppl_dgp.likelihoods import (
     likelihood_class,
     names_of,
 )
-from ppl_dgp.models.checks import frozen_array, is_number
+from ppl_dgp.models.checks import frozen_array, is_real
 from ppl_dgp.models.kernel_values import num_required
 from ppl_dgp.models.learnt import check_start, class_with_sites, instance_with_sites, learnt_fields
 from ppl_dgp.models.parts import noise_variance, rows_of_noise
@@ -46,9 +46,9 @@ LikelihoodChoice = (
 #: the same, or one for each column
 Observed = LikelihoodChoice | Sequence[LikelihoodChoice]
 #: the variance of Gaussian noise: a number, one per row, "per-column", or None to learn one
-Noise = float | str | Float[Array, " N"] | Float[np.ndarray, " N"]
+NoiseChoice = float | str | Float[Array, " N"] | Float[np.ndarray, " N"]
 
-EXPECTED = (
+LIKELIHOODS_TAKEN = (
     "a name, a likelihood, a class of them, or a function: of f that returns a distribution, or without arguments that "
     "makes a likelihood"
 )
@@ -58,7 +58,7 @@ OF_SEVERAL = names_of("classes", "ordered classes")
 
 def checked_observation(
     likelihood: Any, noise: Any, num_outputs: int | None = None, num_classes: int | None = None
-) -> tuple[Observed | None, Noise | None]:
+) -> tuple[Observed | None, NoiseChoice | None]:
     """Likelihood and noise as a model's author chose them, sequences and arrays as values.
 
     Columns under the same name or class share its values, sites ``likelihood/<name>/…``; those under the same instance
@@ -92,16 +92,16 @@ def checked_observation(
     return likelihood, None
 
 
-def _checked_noise(noise: Any) -> Noise | None:
+def _checked_noise(noise: Any) -> NoiseChoice | None:
     if isinstance(noise, str):
         if noise != "per-column":
             raise ValueError(
                 f"noise: found {noise!r}, expected None, a number, or 'per-column' under Gaussian noise"
             )
         return noise
-    if noise is None or (is_number(noise) and float(noise) >= 0.0):
+    if noise is None or (is_real(noise) and float(noise) >= 0.0):
         return noise  # type: ignore[no-any-return]
-    if is_number(noise):
+    if is_real(noise):
         raise ValueError(f"noise: found {noise!r}, expected a variance of at least 0")
     return frozen_array(
         "noise", noise, 1, "None, a variance of at least 0, 'per-column', or one per row (N,)"
@@ -147,11 +147,13 @@ def _check_choice(likelihood: Any, where: str = "") -> None:
             return
         for entry in learnt_fields(type(likelihood)):
             start = getattr(likelihood, entry.name)
-            if hasattr(start, "shape") or is_number(start):
+            if hasattr(start, "shape") or is_real(start):
                 check_start("likelihood", likelihood, entry, start)
     elif isinstance(likelihood, type):
         if not issubclass(likelihood, Likelihood) or likelihood in (MixedLikelihood, Scalar):
-            raise ValueError(f"likelihood: found the class {likelihood.__name__}{where}, expected {EXPECTED}")
+            raise ValueError(
+                f"likelihood: found the class {likelihood.__name__}{where}, expected {LIKELIHOODS_TAKEN}"
+            )
         if inspect.isabstract(likelihood) or not is_dataclass(likelihood):
             raise ValueError(
                 f"likelihood: found the class {likelihood.__name__}{where}, expected a frozen dataclass, whose fields "
@@ -160,7 +162,7 @@ def _check_choice(likelihood: Any, where: str = "") -> None:
     elif not isinstance(likelihood, str) and (
         not callable(likelihood) or num_required(likelihood) not in (0, 1)
     ):
-        raise ValueError(f"likelihood: found {likelihood!r}{where}, expected {EXPECTED}")
+        raise ValueError(f"likelihood: found {likelihood!r}{where}, expected {LIKELIHOODS_TAKEN}")
 
 
 def _name(likelihood: Any) -> str | None:
@@ -173,7 +175,7 @@ def _name(likelihood: Any) -> str | None:
 
 def observed_by(
     likelihood: Observed | None,
-    noise: Noise | None,
+    noise: NoiseChoice | None,
     y: Array | None,
     num_outputs: int = 1,
     num_classes: int | None = None,
@@ -219,14 +221,16 @@ def _made(choice: Any, prefix: str, num_classes: int | None) -> Likelihood:
     if isinstance(choice, Likelihood):
         return instance_with_sites("likelihood", prefix, choice)
     if isinstance(choice, str | type):
-        return _of_class(LIKELIHOODS[choice] if isinstance(choice, str) else choice, prefix, num_classes)
+        return _likelihood_of_class(
+            LIKELIHOODS[choice] if isinstance(choice, str) else choice, prefix, num_classes
+        )
     likelihood = Scalar(choice) if num_required(choice) == 1 else choice()
     if not isinstance(likelihood, Likelihood):
         raise ValueError(f"likelihood: found {likelihood!r} from a function, expected a likelihood")
     return likelihood
 
 
-def _of_class(cls: Any, prefix: str, num_classes: int | None) -> Likelihood:
+def _likelihood_of_class(cls: Any, prefix: str, num_classes: int | None) -> Likelihood:
     made_of = likelihood_class(cls)
     fixed: dict[str, Any] = {} if made_of.target != "classes" else {"num_classes": num_classes}
     starts: dict[str, Any] = {}

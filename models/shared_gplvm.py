@@ -26,7 +26,7 @@ from ppl_dgp.gp.emission import JointEmission
 from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF
-from ppl_dgp.models.checks import choice, flags, optional, whole, whole_sequence
+from ppl_dgp.models.checks import checked_whole, choice, flags, optional, whole_sequence
 from ppl_dgp.models.gplvm import LATENT_INDUCING
 from ppl_dgp.models.inducing import GivenInducing, checked_layers, inducing_inputs
 from ppl_dgp.models.kernel_values import KernelChoice, checked_kernel, kernel_parameters
@@ -62,7 +62,7 @@ class shared_gplvm(ZooModel):
         if len(widths) < 2:
             raise ValueError(f"num_outputs: found {widths}, expected {expected}")
         self._settle(
-            **whole(latent=self.latent, num_inducing=self.num_inducing), **flags(missing=self.missing)
+            **checked_whole(latent=self.latent, num_inducing=self.num_inducing), **flags(missing=self.missing)
         )
         optional(self.jitter)
         choice("start", self.start, LATENT_STARTS)

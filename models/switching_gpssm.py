@@ -33,11 +33,11 @@ from ppl_dgp.gp.representation import offer
 from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF
-from ppl_dgp.models.checks import whole
+from ppl_dgp.models.checks import checked_whole
 from ppl_dgp.models.gpssm import STATE_INDUCING, TRANSITION_SCALE, check_state_space
 from ppl_dgp.models.inducing import GivenInducing, inducing_inputs
 from ppl_dgp.models.kernel_values import KernelChoice, kernel_parameters
-from ppl_dgp.models.observation import Noise, Observed, observed_by
+from ppl_dgp.models.observation import NoiseChoice, Observed, observed_by
 from ppl_dgp.models.observation import emission as observation
 from ppl_dgp.models.parts import as_columns
 from ppl_dgp.models.states import StateInitialiser, emission_function
@@ -72,7 +72,7 @@ class switching_gpssm(ZooModel):
     kernel: KernelChoice = RBF
     emission_kernel: KernelChoice = RBF
     process_noise: float = 0.05
-    noise: Noise | None = None
+    noise: NoiseChoice | None = None
     likelihood: Observed | None = None
     initial: tuple[float, float] = (0.0, 1.0)
     start: str = "outputs"
@@ -83,7 +83,7 @@ class switching_gpssm(ZooModel):
     jitter: float | None = None
 
     def __post_init__(self) -> None:
-        self._settle(**whole(num_regimes=self.num_regimes))
+        self._settle(**checked_whole(num_regimes=self.num_regimes))
         check_state_space(self)
 
     @property
@@ -110,7 +110,7 @@ class switching_gpssm(ZooModel):
 
         @cache
         def regressions() -> RegimeRegressions:
-            return _begin(y, begin, where.first, self.num_regimes, self.process_noise)
+            return _initial_regimes(y, begin, where.first, self.num_regimes, self.process_noise)
 
         positive, simplex = constraints.softplus_positive, constraints.simplex
         pi = numpyro.param("regimes/initial", lambda _: regressions().chain.initial, constraint=simplex)
@@ -125,7 +125,7 @@ class switching_gpssm(ZooModel):
         m = _means(self.mean, width, controls.shape[1], self.num_regimes, regressions)
         settings: dict[str, Any] = {"reused": True, "initial_scale": TRANSITION_SCALE, "jitter": self.jitter}
         if y is not None:
-            settings["begin_at"] = lambda: (begin.inputs, _targets(regressions(), begin), q.ravel())
+            settings["begin_at"] = lambda: (begin.inputs, _regime_targets(regressions(), begin), q.ravel())
         f = sparse_gp("transition", k, inducing, self.num_regimes * width, mean=m, **settings)
         g = emission_function(
             self.emission, begin, self.num_inducing, self.emission_kernel, self.train_inducing, self.jitter
@@ -142,7 +142,7 @@ class switching_gpssm(ZooModel):
             )
 
 
-def _begin(
+def _initial_regimes(
     y: Array | None, begin: StateInitialiser, first: Array, num_regimes: int, process_noise: float
 ) -> RegimeRegressions:
     """Regressions on the states to begin at; where there is no y the identity, all regimes alike."""
@@ -158,7 +158,7 @@ def _begin(
     return RegimeRegressions(weights, jnp.zeros(shape), noise, RegimeChain(even[0], even), shares)
 
 
-def _targets(regressions: RegimeRegressions, begin: StateInitialiser) -> Float[Array, "T KQ"]:
+def _regime_targets(regressions: RegimeRegressions, begin: StateInitialiser) -> Float[Array, "T KQ"]:
     """Where each f_k begins: at the states of its own steps, and at its regression elsewhere."""
     means = regressions.means(begin.inputs)
     means = means + regressions.probabilities[..., None] * (begin.states[:, None] - means)

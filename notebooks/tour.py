@@ -29,15 +29,10 @@ import numpyro
 
 numpyro.enable_x64()
 
+from ppl_dgp import Conditional, DoublyStochastic, Guide, MeanField, PowerEP, deep_gp, fit_svi
 from ppl_dgp.data import Standardiser, load_table, split
 from ppl_dgp.diagnostics import compare, load_arviz, plot_fit, plot_layers, save_arviz
-from ppl_dgp.fit.stochastic import fit_svi
-from ppl_dgp.guides.conditional import Conditional
-from ppl_dgp.guides.guide import Guide
-from ppl_dgp.guides.hidden import DoublyStochastic, MeanField
 from ppl_dgp.models import sparse_gp_regression
-from ppl_dgp.models.deep_gp import deep_gp
-from ppl_dgp.objectives.power_ep import PowerEP
 
 table = load_table("step")
 train, test = split(table)

@@ -9,10 +9,7 @@ import pytest
 
 IN_CONTEXT = """
 import json, jax, numpy as np
-from ppl_dgp.guides.guide import Guide
-from ppl_dgp.objectives.power_ep import PowerEP
-from ppl_dgp.fit.stochastic import fit_svi
-from ppl_dgp.models.gp_regression import sparse_gp_regression
+from ppl_dgp import Guide, PowerEP, fit_svi, sparse_gp_regression
 x = np.random.default_rng(0).normal(size=(4, 1))
 model = sparse_gp_regression(4, train_inducing=False)
 with jax.enable_x64(True):
@@ -32,10 +29,7 @@ def heard(event, **about):
     if name in ("cache_hits", "cache_misses"):
         counted[name[6:]] += 1
 jax.monitoring.register_event_listener(heard)
-from ppl_dgp.guides.guide import Guide
-from ppl_dgp.fit.stochastic import fit_svi
-from ppl_dgp.models.gp_regression import sparse_gp_regression
-from ppl_dgp.objectives import PowerEP
+from ppl_dgp import Guide, PowerEP, fit_svi, sparse_gp_regression
 x = np.linspace(0.0, 1.0, 20)[:, None]
 model = sparse_gp_regression(5)
 fit_svi(jax.random.PRNGKey(0), model, Guide(model), PowerEP(0.0), x, np.sin(6.0 * x), steps=2)
@@ -83,10 +77,8 @@ def test_a_second_process_finds_what_the_first_compiled(tmp_path):
 FIRST = """
 import json, jax, numpy as np
 jax.config.update("jax_enable_compilation_cache", False)
-from ppl_dgp.guides.guide import Guide
-from ppl_dgp.objectives.power_ep import PowerEP
+from ppl_dgp import Guide, PowerEP, fit_svi
 from ppl_dgp.models.deep_gp import deep_gp
-from ppl_dgp.fit.stochastic import fit_svi
 counted = []
 jax.monitoring.register_event_duration_secs_listener(
     lambda event, seconds, **about: counted.append(event.endswith("/backend_compile_duration"))

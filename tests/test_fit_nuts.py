@@ -18,7 +18,7 @@ from ppl_dgp.diagnostics.arviz_api import group
 from ppl_dgp.diagnostics.draws import joint_draws
 from ppl_dgp.diagnostics.khat import elbo, expected_log_density, sites_khat
 from ppl_dgp.diagnostics.scores import held_out_scores
-from ppl_dgp.fit import SamplingWarning, fit_nuts, fit_svi
+from ppl_dgp.fit import Posterior, SamplingWarning, fit_nuts, fit_svi
 from ppl_dgp.fit.chains import chains_of
 from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.guides import DoublyStochastic, Guide
@@ -106,7 +106,7 @@ def test_prediction_is_fitcs(sparse):
     mean = ahead @ covariance @ phi.T @ (np.asarray(targets) / spread[:, None])
     from_u = np.einsum("nm,mk,nk->n", ahead, covariance, ahead)
     variance = from_u + 1.0 - np.square(ahead).sum(1) + NOISE
-    found = predict(jax.random.PRNGKey(3), fit.model, fit.guide, fit.params, new, num_samples=1500)
+    found = predict(jax.random.PRNGKey(3), fit, new, num_samples=1500)
     # 1500 draws at random of 2000 that are nearly independent
     error = np.sqrt(from_u * (1 / 1500 + 1 / 1000))[:, None]
     assert (np.abs(found.mean - mean) < 4 * error).all()
@@ -116,15 +116,11 @@ def test_prediction_is_fitcs(sparse):
 def test_inducing_inputs_are_held(sparse):
     """``Predictive(model, samples)`` starts Z anew by k-means of the rows it is called with; here they stay."""
     fit, targets = sparse
-    found = predict(jax.random.PRNGKey(3), fit.model, fit.guide, fit.params, X, num_samples=300)
+    found = predict(jax.random.PRNGKey(3), fit, X, num_samples=300)
     assert np.sqrt(np.square(found.mean - targets).mean()) < 0.1
     # of fewer rows than inducing inputs, or of others, the same is said
-    few = predict(
-        jax.random.PRNGKey(3), fit.model, fit.guide, fit.params, X[4:6], num_samples=300, row_by_row=True
-    )
-    whole = predict(
-        jax.random.PRNGKey(3), fit.model, fit.guide, fit.params, X, num_samples=300, row_by_row=True
-    )
+    few = predict(jax.random.PRNGKey(3), fit, X[4:6], num_samples=300, row_by_row=True)
+    whole = predict(jax.random.PRNGKey(3), fit, X, num_samples=300, row_by_row=True)
     np.testing.assert_allclose(few.mean, whole.mean[4:6], rtol=1e-10)
 
 
@@ -132,7 +128,7 @@ def test_jointly_drawn_functions_follow_the_posterior(sparse):
     fit, targets = sparse
     new = jnp.array([[0.0], [0.3]])
     phi, spread, covariance, ahead = fitc(fit, new)
-    mean, joint = joint_prediction(jax.random.PRNGKey(0), fit.model, fit.guide, fit.params, new, 1000)
+    mean, joint = joint_prediction(jax.random.PRNGKey(0), fit, new, 1000)
     expected = ahead @ covariance @ ahead.T
     expected = expected + np.exp(-0.5 * np.square(new - new.T)) - ahead @ ahead.T
     np.testing.assert_allclose(joint, np.stack([expected] * 2), rtol=0.2, atol=1e-4)
@@ -140,7 +136,7 @@ def test_jointly_drawn_functions_follow_the_posterior(sparse):
 
 def test_export_has_the_samplers_chains(sparse):
     fit, targets = sparse
-    data = to_arviz(fit, jax.random.PRNGKey(2), X, targets)
+    data = to_arviz(jax.random.PRNGKey(2), fit, X, targets)
     posterior, stats = group(data, "posterior"), group(data, "sample_stats")
     np.testing.assert_array_equal(posterior["gp.u"].values, np.asarray(fit.params["gp/u_draws"]))
     assert {"diverging", "acceptance_rate", "n_steps", "energy", "step_size", "lp"} <= set(stats)
@@ -164,7 +160,7 @@ def test_export_has_the_samplers_chains(sparse):
         loo = az.loo(data)
     value = float(loo.elpd_loo if hasattr(loo, "elpd_loo") else loo.elpd)
     assert abs(value - exact) < 0.3
-    thinned = to_arviz(fit, jax.random.PRNGKey(2), X, targets, num_draws=50)
+    thinned = to_arviz(jax.random.PRNGKey(2), fit, X, targets, num_draws=50)
     np.testing.assert_array_equal(
         group(thinned, "posterior")["gp.u"].values, np.asarray(fit.params["gp/u_draws"])[:, ::10]
     )
@@ -173,7 +169,7 @@ def test_export_has_the_samplers_chains(sparse):
 def test_measures_of_a_comparison(sparse):
     """LOO and held-out scores are there; a bound and k-hat, which need a density of q, are not numbers."""
     fit, targets = sparse
-    program = (fit.model, fit.guide, fit.params, X, targets)
+    program = (fit, X, targets)
     draws = joint_draws(jax.random.PRNGKey(0), *program, num_draws=200)
     assert np.isfinite(expected_log_density(draws.log_likelihood)[0])
     assert np.isnan(sites_khat(draws)) and np.isnan(draws.log_ratio).all()
@@ -228,9 +224,9 @@ def test_lifted_hyperparameters_are_sampled_the_rest_is_held():
     assert draws.shape == (2, 150, 1) and (draws > 0).all() and draws.std() > 0.02
     assert float(fit.params["gp/variance"]) == 1.0 and "gp/lengthscale" not in fit.params
     # u and the lengthscale of one draw belong together: rows are fitted as with either held
-    found = predict(jax.random.PRNGKey(1), model, fit.guide, fit.params, x, num_samples=300)
+    found = predict(jax.random.PRNGKey(1), fit, x, num_samples=300)
     assert np.sqrt(np.square(found.mean - y).mean()) < 0.15
-    data = to_arviz(fit, jax.random.PRNGKey(1), x, y)
+    data = to_arviz(jax.random.PRNGKey(1), fit, x, y)
     np.testing.assert_array_equal(group(data, "posterior")["gp.lengthscale"].values, draws)
     assert np.isfinite(group(data, "log_likelihood")["y"].values).all()
 
@@ -260,14 +256,14 @@ def test_a_two_layer_deep_gp_runs_and_predicts():
     )
     assert fit.guide == EmpiricalPosterior(model, ("layer1/u", "layer2/u"), ("layer1/h",))
     assert fit.params["layer1/h_draws"].shape == (2, 60, 6, 1)
-    found = predict(jax.random.PRNGKey(2), model, fit.guide, fit.params, X6, Y6, num_samples=200)
+    found = predict(jax.random.PRNGKey(2), fit, X6, Y6, num_samples=200)
     assert np.sqrt(np.square(found.mean - Y6).mean()) < 0.3 and np.isfinite(found.log_density).all()
-    data = to_arviz(fit, jax.random.PRNGKey(2), X6, Y6)
+    data = to_arviz(jax.random.PRNGKey(2), fit, X6, Y6)
     posterior = group(data, "posterior")
     np.testing.assert_array_equal(posterior["layer1.h"].values, np.asarray(fit.params["layer1/h_draws"]))
     assert np.isfinite(group(data, "log_likelihood")["y"].values).all()
     with pytest.raises(ValueError, match="y: found .* rows at 'layer1/h'"):
-        to_arviz(fit, jax.random.PRNGKey(2), X6[:4], Y6[:4])
+        to_arviz(jax.random.PRNGKey(2), fit, X6[:4], Y6[:4])
 
 
 @pytest.mark.slow
@@ -353,7 +349,7 @@ def test_settings_and_data_that_cannot_be_used(sparse):
     with pytest.raises(ValueError, match=r"start: found \(4, 1\) for the parameter 'gp/inducing'"):
         fit_nuts(key, sparse_gp_regression(5, noise=NOISE), X, Y, start=fit)
     with pytest.raises(ValueError, match="guide: found no 'gp/u_draws'"):
-        predict(key, fit.model, fit.guide, {"gp/inducing": fit.params["gp/inducing"]}, X)
+        predict(key, Posterior(fit.model, fit.guide, {"gp/inducing": fit.params["gp/inducing"]}), X)
 
 
 def test_the_objective_is_the_joint_density(sparse):
@@ -373,7 +369,7 @@ def test_a_gplvm_is_sampled_from_its_start():
     y = jnp.hstack([X, jnp.tanh(X), -X]) + 0.1 * jax.random.normal(jax.random.PRNGKey(5), (12, 3))
     model = gplvm(3, 1, 4, noise=NOISE)
     fit = fit_nuts(jax.random.PRNGKey(0), model, None, y, num_warmup=300, num_samples=300, num_chains=2)
-    data = to_arviz(fit, jax.random.PRNGKey(2), None, y, num_locals=32)
+    data = to_arviz(jax.random.PRNGKey(2), fit, None, y, num_locals=32)
     assert np.isfinite(group(data, "log_likelihood")["y"].values).all()
     latents = group(data, "posterior")["x"].values
     # the line that the rows lie on is found, up to its direction
@@ -403,9 +399,7 @@ def test_a_state_space_model_is_sampled_and_forecast():
     size = summary({"x": last}, group_by_chain=True)["x"]["n_eff"]
     assert abs(last.mean() - mean) < 4 * last.std() / np.sqrt(size)
     np.testing.assert_allclose(last.var(), variance, rtol=0.15)
-    found = forecast(
-        jax.random.PRNGKey(1), walk, fit.guide, fit.params, None, jnp.asarray(y), 3, num_samples=2000
-    )
+    found = forecast(jax.random.PRNGKey(1), fit, None, jnp.asarray(y), 3, num_samples=2000)
     steps = 0.1 * np.arange(1, 4)
     error = np.sqrt((variance + steps) * (1 / 2000 + 1 / size))
     assert (np.abs(found.mean[:, 0] - mean) < 4 * error).all()

@@ -487,5 +487,5 @@ def test_estimators_take_instances_where_they_take_names():
     np.testing.assert_array_equal(
         named.fit(x, x[:, 0] ** 2).predict(x), given.fit(x, x[:, 0] ** 2).predict(x)
     )
-    with pytest.raises(ValueError, match="hidden is 'none'"):
+    with pytest.raises(ValueError, match="hidden: found 'none'"):
         DeepGPRegressor(hidden="none", **settings).fit(x, x[:, 0])

@@ -226,7 +226,7 @@ def test_operators_build_sums_and_products() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda x: RBF(1.0, 1.0)(x, x[:, :2]), "x has shape .* and z"),
+        (lambda x: RBF(1.0, 1.0)(x, x[:, :2]), r"x: found shape \(7, 3\) beside z"),
         (lambda x: Linear(1.0)(x, x[:, :2]), "z has 2 columns"),
         (lambda x: White(1.0)(x, x[:, :2]), "z has 2 columns"),
         (lambda x: Constant(1.0)(x, x[:, :2]), "z has 2 columns"),

@@ -11,19 +11,25 @@ from fast import few
 from numpyro.infer import Trace_ELBO
 from test_fit import compilations
 
+from ppl_dgp import (
+    ApproximatePowerEP,
+    BlackBoxAlpha,
+    Collapsed,
+    Conditional,
+    DoublyStochastic,
+    FitError,
+    Guide,
+    Interrupted,
+    MeanField,
+    PowerEP,
+    deep_gp,
+    exact_gp_regression,
+    fit_many,
+    fit_svi,
+    sparse_gp_regression,
+)
 from ppl_dgp.checkpoint import CheckpointError
-from ppl_dgp.fit.many import fit_many
-from ppl_dgp.fit.result import FitError, Interrupted
 from ppl_dgp.fit.saving import Saving
-from ppl_dgp.fit.stochastic import fit_svi
-from ppl_dgp.guides.conditional import Conditional
-from ppl_dgp.guides.guide import Guide
-from ppl_dgp.guides.hidden import DoublyStochastic, MeanField
-from ppl_dgp.models.deep_gp import deep_gp
-from ppl_dgp.models.gp_regression import exact_gp_regression, sparse_gp_regression
-from ppl_dgp.objectives.collapsed import Collapsed
-from ppl_dgp.objectives.power_ep import BlackBoxAlpha, PowerEP
-from ppl_dgp.objectives.research.approximate_power_ep import ApproximatePowerEP
 
 KEY, ELBO = jax.random.key(5), Trace_ELBO()
 #: rows of the tables

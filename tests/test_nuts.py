@@ -96,7 +96,7 @@ def test_guide_and_fit_nuts_predict_as_plain_nuts_does():
     drawn = fit_nuts(
         jax.random.PRNGKey(3), tiny, TINY_X, TINY_Y, num_warmup=1000, num_samples=2000, num_chains=2
     )
-    found = predict(jax.random.PRNGKey(1), tiny, drawn.guide, drawn.params, new, num_samples=4000)
+    found = predict(jax.random.PRNGKey(1), drawn, new, num_samples=4000)
     assert (np.abs(found.mean[:, 0] - mean) < 0.1 * deviation).all()
     np.testing.assert_allclose(np.sqrt(found.variance[:, 0]), deviation, rtol=0.1)
 

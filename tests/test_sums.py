@@ -15,7 +15,7 @@ from numpyro.infer.autoguide import AutoNormal
 from scipy import stats
 from scipy.special import logsumexp
 
-from ppl_dgp.fit import fit_lbfgs, fit_power_ep, fit_svi
+from ppl_dgp.fit import Posterior, fit_lbfgs, fit_power_ep, fit_svi
 from ppl_dgp.gp.means import Constant, Linear
 from ppl_dgp.gp.representation import offer
 from ppl_dgp.gp.sparse_gp import SparseGP, sparse_gp
@@ -580,18 +580,19 @@ def test_closed_forms_of_one_function_refuse_a_sum():
 def test_predictions_of_a_sum():
     """Marginals, joint covariance and joint draws agree with the moments of the functions."""
     model, params = fixed(lambda f, g, x: f(x) - 2 * g(x) + x @ jnp.ones((1, 2))), q_of()
-    guide, new = Guide(model, inducing=FullRank()), jnp.array([[-0.5], [0.9], [2.5]])
+    posterior = Posterior(model, Guide(model, inducing=FullRank()), params)
+    new = jnp.array([[-0.5], [0.9], [2.5]])
     m_f, d_f, v_f = by_hand(KF, ZF, new, params["f/u_loc"], params["f/u_scale"])
     m_g, d_g, v_g = by_hand(KG, ZG, new, params["g/u_loc"], params["g/u_scale"])
     mean, variance = m_f - 2 * m_g + np.asarray(new), d_f + v_f + 4 * (d_g + v_g)
-    prediction = predict(KEY, model, guide, params, new, num_samples=2)
+    prediction = predict(KEY, posterior, new, num_samples=2)
     close(prediction.f_mean, mean)
     close(prediction.f_variance, variance)
     close(prediction.variance, variance + NOISE)
-    centre, covariance = joint_prediction(KEY, model, guide, params, new, num_samples=2)
+    centre, covariance = joint_prediction(KEY, posterior, new, num_samples=2)
     close(centre, mean)
     close(np.diagonal(covariance, axis1=1, axis2=2).T, variance, 1e-8)
-    draws = np.asarray(sample_functions(KEY, model, guide, params, new, 4000))
+    draws = np.asarray(sample_functions(KEY, posterior, new, 4000))
     assert (np.abs(draws.mean(0) - mean) < 4.5 * np.sqrt(variance / 4000)).all()
     for p in range(2):
         spread = np.sqrt(np.outer(np.diag(covariance[p]), np.diag(covariance[p])) * 2 / 4000)

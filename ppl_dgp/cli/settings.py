@@ -83,7 +83,7 @@ LIKELIHOOD_HELP = {
 #: models that take another than gaussian
 WITH_LIKELIHOOD = ("sparse-gp", "deep-gp")
 DEFAULT_INDUCING = 100
-LATENT_INDUCING = 50
+GPLVM_INDUCING = 50
 SERIES_INDUCING = 20
 LATENT = 2  # dimensions of a gplvm
 FULL_BATCH_ROWS = 2000  # up to so many rows every step sees them all
@@ -237,7 +237,7 @@ class Settings:
         usual = DEFAULT_BATCH if num_rows > FULL_BATCH_ROWS else None
         batch = self.batch or (None if self.model in ("gp", "gpssm") else usual)
         steps = LATENT_STEPS if self.model == "gplvm" and batch is not None else DEFAULT_STEPS[self.model]
-        inducing = {"gplvm": LATENT_INDUCING, "gpssm": SERIES_INDUCING}.get(self.model, DEFAULT_INDUCING)
+        inducing = {"gplvm": GPLVM_INDUCING, "gpssm": SERIES_INDUCING}.get(self.model, DEFAULT_INDUCING)
         return dataclasses.replace(
             self,
             inducing=self.inducing or min(inducing, num_rows),

@@ -50,7 +50,7 @@ def fit_streamed(
     """
     settings.check()
     first, several = jax.process_index() == 0, jax.process_count() > 1
-    _check_streamed(settings, given)
+    _check_streamed_settings(settings, given)
     if out is None and (several or resume):
         raise BadInput("--out is not given", "name the run directory, the same in every process")
     earlier = None
@@ -135,7 +135,7 @@ def _run_streamed(
     return done
 
 
-def _check_streamed(settings: Settings, given: Collection[str]) -> None:
+def _check_streamed_settings(settings: Settings, given: Collection[str]) -> None:
     """Raise BadInput for what needs all rows in memory."""
     if settings.model not in ("sparse-gp", "deep-gp"):
         raise BadInput(

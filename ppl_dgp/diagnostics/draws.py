@@ -77,7 +77,7 @@ def joint_draws(
     for name, value in (("num_draws", num_draws), ("num_locals", num_locals)):
         if value < 1:
             raise ValueError(f"{name}: found {value}, expected at least 1; a few hundred draws are usual")
-    program = _program(fit.model, fit.guide, num_draws, num_locals)
+    program = _draws_program(fit.model, fit.guide, num_draws, num_locals)
     arrays = jax.tree.map(
         np.asarray, program(key, dict(fit.params), jnp.asarray(inputs_of(x, y)), columns(y))
     )
@@ -102,7 +102,7 @@ def _run(fn: Callable[..., Any], key: Array, values: dict[str, Array], x: Array,
     return result
 
 
-def _check(roles: SiteRoles) -> None:
+def _check_training_rows(roles: SiteRoles) -> None:
     groups = set(roles.groups[name] for name in roles.factors)
     if len(groups) != 1 or "" in groups:
         raise TypeError(
@@ -117,7 +117,7 @@ def _check(roles: SiteRoles) -> None:
 
 
 @lru_cache(maxsize=32)
-def _program(
+def _draws_program(
     model: Callable[..., Any], guide: Callable[..., Any], num_draws: int, num_locals: int
 ) -> Callable[..., dict[str, Any]]:
     """S draws of θ one after the other, K draws of the locals side by side under each, as one compiled program."""
@@ -129,7 +129,7 @@ def _program(
         guided = _run(guide, key_theta, {**params, **draw}, x, y)
         # α = 1: weights in terms of t_1; u is the joint draw, as no message asks for anything else
         roles = classify_sites(_run(replay(model, guided), key_theta, params, x, y), guided, True)
-        _check(roles)
+        _check_training_rows(roles)
         theta = {name: guided[name]["value"] for name in roles.global_sites}
         fixed = {**params, **roles.plates, **theta}
 

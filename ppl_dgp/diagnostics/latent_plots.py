@@ -88,9 +88,9 @@ def plot_latents(
         )
     rows, width = centres.shape
     shown = _dimensions(width, dimensions, relevance)
-    titles = _names(names, width, "latent")
+    titles = _latent_names(names, width, "latent")
     classes, member = _classes(labels, rows)
-    covariance = None if scale is None else _covariance(scale, rows, width)[:, shown][:, :, shown]
+    covariance = None if scale is None else _latent_covariance(scale, rows, width)[:, shown][:, :, shown]
     figure, panel = _panel(axes, (6.4 if labels is not None else 5.4, 4.8))
     across = np.arange(1, rows + 1) if len(shown) == 1 else centres[:, shown[0]]
     points = np.stack([across, centres[:, shown[-1]]], 1)
@@ -152,7 +152,7 @@ def plot_grid(
             f"decoded: found shape {tiles.shape}, expected (G, H, {pixels}) for images of {tuple(image_shape)}; "
             "reshape the grid's rows to it"
         )
-    titles = _names(names, 2, "latent")
+    titles = _latent_names(names, 2, "latent")
     if extent is not None:
         if len(extent) != 4:
             raise ValueError(
@@ -211,7 +211,7 @@ def plot_views(
         raise ValueError(
             f"shared: found shape {used.shape}, expected {found.shape} as the relevance; give a row per view"
         )
-    titles = _names(names, views, "view")
+    titles = _latent_names(names, views, "view")
     colours = _colours(views)
     room = max(0.95, 0.3 * views, 0.085 * max(map(len, titles)))
     figure, panel = _panel(axes, (max(4.4, 2.0 + room * count), 3.6))
@@ -292,7 +292,7 @@ def _dimensions(width: int, dimensions: Sequence[int] | None, relevance: ArrayLi
     return [int(d) for d in np.argsort(-found, kind="stable")[:2]]
 
 
-def _covariance(scale: ArrayLike, rows: int, width: int) -> np.ndarray:
+def _latent_covariance(scale: ArrayLike, rows: int, width: int) -> np.ndarray:
     found = np.asarray(scale, float)
     if found.shape == (rows, width):
         result: np.ndarray = np.square(found)[:, :, None] * np.eye(width)
@@ -346,7 +346,7 @@ def _relevance(values: ArrayLike, dims: int) -> np.ndarray:
     return found
 
 
-def _names(names: Sequence[str] | None, count: int, kind: str) -> list[str]:
+def _latent_names(names: Sequence[str] | None, count: int, kind: str) -> list[str]:
     if names is None:
         return [f"{kind} {number + 1}" for number in range(count)]
     if len(names) != count:
@@ -360,7 +360,7 @@ def _name_ticks(panel: Axes, count: int, names: Sequence[str] | None) -> None:
         panel.set_xticks(np.arange(count), [str(number + 1) for number in range(count)])
         panel.set_xlabel("latent")
         return
-    titles = _names(names, count, "latent")
+    titles = _latent_names(names, count, "latent")
     slanted = max(len(title) for title in titles) > 7
     panel.set_xticks(
         np.arange(count), titles, rotation=35 if slanted else 0, ha="right" if slanted else "center",

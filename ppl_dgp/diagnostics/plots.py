@@ -140,7 +140,7 @@ def plot_calibration(prediction: Prediction, y: ArrayLike, *, axes: Axes | None 
 
     :param y: observed (N, P) or (N,).
     """
-    targets = _targets(y, prediction)
+    targets = _plotted_targets(y, prediction)
     figure, panel = _panel(axes, (4.4, 4.2))
     if prediction.samples is not None:
         below = (prediction.samples < targets).mean(0)
@@ -168,7 +168,7 @@ def plot_predicted(
     :param y: observed (N, P) or (N,).
     :param column: which of the P targets.
     """
-    observed = _targets(y, prediction)[:, column]
+    observed = _plotted_targets(y, prediction)[:, column]
     mean, deviation = prediction.mean[:, column], np.sqrt(prediction.variance[:, column])
     figure, panel = _panel(axes, (4.6, 4.4))
     ends = np.array([min(observed.min(), mean.min()), max(observed.max(), mean.max())])
@@ -231,7 +231,7 @@ def _line(name: str, values: ArrayLike) -> np.ndarray:
     return found
 
 
-def _targets(y: ArrayLike, prediction: Prediction) -> np.ndarray:
+def _plotted_targets(y: ArrayLike, prediction: Prediction) -> np.ndarray:
     found = np.asarray(y)
     found = found.reshape(found.shape[0], -1)
     if found.shape != prediction.mean.shape:

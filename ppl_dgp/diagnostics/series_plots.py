@@ -36,7 +36,7 @@ def plot_states(
     :raises ValueError: if truth or names do not fit.
     """
     slots, width = smoothed.mean.shape
-    titles = _names(names, width)
+    titles = _series_names(names, width)
     pieces = np.split(np.arange(slots), smoothed.initial[1:])
     known = None if truth is None else _truth(truth, smoothed)
     figure = Figure(figsize=(7.5, 0.8 + 1.9 * width), layout="constrained")
@@ -59,7 +59,7 @@ def plot_states(
         panel.set(ylabel=titles[q], xlim=(0, slots - 1))
     figure.align_ylabels(panels)
     panels[-1].set_xlabel("step" if len(pieces) == 1 else "step, sequence after sequence")
-    _above(panels[0])
+    _rows_above(panels[0])
     return figure
 
 
@@ -88,7 +88,7 @@ def plot_series(
         raise ValueError(f"column: found {column}, expected 0 to {outputs - 1}, one of the outputs")
     if not levels or not all(0.0 < level < 1.0 for level in levels):
         raise ValueError(f"levels: found {tuple(levels)}, expected shares of the samples in (0, 1)")
-    series = _columns("y", y, outputs)
+    series = _series_columns("y", y, outputs)
     start, ahead = series.shape[0], series.shape[0] + np.arange(1, steps + 1)
     first = 0 if shown is None else max(0, start - shown)
     samples = forecast.samples[:, :, column]
@@ -102,7 +102,7 @@ def plot_series(
     seen = np.arange(first, start) + 1, series[first:, column]
     panel.plot(*seen, ".-", color=INK, markersize=3, linewidth=0.8, label=label)
     if y_future is not None:
-        came = _columns("y_future", y_future, outputs)
+        came = _series_columns("y_future", y_future, outputs)
         if came.shape[0] != steps:
             raise ValueError(
                 f"y_future: found {came.shape[0]} rows, expected {steps}, one for each step ahead"
@@ -119,7 +119,7 @@ def plot_series(
         )
     panel.axvline(start + 0.5, color=FAINT, linewidth=0.8)
     panel.set(xlabel="step", ylabel=label, xlim=(first + 1, ahead[-1]))
-    _above(panel)
+    _rows_above(panel)
     return figure
 
 
@@ -190,7 +190,7 @@ def plot_vector_field(
     :raises ValueError: if the state has not two dimensions, or the controls are not those of f.
     """
     inducing = _state_inputs(f, 2, controls)
-    titles = _names(names, 2)
+    titles = _series_names(names, 2)
     means = np.zeros((0, 2)) if smoothed is None else smoothed.mean
     ends = [_span([inducing[:, q], means[:, q]]) for q in range(2)]
     sides = [np.linspace(low, high, size) for low, high in ends]
@@ -229,11 +229,11 @@ def plot_vector_field(
     )  # fmt: skip
     limits = [(low - cell, high + cell) for (low, high), cell in zip(ends, cells, strict=True)]
     panel.set(xlabel=titles[0], ylabel=titles[1], xlim=limits[0], ylim=limits[1])
-    _above(panel)
+    _rows_above(panel)
     return figure
 
 
-def _above(panel: Axes) -> None:
+def _rows_above(panel: Axes) -> None:
     """A legend on top of the panel, whose inside is full."""
     panel.legend(
         frameon=False, fontsize="small", loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.1, ncols=6,
@@ -241,13 +241,13 @@ def _above(panel: Axes) -> None:
     )  # fmt: skip
 
 
-def _names(names: Sequence[str] | None, count: int) -> list[str]:
+def _series_names(names: Sequence[str] | None, count: int) -> list[str]:
     if names is not None and len(names) != count:
         raise ValueError(f"names: found {len(names)}, expected {count}, one for each state dimension")
     return [f"state {q + 1}" for q in range(count)] if names is None else list(names)
 
 
-def _columns(name: str, values: ArrayLike, outputs: int) -> np.ndarray:
+def _series_columns(name: str, values: ArrayLike, outputs: int) -> np.ndarray:
     found = np.asarray(values, float)
     found = found[:, None] if found.ndim == 1 else found
     if found.ndim != 2 or found.shape[1] != outputs:

@@ -80,7 +80,7 @@ class GPEstimator(BaseEstimator):
         # at most one inducing point per row: small tables are no error here
         self.num_inducing_ = min(self.num_inducing, len(rows))
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        model, guide, objective = self._program()
+        model, guide, objective = self._estimator_program()
         fitted = fit_svi(
             jax.random.key(self._seed),
             model,
@@ -96,15 +96,15 @@ class GPEstimator(BaseEstimator):
         self.losses_ = fitted.losses[fitted.best]
         self.n_iter_ = fitted.steps
 
-    def _program(self) -> tuple[Callable[..., Any], Guide, ELBO]:
+    def _estimator_program(self) -> tuple[Callable[..., Any], Guide, ELBO]:
         rules: tuple[Any, ...] = (self.inducing_rule, self.objective, self.alpha, self.num_particles)
-        return _program(*self._layers(), self.num_inducing_, self._target(), self.kernel, *rules)
+        return _made_of(*self._layers(), self.num_inducing_, self._target(), self.kernel, *rules)
 
     def predict_distribution(self, X: Any, levels: Sequence[float] = ()) -> Prediction:
         """The whole `Prediction` at K rows, of a regression in standardised units (`y_units_` takes them back)."""
         check_is_fitted(self, "params_")
         rows = validate_data(self, X, reset=False, dtype=np.float64)
-        model, guide, _ = self._program()
+        model, guide, _ = self._estimator_program()
         params = {name: jnp.asarray(value) for name, value in self.params_.items()}
         x = jnp.asarray(self.x_units_.transform(rows))
         key = jax.random.key(self._seed + 1)
@@ -118,7 +118,7 @@ class GPEstimator(BaseEstimator):
         return predict(key, Posterior(model, guide, params), x, **settings)
 
 
-def _program(
+def _made_of(
     widths: tuple[int, ...],
     hidden: str | HiddenRule | None,
     num_inducing: int,

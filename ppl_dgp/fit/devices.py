@@ -55,7 +55,7 @@ class Placement:
         """`program.cached_program` of chunks of steps with `settings`, on a model of that many rows in all."""
         if self.mesh is None:
             return program.cached_program(svi, program.build_chunk, *settings)
-        return program.cached_program(svi, _build, self, rows, *settings)
+        return program.cached_program(svi, _build_over_devices, self, rows, *settings)
 
     def shared(self, array: ArrayLike, axis: int = 0) -> Array:
         """This process's rows, along an axis, as its share of the array over all devices."""
@@ -97,7 +97,7 @@ class Placement:
         return jax.tree.map(where, state)
 
 
-def _build(
+def _build_over_devices(
     svi: SVI, placement: Placement, rows: int, minibatches: bool, chunk: int, restarts: int, *rest: Any
 ) -> Any:
     """`program.chunk_of_steps` over the devices of a mesh: the state stays where it was, and nothing compiles twice."""

@@ -123,13 +123,13 @@ class Decoder:
             case {"dict": dict(items)}:
                 return {key: self(item) for key, item in items.items()}
             case {"name": str(name)}:
-                return named(name)
+                return name_of_value(name)
             case {"type": str(name), "arguments": dict(arguments)}:
                 return self._object(name, arguments)
         raise EncodingError(f"found {str(form)[:80]!r}, expected the form of a value")
 
     def _object(self, name: str, arguments: dict[str, Any]) -> Any:
-        kind = named(name)
+        kind = name_of_value(name)
         if not isinstance(kind, type):
             raise EncodingError(f"{name}: found a {type(kind).__name__}, expected a class")
         if unknown := sorted(arguments.keys() - _arguments(kind, name).keys()):
@@ -168,7 +168,7 @@ def public_name(thing: Any, place: str) -> str:
     return f"{module}:{qualified}"
 
 
-def named(name: str) -> Any:
+def name_of_value(name: str) -> Any:
     """The class or function of a name that :func:`public_name` gave.
 
     :raises EncodingError: if there is none, or the name leads out of this package.

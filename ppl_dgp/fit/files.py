@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as arrays_to_bytes
 
 from ppl_dgp.checkpoint import CheckpointError, replace_file
-from ppl_dgp.fit.encoding import Decoder, Encoder, EncodingError, named, public_name
+from ppl_dgp.fit.encoding import Decoder, Encoder, EncodingError, name_of_value, public_name
 from ppl_dgp.fit.result import Fit
 
 FIT_FORMAT = 1
@@ -110,7 +110,7 @@ def load_fit(
         if best is not None:
             stacked = fields["restart_params"]
             fields["params"] = {name: value[best["restart"]] for name, value in stacked.items()}
-        kind = named(header["type"])
+        kind = name_of_value(header["type"])
         if not (isinstance(kind, type) and issubclass(kind, Fit)):
             raise EncodingError(f"found {header['type']}, expected a Fit")
         return kind(**known, **fields)

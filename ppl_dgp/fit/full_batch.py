@@ -109,7 +109,7 @@ def fit_lbfgs(
         raise ValueError(
             "model and guide have no parameters, expected some to optimise; declare them by numpyro.param"
         )
-    kept = program.cached_program(svi, _build)
+    kept = program.cached_program(svi, _build_iterations)
     limit = float(np.sqrt(jnp.finfo(x.dtype).eps)) if tolerance is None else tolerance
     state = program.fresh_copies(_first_state(first))
     losses, lasted, pace = np.empty(0), 0.0, 1
@@ -173,7 +173,7 @@ def _first_state(params: dict[str, Array]) -> dict[str, Any]:
     }
 
 
-def _build(svi: SVI) -> Callable[..., Any]:
+def _build_iterations(svi: SVI) -> Callable[..., Any]:
     """`run(state, key, x, y, limit, count)`: at most `count` iterations; the state is donated.
 
     Gives the state (see `_first_state`), the losses after each iteration (PIECE,), and the number of iterations

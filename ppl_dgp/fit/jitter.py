@@ -22,7 +22,10 @@ def used_jitter(
     svi: SVI, params: Mapping[str, Array], x: Float[Array, "N D"], y: Num[Array, "N P"]
 ) -> dict[str, float]:
     """The relative jitter at each deterministic site `…/jitter` of the model, given constrained parameters."""
-    return {name: float(value) for name, value in cached_program(svi, _build).run(dict(params), x, y).items()}
+    return {
+        name: float(value)
+        for name, value in cached_program(svi, _build_jitter).run(dict(params), x, y).items()
+    }
 
 
 def warn_of_jitter(jitter: Mapping[str, float], dtype: Any) -> None:
@@ -46,7 +49,7 @@ def jitter_advice(jitter: Mapping[str, float], dtype: Any) -> str | None:
     )
 
 
-def _build(svi: SVI) -> Callable[..., dict[str, Array]]:
+def _build_jitter(svi: SVI) -> Callable[..., dict[str, Array]]:
     """`run(params, x, y)`: the jitter by site. Compiled, so that all else that the model computes is left out."""
 
     def run(

@@ -44,7 +44,7 @@ def shortened(thing: Any, without: str = "") -> str:
         shown = [
             f"{each.name}={shortened(getattr(thing, each.name))}"
             for each in fields(thing)
-            if each.repr and each.init and each.name != without and not _is_default(thing, each)
+            if each.repr and each.init and each.name != without and not _has_default(thing, each)
         ]
         text = f"{type(thing).__name__}({', '.join(shown)})"
     elif callable(thing) and hasattr(thing, "__qualname__"):
@@ -53,7 +53,7 @@ def shortened(thing: Any, without: str = "") -> str:
     return line if len(line) <= LONGEST_LINE else line[: LONGEST_LINE - 1] + "…"
 
 
-def _is_default(thing: Any, setting: Field[Any]) -> bool:
+def _has_default(thing: Any, setting: Field[Any]) -> bool:
     value = getattr(thing, setting.name)
     return value is setting.default or (
         type(value) is type(setting.default) and repr(value) == repr(setting.default)

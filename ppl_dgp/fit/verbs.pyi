@@ -154,7 +154,7 @@ class FitVerbs:
         x: ArrayLike | None,
         y: ArrayLike,
         *,
-        num_draws: int = 200,
+        num_draws: int | None = None,
         num_locals: int = 8,
         hidden: bool | None = None,
         align: bool = True,

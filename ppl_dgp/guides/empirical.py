@@ -24,7 +24,7 @@ from ppl_dgp.gp.wrappers import mask_of
 from ppl_dgp.state_space.trajectory import Trajectory, trajectory_of
 
 #: smallest deviation of a proposal, where a chain has not moved
-SMALLEST_SPREAD = 1e-6
+SMALLEST_DEVIATION = 1e-6
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class DefensiveProposal(dist.Distribution):
     def __init__(self, prior: dist.Distribution, loc: Array, scale: Array) -> None:
         self.prior, self.size = prior, loc.shape[0]
         event = loc.ndim - 1 - len(prior.batch_shape)
-        gaussians = dist.Normal(loc, jnp.maximum(scale, SMALLEST_SPREAD)).to_event(event)
+        gaussians = dist.Normal(loc, jnp.maximum(scale, SMALLEST_DEVIATION)).to_event(event)
         self.gaussians = dist.TransformedDistribution(gaussians, biject_to(prior.support))
         super().__init__(prior.batch_shape, prior.event_shape, validate_args=False)
 

@@ -19,9 +19,9 @@ from ppl_dgp.gp.contract import LOC_SUFFIX, Model, Parameters, Propagation, role
 from ppl_dgp.gp.emission import Emission, emission_of
 from ppl_dgp.gp.wrappers import mask_of, unwrap
 from ppl_dgp.guides.dependence import DependsOn
-from ppl_dgp.guides.guided_trajectory import guided_trajectory, started
+from ppl_dgp.guides.guided_trajectory import guided_trajectory, started_step
 from ppl_dgp.guides.hidden import DoublyStochastic, MeanField, along_function
-from ppl_dgp.guides.inducing import Earlier, InducingRule, Optimal
+from ppl_dgp.guides.inducing import Earlier, FullRank, InducingRule, Optimal
 from ppl_dgp.guides.latents import Latent
 from ppl_dgp.guides.names import HIDDEN_RULES, INDUCING_RULES, named
 from ppl_dgp.guides.rule import HiddenRule, check_definition, expected_weight, moments
@@ -146,7 +146,7 @@ class _GuideHandler(Messenger):
             self._latent(msg, size)
             return
         rule = self._hidden_rule()
-        params = rule.declare(msg["name"], size, started(step, start), self.datum)
+        params = rule.declare(msg["name"], size, started_step(step, start), self.datum)
         mask = mask_of(msg["fn"])
         conditional = HiddenConditional(rule, params, step)
         msg["fn"] = conditional if mask is True else conditional.mask(mask)
@@ -220,10 +220,10 @@ class Guide:
     """
 
     model: Model
-    hidden: HiddenRule
-    inducing: InducingRule
-    others: type[AutoGuide] | None
-    latent: HiddenRule | None
+    hidden: HiddenRule = DoublyStochastic()
+    inducing: InducingRule = FullRank()
+    others: type[AutoGuide] | None = None
+    latent: HiddenRule | None = None
 
     def __init__(
         self,

@@ -50,7 +50,7 @@ def guided_trajectory(
     initial = initial_rule.latent.declare(f"{name}_0", len(firsts), latent, surroundings)
     if trajectory.whole is not None:
         return _in_windows(name, trajectory, rule, initial_rule, begin, initial, datum)
-    step = without_mean(started(whole.steps(begin.mean), lambda: whole.states(begin)))
+    step = without_mean(started_step(whole.steps(begin.mean), lambda: whole.states(begin)))
     params = rule.declare(name, step.batch_shape[0], step, _surroundings(datum, rule, whole))
     if windows is not None and not smoothed:
         initial = tree.map(lambda leaf: leaf[windows.opening], initial)
@@ -72,7 +72,7 @@ def _in_windows(
     rows = windows.rows
     states = whole.states(begin)
     step = trajectory.at(begin.mean[whole.layout.after[rows] - 1])
-    step = without_mean(started(step, lambda: tree.map(lambda leaf: leaf[rows], states)))
+    step = without_mean(started_step(step, lambda: tree.map(lambda leaf: leaf[rows], states)))
     with _Rows(rows):
         params = rule.declare(name, whole.controls.shape[0], step, _surroundings(datum, rule, whole, rows))
     if not _smoothed(rule, initial_rule):
@@ -92,7 +92,7 @@ def _smoothed(rule: HiddenRule, initial_rule: HiddenRule) -> bool:
     return knows_states(rule) and (knows_states(initial_rule) or initial_rule.depends_on.on_model)
 
 
-def started(step: Emission, start: Callable[[], Gaussian] | None) -> Emission:
+def started_step(step: Emission, start: Callable[[], Gaussian] | None) -> Emission:
     """The step that rules begin at: the model's own mean, or where the model would have q begin."""
     if start is None:
         return step

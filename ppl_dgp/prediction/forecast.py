@@ -238,7 +238,7 @@ def _by_moments(model: Model, guide: Model, num_samples: int, function: str, seq
             result: Array = jax.lax.map(one, jax.random.split(key_last, num_samples))
             return result
 
-        begin = _begin(drawn, sequence, paths)
+        begin = _last_state(drawn, sequence, paths)
         begin = replace(begin, linearise=function == "linearised")
         f = drawn.integrated(drawn.trajectory.function)
         states = onward_moments(f, drawn.trajectory.noise, begin, controls)
@@ -260,7 +260,7 @@ def _by_moments(model: Model, guide: Model, num_samples: int, function: str, seq
     return jax.jit(program)
 
 
-def _begin(
+def _last_state(
     drawn: PosteriorPath, sequence: int | None, paths: Callable[[], Float[Array, "D slots Q"]]
 ) -> Gaussian:
     """Moments (1, Q) of the state that moments go on from: in closed form, or those of draws where q follows f."""

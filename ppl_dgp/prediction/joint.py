@@ -62,8 +62,7 @@ def joint_prediction(
 
     def one(sample_key: Array) -> tuple[Array, Array]:
         sites = model_sites(sample_key, fit.model, fit.guide, fit.params, x, joint_rows=True)
-        marginal = _one_function(target_emission(sites)).marginal
-        return marginal.function.joint(marginal.rows)
+        return _one_function(target_emission(sites)).marginal.joint()
 
     means, covariances = jax.lax.map(one, jax.random.split(key, num_samples))
     centre = means.mean(0)

@@ -31,7 +31,7 @@ from ppl_dgp.prediction.local_inference import bound_of_rows, candidates, fold_i
 from ppl_dgp.prediction.predictive_trace import blocks, drawn, model_sites
 
 
-def _above(site: str) -> tuple[bool, str]:
+def _site_above(site: str) -> tuple[bool, str]:
     """Sorts a row's own latents before the layers above them."""
     return "/" in site, site
 
@@ -65,7 +65,7 @@ class Latents:
 
     @property
     def _first(self) -> Gaussian:
-        return self.sites[min(self.sites, key=_above)]
+        return self.sites[min(self.sites, key=_site_above)]
 
 
 def infer_latents(

@@ -144,7 +144,7 @@ def _hidden_sites(key: Array, guide: Guide, params: Parameters, x: Array, y: Arr
     hidden = {name: sites[name] for name, role in roles.items() if role.hidden}
     if not hidden:
         raise ValueError("model: found no hidden site, expected latents of rows; use predict()")
-    found = {name: _moments(site["fn"]) for name, site in hidden.items()}
+    found = {name: _latent_moments(site["fn"]) for name, site in hidden.items()}
     if any(value is None for value in found.values()):
         inducing = {name: role for name, role in roles.items() if role.inducing}
         representations = choose_representations(inducing, sites)
@@ -162,7 +162,7 @@ def _hidden_sites(key: Array, guide: Guide, params: Parameters, x: Array, y: Arr
     return found  # type: ignore[return-value]
 
 
-def _moments(q: dist.Distribution) -> Gaussian | None:
+def _latent_moments(q: dist.Distribution) -> Gaussian | None:
     """Of a q that depends on no other draw."""
     inner = unwrap(q)
     if isinstance(inner, dist.Delta):

@@ -61,9 +61,9 @@ def lagged(
     :raises ValueError: if a number of lags is not positive, rows do not agree, the first step begins no sequence, or no
         step has a past that is known.
     """
-    outputs = _columns("y", y)
+    outputs = _lag_columns("y", y)
     steps = len(outputs)
-    given = np.zeros((steps, 0)) if controls is None else _columns("controls", controls)
+    given = np.zeros((steps, 0)) if controls is None else _lag_columns("controls", controls)
     begins = np.arange(steps) == 0 if first is None else np.asarray(first, bool)
     for name, rows in (("controls", given), ("first", begins)):
         if len(rows) != steps:
@@ -110,11 +110,13 @@ def simulate_narx(
         raise ValueError(f"feedback: found {feedback!r}, expected one of {', '.join(FEEDBACKS)}")
     if num_samples < 1:
         raise ValueError(f"num_samples: found {num_samples}, expected at least 1")
-    past = jnp.asarray(_columns("history", history))
+    past = jnp.asarray(_lag_columns("history", history))
     given = (
-        jnp.zeros((controls, 0)) if isinstance(controls, int) else jnp.asarray(_columns("controls", controls))
+        jnp.zeros((controls, 0))
+        if isinstance(controls, int)
+        else jnp.asarray(_lag_columns("controls", controls))
     )
-    future = None if y_future is None else jnp.asarray(_columns("y_future", y_future))
+    future = None if y_future is None else jnp.asarray(_lag_columns("y_future", y_future))
     program = _simulator(fit.model, fit.guide, feedback, num_samples)
     paths = {name: np.asarray(value) for name, value in program(key, fit.params, past, given, future).items()}
     mean, variance = paths["mean"].mean(0), paths["variance"].mean(0) + paths["mean"].var(0)
@@ -243,7 +245,7 @@ def _lags(values: Any, rows: np.ndarray) -> Any:
     return values[rows].reshape(len(rows), rows.shape[1] * values.shape[1])
 
 
-def _columns(name: str, value: ArrayLike) -> np.ndarray:
+def _lag_columns(name: str, value: ArrayLike) -> np.ndarray:
     array = np.asarray(value, float)
     array = array[:, None] if array.ndim == 1 else array
     if array.ndim != 2:

@@ -127,13 +127,13 @@ def _filter(model: Model, guide: Model, num_particles: int, sequence: int | None
             emitted = _with_u(g, emission_u[which])(states)
             emission = Emission(emitted, shared.emission.likelihood, partly=True)
             weights = jnp.exp(log_weights)
-            predicted = _moments(weights, emission.mean, emission.variance)
+            predicted = _particle_moments(weights, emission.mean, emission.variance)
             # p(y_h | y_<h) = Σ_i w_i p(y_h | x_i)
             joint = log_weights + emission.log_prob(jnp.broadcast_to(value, (num_particles, *value.shape)))
             log_density = logsumexp(joint)
             log_weights = joint - log_density
             weights = jnp.exp(log_weights)
-            mean, variance = _moments(weights, states, jnp.zeros_like(states))
+            mean, variance = _particle_moments(weights, states, jnp.zeros_like(states))
             effective = 1.0 / jnp.square(weights).sum()
             few = effective < 0.5 * num_particles
             chosen = jnp.where(few, systematic(key_resample, weights), every)
@@ -169,7 +169,7 @@ def _with_u(function: SparseGP, u: Float[Array, "N P M"]) -> SparseGP:
     return function if function.inducing.shape[0] == 0 else replace(function, u=u)
 
 
-def _moments(
+def _particle_moments(
     weights: Float[Array, " N"], mean: Float[Array, "N P"], variance: Float[Array, "N P"]
 ) -> tuple[Float[Array, " P"], Float[Array, " P"]]:
     """Mean and variance of a mixture."""

@@ -92,7 +92,7 @@ def predict(
     if x is None and not latents:
         raise ValueError("x: found None without latents, expected inputs (N, D), or latents of the rows")
     rows = np.zeros((len(next(iter((latents or {}).values())).mean), 0)) if x is None else np.asarray(x)
-    _check(rows, levels, num_samples, batch_size)
+    _check_prediction(rows, levels, num_samples, batch_size)
     check_propagation(propagation)
     if propagation != "draws" and not (levels or samples) and _nothing_to_draw(fit, rows[:1]):
         num_samples = 1
@@ -102,7 +102,9 @@ def predict(
         return _predict_exact(
             key, fit, rows, targets, tuple(levels), num_samples if samples else 0, batch_size
         )
-    program = _program(fit.model, fit.guide, num_samples, tuple(levels), samples, row_by_row, propagation)
+    program = _prediction_program(
+        fit.model, fit.guide, num_samples, tuple(levels), samples, row_by_row, propagation
+    )
     known = dict(latents or {})
     if known and propagation != "draws":
         raise ValueError(f"propagation: found {propagation!r} beside latents, which are drawn; leave it out")
@@ -184,7 +186,7 @@ def _is_discrete(site: dict[str, Any]) -> bool:
     return not site["is_observed"] and bool(unwrap(site["fn"]).has_enumerate_support)
 
 
-def _check(x: np.ndarray, levels: Sequence[float], num_samples: int, batch_size: int) -> None:
+def _check_prediction(x: np.ndarray, levels: Sequence[float], num_samples: int, batch_size: int) -> None:
     if x.ndim != 2 or x.shape[0] == 0:
         raise ValueError(f"x: found shape {x.shape}, expected (N, D) with at least one row")
     if not np.isfinite(x).all():
@@ -213,7 +215,7 @@ def _check_latents(latents: Mapping[str, Gaussian], sites: SiteValues) -> None:
 
 
 @lru_cache(maxsize=32)
-def _program(
+def _prediction_program(
     model: Callable[..., Any],
     guide: Callable[..., Any],
     num_samples: int,

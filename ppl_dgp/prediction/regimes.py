@@ -33,11 +33,11 @@ def regime_probabilities(
     :raises ValueError: if its model has no such trajectory.
     """
     check_number("num_samples", num_samples)
-    return np.asarray(_program(fit.guide, num_samples)(key, fit.params, *series(x, y)))
+    return np.asarray(_regime_program(fit.guide, num_samples)(key, fit.params, *series(x, y)))
 
 
 @lru_cache(maxsize=32)
-def _program(guide: Callable[..., Any], num_samples: int) -> Callable[..., Array]:
+def _regime_program(guide: Callable[..., Any], num_samples: int) -> Callable[..., Array]:
     def program(key: Array, params: Parameters, x: Array, y: Array) -> Float[Array, "T K"]:
         def one(key: Array) -> Float[Array, "T K"]:
             sites = trace(substitute(seed(guide, key), params)).get_trace(x, y).values()

@@ -181,7 +181,7 @@ class _Trial:
         if self.kl is None:
             return skipped_row(check, "no closed form is registered: objectives draw it")
         values, log_q = self.draws
-        log_p = sum(-0.5 * np.square(v) - 0.5 * np.log(2 * np.pi) for v in _flat(values))
+        log_p = sum(-0.5 * np.square(v) - 0.5 * np.log(2 * np.pi) for v in _flattened(values))
         average, error = mean_and_error(log_q - log_p)
         return equal_row(check, self.kl, average, error, note="5 standard errors")
 
@@ -263,6 +263,6 @@ class _Trial:
         return equal_row("32 bits near 64", narrow, wide, 1e-2, 1e-3)
 
 
-def _flat(values: list[np.ndarray]) -> list[np.ndarray]:
+def _flattened(values: list[np.ndarray]) -> list[np.ndarray]:
     """The coordinates of all sites, each (S,)."""
     return [column for value in values for column in value.reshape(len(value), -1).T]

@@ -62,9 +62,9 @@ def check_kernel(kernel: Kernel, num_dims: int = 2, only: Collection[str] | None
                 ("shape and dtype", lambda: _shapes(kernel, x, z)),
                 ("symmetric", lambda: _symmetric(kernel, x)),
                 ("positive semidefinite", lambda: _semidefinite(kernel, num_dims)),
-                ("diag is the diagonal", lambda: _diagonal(kernel, x)),
+                ("diag is the diagonal", lambda: _diagonal_rows(kernel, x)),
                 ("rows do not know of each other", lambda: _rows_alone(kernel, x, z)),
-                ("jit and vmap", lambda: _transformed(kernel, x, z)),
+                ("jit and vmap", lambda: _scaled_kernel(kernel, x, z)),
                 ("gradients finite, equal rows too", lambda: _finite_gradients(kernel, x)),
                 ("gradient in x and z", lambda: _gradient_in_inputs(kernel, x, z)),
                 ("gradient in the parameters", lambda: _gradient_in_parameters(kernel, x, z)),
@@ -115,7 +115,7 @@ def _semidefinite(kernel: Kernel, num_dims: int) -> CheckRow:
     return at_most_row("positive semidefinite", -smallest, 0.0, 1e-6, "minus the smallest eigenvalue")
 
 
-def _diagonal(kernel: Kernel, x: Array) -> CheckRow:
+def _diagonal_rows(kernel: Kernel, x: Array) -> CheckRow:
     diagonal = jnp.diagonal(kernel(x, x))
     return equal_row("diag is the diagonal", kernel.diag(x), diagonal, 1e-7 * _size(kernel, x))
 
@@ -126,7 +126,7 @@ def _rows_alone(kernel: Kernel, x: Array, z: Array) -> CheckRow:
     return equal_row("rows do not know of each other", kernel(x, z)[:3], pairs, 1e-9 * _size(kernel, x))
 
 
-def _transformed(kernel: Kernel, x: Array, z: Array) -> CheckRow:
+def _scaled_kernel(kernel: Kernel, x: Array, z: Array) -> CheckRow:
     batches = jnp.stack([x, 2.0 * x])
     values = jax.jit(jax.vmap(lambda rows: kernel(rows, z)))(batches)
     expected = jnp.stack([kernel(x, z), kernel(2.0 * x, z)])

@@ -226,7 +226,7 @@ def _jointly(site: dict[str, Any], alpha: Alpha, full: bool) -> Float[Array, " T
         or not isinstance(emission.likelihood, likelihoods.Gaussian)
     ):
         return None
-    covariance = _covariance(emission.marginal, full)
+    covariance = _output_covariance(emission.marginal, full)
     if covariance is None:
         return None
     y, mean = site["value"], emission.marginal.mean
@@ -235,7 +235,7 @@ def _jointly(site: dict[str, Any], alpha: Alpha, full: bool) -> Float[Array, " T
     return tempered_jointly(jnp.where(seen, y, 0.0) - mean, covariance, noise, alpha)
 
 
-def _covariance(marginal: Marginal, full: bool) -> Float[Array, "T P P"] | None:
+def _output_covariance(marginal: Marginal, full: bool) -> Float[Array, "T P P"] | None:
     """The covariance of the outputs at an uncertain input: of a linear map's always, of a GP's if asked for."""
     f, h = marginal.function, marginal.inputs
     if not isinstance(h, Gaussian):
