@@ -146,7 +146,8 @@ def _class_likelihood(likelihood: LikelihoodChoice | None, num_classes: int, y: 
     chosen = likelihood
     if chosen is None:
         chosen = "bernoulli" if num_classes == 2 else "robust-max"
-    return observed_by(chosen, None, y, 1, num_classes)
+    chosen_likelihood: Likelihood = observed_by(chosen, None, y, 1, num_classes)
+    return chosen_likelihood
 
 
 def _checked_classes(num_classes: Any, likelihood: Any) -> dict[str, Any]:

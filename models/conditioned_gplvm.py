@@ -204,7 +204,8 @@ def _checked_time_kernel(kernel: Any) -> type[Kernel] | Kernel:
         raise ValueError(
             f"prior_kernel: found {cls.__name__}, which has {', '.join(more)} besides, expected an instance of it"
         )
-    return kernel  # type: ignore[return-value]
+    checked: type[Kernel] | Kernel = kernel
+    return checked
 
 
 def _inducing_times(c: Covariates, number: int) -> Float[Array, "M D"]:

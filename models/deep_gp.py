@@ -175,7 +175,8 @@ def layers(
 
 def checked_widths(widths: Sequence[int]) -> tuple[int, ...]:
     """The widths of hidden layers. Raises ValueError for one below 1, or for what is no sequence of numbers."""
-    return whole_sequence("widths", widths, "whole numbers, the outputs per hidden layer")
+    checked: tuple[int, ...] = whole_sequence("widths", widths, "whole numbers, the outputs per hidden layer")
+    return checked
 
 
 def _linear_map(name: str, inputs: Float[Array, "N D"], width: int) -> Float[Array, "D Q"]:
@@ -183,4 +184,5 @@ def _linear_map(name: str, inputs: Float[Array, "N D"], width: int) -> Float[Arr
     if width >= inputs.shape[1]:
         return layer_map(inputs, width)
     linear_map = numpyro.param(f"{name}/linear_map", lambda _key: layer_map(inputs, width))
-    return jax.lax.stop_gradient(linear_map)
+    fixed_map: Array = jax.lax.stop_gradient(linear_map)
+    return fixed_map

@@ -52,7 +52,7 @@ def inducing_inputs(
             )
         return initial_inducing(key, rows, num_inducing)
 
-    sites = numpyro.param(f"{name}/inducing", start)
+    sites: Array = numpyro.param(f"{name}/inducing", start)
     # a zero gradient leaves Z where it is, and saved parameters hold it all the same
     return sites if train else jax.lax.stop_gradient(sites)
 

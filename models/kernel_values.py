@@ -193,7 +193,8 @@ def _kernel_of_class(
     def shape(entry: Field[Any]) -> tuple[int, ...]:
         return (size,) if is_per_dimension(entry) else ()
 
-    return class_with_sites(name, cls, starts, fixed, shape, lazy=True)
+    kernel: Kernel = class_with_sites(name, cls, starts, fixed, shape, lazy=True)
+    return kernel
 
 
 def _from_function(name: str, function: Callable[..., Any], input_dim: int) -> Kernel:

@@ -49,12 +49,16 @@ class Components:
         """E[x_n | the entries of y_n that are there]; NaN are not, where ``missing`` allows them."""
         identity = self.spread * jnp.eye(self.axes.shape[1], dtype=self.axes.dtype)
         rows = (y - self.centre) / self.unit
+        scores: Array
         if not missing:
-            return jnp.linalg.solve(self.axes.T @ self.axes + identity, self.axes.T @ rows.T).T
+            scores = jnp.linalg.solve(self.axes.T @ self.axes + identity, self.axes.T @ rows.T).T
+            return scores
         there = ~jnp.isnan(y)
         seen = there.astype(self.axes.dtype)
         gram = jnp.einsum("bp,pq,pr->bqr", seen, self.axes, self.axes) + identity
-        return jnp.linalg.solve(gram, (jnp.where(there, rows, 0.0) @ self.axes)[..., None])[..., 0]
+        projected = jnp.where(there, rows, 0.0) @ self.axes
+        scores = jnp.linalg.solve(gram, projected[..., None])[..., 0]
+        return scores
 
     def lengthscales(self) -> Float[Array, " Q"]:
         """Of an RBF over x whose dimensions count as they do in W, the first ``SHORTEST``."""

@@ -127,7 +127,8 @@ def known_to_jax(value: Learnt) -> Learnt:
 def _site(prefix: str, entry: Field[Any], initial: Any) -> Array:
     constraint = entry.metadata.get("constraint", constraints.softplus_positive)
     name = f"{prefix}/{entry.metadata.get('site', entry.name)}"
-    return numpyro.param(name, initial, constraint=constraint)
+    value: Array = numpyro.param(name, initial, constraint=constraint)
+    return value
 
 
 def _broadcast(start: Any, shape: tuple[int, ...], _key: Array | None) -> Array:

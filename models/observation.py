@@ -103,9 +103,10 @@ def _checked_noise(noise: Any) -> NoiseChoice | None:
         return noise  # type: ignore[no-any-return]
     if is_real(noise):
         raise ValueError(f"noise: found {noise!r}, expected a variance of at least 0")
-    return frozen_array(
+    variances: np.ndarray = frozen_array(
         "noise", noise, 1, "None, a variance of at least 0, 'per-column', or one per row (N,)"
     )
+    return variances
 
 
 def _checked_sequence(likelihoods: tuple[Any, ...], noise: Any, num_outputs: int) -> tuple[Any, ...]:
@@ -213,13 +214,15 @@ def _mixed(likelihoods: tuple[Any, ...]) -> MixedLikelihood:
 
 
 def _learnt_noise(name: str, shape: tuple[int, ...]) -> Array:
-    return numpyro.param(name, jnp.full(shape, 0.1), constraint=constraints.softplus_positive)
+    variance: Array = numpyro.param(name, jnp.full(shape, 0.1), constraint=constraints.softplus_positive)
+    return variance
 
 
 def _made(choice: Any, prefix: str, num_classes: int | None) -> Likelihood:
     """The likelihood of one choice, its values declared as sites ``prefix/<field>``."""
     if isinstance(choice, Likelihood):
-        return instance_with_sites("likelihood", prefix, choice)
+        likelihood: Likelihood = instance_with_sites("likelihood", prefix, choice)
+        return likelihood
     if isinstance(choice, str | type):
         return _likelihood_of_class(
             LIKELIHOODS[choice] if isinstance(choice, str) else choice, prefix, num_classes
@@ -236,7 +239,8 @@ def _likelihood_of_class(cls: Any, prefix: str, num_classes: int | None) -> Like
     starts: dict[str, Any] = {}
     if made_of.target == "ordered classes" and num_classes is not None:
         starts["cuts"] = jnp.linspace(-1.0, 1.0, num_classes + 1)[1:-1]
-    return class_with_sites(prefix, cls, starts, fixed)
+    likelihood: Likelihood = class_with_sites(prefix, cls, starts, fixed)
+    return likelihood
 
 
 def is_of_real_targets(likelihood: Any) -> bool:

@@ -13,7 +13,10 @@ from numpyro.distributions import constraints
 def noise_variance(noise: Any, start: float = 0.1) -> Array:
     """The observation noise: the site ``likelihood/noise`` where it is learnt, else the given number or rows."""
     if noise is None:
-        return numpyro.param("likelihood/noise", jnp.asarray(start), constraint=constraints.softplus_positive)
+        variance: Array = numpyro.param(
+            "likelihood/noise", jnp.asarray(start), constraint=constraints.softplus_positive
+        )
+        return variance
     return jnp.asarray(noise)
 
 

@@ -162,7 +162,8 @@ def _regime_targets(regressions: RegimeRegressions, begin: StateInitialiser) -> 
     """Where each f_k begins: at the states of its own steps, and at its regression elsewhere."""
     means = regressions.means(begin.inputs)
     means = means + regressions.probabilities[..., None] * (begin.states[:, None] - means)
-    return means.reshape(means.shape[0], -1)
+    flat: Array = means.reshape(means.shape[0], -1)
+    return flat
 
 
 def _means(

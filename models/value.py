@@ -39,7 +39,7 @@ class ZooModel(ABC):
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self._content == other._content  # type: ignore[attr-defined]
+        return type(self) is type(other) and self._content == other._content
 
     def __hash__(self) -> int:
         return hash(self._content)

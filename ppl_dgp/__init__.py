@@ -1,8 +1,8 @@
 """ppl_dgp: deep Gaussian processes as declarative NumPyro models.
 
-Everything public is here. Names are imported when first used, so that `import ppl_dgp` costs next to nothing; type
-checkers read the same names from the stub beside this file. `Linear`, `Constant` and `Gaussian`, of which there are a
-kernel or likelihood and a mean or distribution, are told apart by their rooms: `ppl_dgp.kernels.Linear`.
+Everything public is here. Names are imported when first used, so that ``import ppl_dgp`` costs next to nothing; type
+checkers read the same names from the stub beside this file. ``Linear``, ``Constant`` and ``Gaussian``, of which there
+are a kernel or likelihood and a mean or distribution, are told apart by their rooms: ``ppl_dgp.kernels.Linear``.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-#: the rooms, for `ppl_dgp.kernels` and so on
+#: the rooms, for ``ppl_dgp.kernels`` and so on
 _ROOMS = (
     "data",
     "diagnostics",

@@ -1,7 +1,7 @@
 """Saved states: arrays as safetensors, what describes them as JSON, and a crash leaves the former state.
 
-A checkpoint is a directory with `checkpoint.json` and one file of arrays that it names together with its
-SHA-256. The arrays are written first; replacing `checkpoint.json` is the one atomic step that makes the new
+A checkpoint is a directory with ``checkpoint.json`` and one file of arrays that it names together with its
+SHA-256. The arrays are written first; replacing ``checkpoint.json`` is the one atomic step that makes the new
 state the current one. Nothing is pickled: reading a checkpoint runs no code of whoever wrote it.
 """
 
@@ -28,13 +28,14 @@ class CheckpointError(ValueError):
 
 
 def save(directory: str | os.PathLike[str], state: Any, meta: Mapping[str, Any]) -> None:
-    """Write `state` (a pytree of arrays) and `meta` (JSON values) to `directory`, atomically.
+    """Write ``state`` (a pytree of arrays) and ``meta`` (JSON values) to ``directory``, atomically.
 
     Dtypes and shapes are kept; typed PRNG keys are stored as their raw uint32 words. A state saved there
     before is replaced only when the new one is complete on disk.
 
-    Raises ValueError if two leaves have the same name (`{"a/b": …}` beside `{"a": {"b": …}}`), TypeError if
-    `meta` is not JSON, OSError if the directory cannot be written.
+    :raises ValueError: if two leaves have the same name (``{"a/b": …}`` beside ``{"a": {"b": …}}``).
+    :raises TypeError: if ``meta`` is not JSON.
+    :raises OSError: if the directory cannot be written.
     """
     folder = Path(directory)
     arrays: dict[str, np.ndarray] = {}
@@ -42,7 +43,7 @@ def save(directory: str | os.PathLike[str], state: Any, meta: Mapping[str, Any])
     for name, leaf in _named_leaves(state):
         if name in arrays:
             raise ValueError(
-                f"state has two leaves of the name {name!r}, expected different names; rename one of them"
+                f"state: found two leaves of the name {name!r}, expected different names; rename one of them"
             )
         if _is_key(leaf):
             key_types[name] = str(jax.random.key_impl(leaf))
@@ -68,18 +69,21 @@ def save(directory: str | os.PathLike[str], state: Any, meta: Mapping[str, Any])
 
 
 def read_meta(directory: str | os.PathLike[str]) -> dict[str, Any]:
-    """The `meta` saved in `directory`, without reading the arrays. Raises CheckpointError as `load` does."""
+    """The ``meta`` saved in ``directory``, without reading the arrays.
+
+    :raises CheckpointError: as ``load`` does.
+    """
     meta: dict[str, Any] = _read_index(Path(directory))["meta"]
     return meta
 
 
 def load(directory: str | os.PathLike[str], like: Any = None) -> tuple[Any, dict[str, Any]]:
-    """Read what `save` wrote: `(state, meta)`.
+    """Read what ``save`` wrote: ``(state, meta)``.
 
-    `like` is a pytree of the structure, shapes and dtypes expected; the state comes back in that structure.
-    Without it the state is a flat dictionary from names (path entries joined by `/`) to arrays.
+    ``like`` is a pytree of the structure, shapes and dtypes expected; the state comes back in that structure.
+    Without it the state is a flat dictionary from names (path entries joined by ``/``) to arrays.
 
-    Raises CheckpointError if there is no checkpoint, if a file is damaged, or if it does not match `like`.
+    :raises CheckpointError: if there is no checkpoint, if a file is damaged, or if it does not match ``like``.
     """
     folder = Path(directory)
     index = _read_index(folder)
@@ -99,7 +103,7 @@ def load(directory: str | os.PathLike[str], like: Any = None) -> tuple[Any, dict
 
 
 def _arrange(folder: Path, saved: Mapping[str, Any], like: Any) -> Any:
-    """The saved arrays in the structure of `like`, each checked against the leaf it replaces."""
+    """The saved arrays in the structure of ``like``, each checked against the leaf it replaces."""
     expected = dict(_named_leaves(like))
     if differing := sorted(saved.keys() ^ expected.keys()):
         where = "only in the checkpoint" if differing[0] in saved else "missing from the checkpoint"
@@ -109,13 +113,13 @@ def _arrange(folder: Path, saved: Mapping[str, Any], like: Any) -> Any:
         if found.shape != wanted.shape or found.dtype != wanted.dtype:
             raise _mismatch(
                 folder,
-                f"{name!r} is {found.dtype}{found.shape}, expected {wanted.dtype}{tuple(wanted.shape)}",
+                f"{name!r}: found {found.dtype}{found.shape}, expected {wanted.dtype}{tuple(wanted.shape)}",
             )
     return jax.tree.unflatten(jax.tree.structure(like), [saved[name] for name in expected])
 
 
 def _named_leaves(tree: Any) -> list[tuple[str, Any]]:
-    """Leaves in order, each with the entries of its path joined by `/`."""
+    """Leaves in order, each with the entries of its path joined by ``/``."""
     return [
         ("/".join(map(_entry, path)) or "value", leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
@@ -143,7 +147,7 @@ def _read_index(folder: Path) -> dict[str, Any]:
         index: dict[str, Any] = json.loads((folder / INDEX).read_text())
         if index["format"] != CHECKPOINT_FORMAT:
             raise CheckpointError(
-                f"checkpoint {folder} has format {index['format']}, expected {CHECKPOINT_FORMAT}; "
+                f"checkpoint {folder}: found format {index['format']}, expected {CHECKPOINT_FORMAT}; "
                 "read it with the version of ppl_dgp that wrote it"
             )
         if not isinstance(index["meta"], dict) or not isinstance(index["prng_keys"], dict):
@@ -162,7 +166,7 @@ def _read_index(folder: Path) -> dict[str, Any]:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write to a temporary name beside `path`, flush to disk, and move it over `path`."""
+    """Write to a temporary name beside ``path``, flush to disk, and move it over ``path``."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:

@@ -58,8 +58,8 @@ def whole():
     assert {shard.data.shape for shard in placed["global"].addressable_shards} == {(5, 3)}
     assert placed["global"].is_fully_replicated and placed["key"].is_fully_replicated
 
-    refused("batch_size is 12 over 8 devices", batch_size=12, devices=DEVICES)
-    refused("the number of rows is 32 over 5 devices", devices=DEVICES[:5])
+    refused("batch_size: found 12 over 8 devices", batch_size=12, devices=DEVICES)
+    refused("the number of rows: found 32 over 5 devices", devices=DEVICES[:5])
     refused("devices: found 0", devices=[])
     refused("devices: found 2, 1 of them different", devices=[DEVICES[0]] * 2)
 

@@ -132,7 +132,7 @@ def lead_elsewhere(folder):
         (cut_index, "is damaged"),
         (empty_index, "is damaged"),
         (binary_index, "is damaged"),
-        (future_format, "format 99, expected 1"),
+        (future_format, "found format 99, expected 1"),
         (lead_elsewhere, "is damaged"),
     ],
 )
@@ -149,7 +149,7 @@ def test_damage_is_named_in_one_line(tmp_path, damage, message):
     [
         ({"b": np.ones(3)}, "'a' is only in the checkpoint"),
         ({"a": np.ones(3), "b": np.ones(1)}, "'b' is missing from the checkpoint"),
-        ({"a": np.ones(4)}, r"'a' is float64\(3,\), expected float64\(4,\)"),
+        ({"a": np.ones(4)}, r"'a': found float64\(3,\), expected float64\(4,\)"),
         ({"a": np.ones(3, np.float32)}, r"expected float32\(3,\)"),
     ],
 )

@@ -288,19 +288,19 @@ def test_progress_goes_to_standard_error_and_threads_are_restored(table, capsys)
 
 
 BAD: dict[str, dict[str, object]] = {
-    "x has shape": {"x": np.ones(5)},
-    "y has shape": {"y": np.ones((5, 1, 1))},
-    "x has 5 rows and y has 4": {"y": np.ones(4)},
-    "x is nan at row 2, column 0": {"x": np.where(np.arange(5)[:, None] == 2, np.nan, 1.0)},
-    "y is inf at row 0, column 0": {"y": np.full(5, np.inf)},
-    "y has dtype <U1": {"y": np.array(list("abcde"))},
-    "batch_size is 6": {"batch_size": 6},
-    "batch_size is 0": {"batch_size": 0},
-    "steps is 0": {"steps": 0},
-    "patience is -1": {"patience": -1},
-    "learning_rate is 0.0": {"learning_rate": 0.0},
-    "learning_rate is nan": {"learning_rate": float("nan")},
-    "resume is True and checkpoint is None": {"resume": True},
+    "x: found shape": {"x": np.ones(5)},
+    "y: found shape": {"y": np.ones((5, 1, 1))},
+    "y: found 4 rows beside 5 of x": {"y": np.ones(4)},
+    "x: found nan at row 2, column 0": {"x": np.where(np.arange(5)[:, None] == 2, np.nan, 1.0)},
+    "y: found inf at row 0, column 0": {"y": np.full(5, np.inf)},
+    "y: found dtype <U1": {"y": np.array(list("abcde"))},
+    "batch_size: found 6": {"batch_size": 6},
+    "batch_size: found 0": {"batch_size": 0},
+    "steps: found 0": {"steps": 0},
+    "patience: found -1": {"patience": -1},
+    "learning_rate: found 0.0": {"learning_rate": 0.0},
+    "learning_rate: found nan": {"learning_rate": float("nan")},
+    "checkpoint: found None with resume=True": {"resume": True},
 }
 
 
@@ -350,7 +350,7 @@ def test_lbfgs_resumed_equals_uninterrupted(table, tmp_path, monkeypatch, ctrl_c
     same_bits(fit_lbfgs(KEY, least_squares, *table, checkpoint=tmp_path, resume=True), whole)  # converged
     with pytest.raises(CheckpointError, match="made with other data"):
         fit_lbfgs(KEY, least_squares, table[0], table[1] + 1, checkpoint=tmp_path, resume=True)
-    with pytest.raises(ValueError, match="resume is True and checkpoint is None"):
+    with pytest.raises(ValueError, match="checkpoint: found None with resume=True"):
         fit_lbfgs(KEY, least_squares, *table, resume=True)
 
 
@@ -386,13 +386,13 @@ def test_lbfgs_stops_at_its_limits_and_says_what_is_wrong(table):
             *table,
             guide=lambda x, y: numpyro.sample("w", dist.Delta(jnp.zeros((2, 1))).to_event(2)),
         )
-    with pytest.raises(ValueError, match="steps is 0"):
+    with pytest.raises(ValueError, match="steps: found 0"):
         fit_lbfgs(KEY, least_squares, *table, steps=0)
 
     def broken(x, y=None):
         numpyro.factor("y", jnp.sum(numpyro.param("a", 1.0) * jnp.nan))
 
-    with pytest.raises(FitError, match="the loss is nan"):
+    with pytest.raises(FitError, match="loss: found nan"):
         fit_lbfgs(KEY, broken, *table)
 
 

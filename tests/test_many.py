@@ -181,8 +181,11 @@ def test_what_looks_at_rows_together_is_refused():
         ({"alphas": [0.1, 1.5]}, r"alpha: found 1.5, expected a number in \[0, 1\]"),
         ({"learning_rates": [0.1, -1.0]}, "learning_rates: found"),
         ({"learning_rates": [0.1] * 2, "optimizer": optax.sgd(0.1)}, "learning_rates: found them beside"),
-        ({"batch_size": 25}, "batch_size is 25, expected a whole number from 1 to the number of rows, 24"),
-        ({"steps": 0}, "steps is 0"),
+        (
+            {"batch_size": 25},
+            "batch_size: found 25, expected a whole number from 1 to the number of rows, 24",
+        ),
+        ({"steps": 0}, "steps: found 0"),
         ({"objective": ELBO, "alphas": [0.1] * 2}, "found Trace_ELBO, expected an objective"),
         ({"xs": [np.zeros((24, 1)), np.zeros((30, 2))]}, "expected the same of all"),
         ({"xs": []}, "found 0 xs"),

@@ -192,7 +192,7 @@ def test_the_same_settings_give_the_same_optimiser():
 
 
 def test_refusals_say_what_was_expected(table):
-    with pytest.raises(ValueError, match="natural_rate is -1.0, expected a number of at least 0"):
+    with pytest.raises(ValueError, match="natural_rate: found -1.0, expected a number of at least 0"):
         natural_adam(-1.0)
     with pytest.raises(
         ValueError, match=r"found the parameters \[.*'gp/u_loc'.*\], expected a full-rank q\(u\)"

@@ -372,9 +372,9 @@ def test_sites_that_do_not_rest_are_told_of():
 def test_refusals_say_what_was_expected():
     settings = {"schedule": "zigzag", "damping": 1.5, "tolerance": 0.0, "sweeps": 0, "batch_size": N + 1}
     for name, value in settings.items():
-        with pytest.raises(ValueError, match=f"{name} is {value!r}, expected"):
+        with pytest.raises(ValueError, match=f"{name}: found {value!r}, expected"):
             power_ep._check_settings(N, {**DEFAULTS, name: value})
-    with pytest.raises(ValueError, match="schedule is 'sequential' with a batch_size"):
+    with pytest.raises(ValueError, match="schedule: found 'sequential' with a batch_size"):
         power_ep._check_settings(N, {**DEFAULTS, "schedule": "sequential", "batch_size": 2})
     with pytest.raises(ValueError, match="alpha: found 2.0"):
         fit_power_ep(KEY, classifier, GUIDE, X, LABELS, alpha=2.0)

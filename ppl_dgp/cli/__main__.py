@@ -1,4 +1,4 @@
-"""`python -m ppl_dgp.cli`: the command line where `ppl-dgp` is not on the path."""
+"""``python -m ppl_dgp.cli``: the command line where ``ppl-dgp`` is not on the path."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The commands and options of `ppl-dgp`. Nothing heavy is imported before a command runs."""
+"""The commands and options of ``ppl-dgp``. Nothing heavy is imported before a command runs."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ _UNUSED = {
 
 
 def _settings(given: dict[str, Any]) -> Settings:
-    """The settings given on the command line, checked, the others at their defaults; `given` is completed."""
+    """The settings given on the command line, checked, the others at their defaults; ``given`` is completed."""
     if "widths" in given:
         given["widths"] = whole_numbers("--widths", given["widths"])
     precisions = [name for name in ("float32", "float64") if given.pop(name, False)]

@@ -30,7 +30,7 @@ def trust(
 ) -> dict[str, float | None]:
     """k-hat of the guide's global sites, importance-weighted bound and LOO with their standard errors.
 
-    The last two are total nats, `row_nats` less per row than in standardised units. All None for a model
+    The last two are total nats, ``row_nats`` less per row than in standardised units. All None for a model
     without latent sites, for which the log evidence is exact.
     """
     if program.guide is None:
@@ -66,7 +66,7 @@ def number_of_draws(num_rows: int) -> int:
 def write_posterior(
     folder: Path, program: Program, fitted: Fit, x: Float[np.ndarray, "N D"], y: Float[np.ndarray, "N P"]
 ) -> None:
-    """`posterior.nc` for ArviZ, in standardised units; of an exact GP its data and parameters."""
+    """``posterior.nc`` for ArviZ, in standardised units; of an exact GP its data and parameters."""
     from ppl_dgp.diagnostics.arviz_api import container, write_netcdf
     from ppl_dgp.diagnostics.arviz_export import to_arviz
 
@@ -97,9 +97,10 @@ def write_figures(
     new: tuple[Float[np.ndarray, "K D"], Float[np.ndarray, "K P"]],
     prediction: Prediction,
 ) -> None:
-    """`figures/*.png`: losses, calibration, predicted against observed, layers, and the fit over a single input.
+    """``figures/*.png``: losses, calibration, predicted against observed, layers, and the fit over a single input.
 
-    `x` are the standardised training inputs; `data`, `new` and the `prediction` at `new` are in original units.
+    ``x`` are the standardised training inputs; ``data``, ``new`` and the ``prediction`` at ``new`` are in original
+    units.
     """
     from ppl_dgp.diagnostics import plots
     from ppl_dgp.diagnostics.layers import layer_maps

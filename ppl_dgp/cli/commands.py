@@ -1,4 +1,4 @@
-"""Commands `fit`, `predict` and `show`, once their arguments are read."""
+"""Commands ``fit``, ``predict`` and ``show``, once their arguments are read."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def fit(
     progress: bool,
     say: Any,
 ) -> tuple[Path, Record]:
-    """Fit, evaluate and fill a run directory; `given` names the settings that were asked for explicitly.
+    """Fit, evaluate and fill a run directory; ``given`` names the settings that were asked for explicitly.
 
-    Raises BadInput and the errors of the data before anything is written; Stopped, after saving, when
-    interrupted.
+    :raises BadInput: before anything is written, as are the errors of the data.
+    :raises Stopped: after saving, when interrupted.
     """
     settings.check()
     earlier = None
@@ -117,9 +117,10 @@ def run_program(
     say: Callable[[str], None] = lambda text: None,
     poorer: Path | None = None,
 ) -> Record:
-    """Train and evaluate in `folder`, in the precision of the settings. Raises Stopped when interrupted.
+    """Train and evaluate in ``folder``, in the precision of the settings.
 
-    `poorer` is the directory of a run whose guide this one's contains: training begins at its optimum.
+    :param poorer: the directory of a run whose guide this one's contains: training begins at its optimum.
+    :raises Stopped: when interrupted.
     """
     program = _record_program(record)
     with jax.enable_x64(record.settings.precision == "float64"):
@@ -247,9 +248,9 @@ def _continued(earlier: Settings, asked: Settings, given: Collection[str]) -> Se
 def predict(
     folder: Path, source: str, target: str | None, drop_missing: bool, seed: int | None, say: Any
 ) -> tuple[Any, dict[str, Any]]:
-    """Predictions of a run's model at the rows of `source`, as a DataFrame, and figures where it has targets.
+    """Predictions of a run's model at the rows of ``source``, as a DataFrame, and figures where it has targets.
 
-    Raises BadInput, CheckpointError or DataError if the run or the rows cannot be used.
+    :raises BadInput, CheckpointError, DataError: if the run or the rows cannot be used.
     """
     record = run_directory.read(folder)
     params, training = run_directory.load_parameters(folder)

@@ -1,4 +1,4 @@
-"""`compare`: the same data under several models, guides and objectives, each a run directory of its own."""
+"""``compare``: the same data under several models, guides and objectives, each a run directory of its own."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def compare(
     progress: bool,
     say: Any,
 ) -> tuple[Path, Comparison, pd.DataFrame]:
-    """Fit every combination and write `comparison.csv` and `comparison.png` beside their run directories.
+    """Fit every combination and write ``comparison.csv`` and ``comparison.png`` beside their run directories.
 
     A guide that contains others of the list begins at the optimum of the one with the highest ELBO, whose seconds come
-    on top of its own. With `resume`, runs that are done are kept and the others continued. Returns the directory, the
-    comparison, and its table by the names of the runs. Raises as `fit` does.
+    on top of its own. With ``resume``, runs that are done are kept and the others continued. Returns the directory, the
+    comparison, and its table by the names of the runs. Raises as ``fit`` does.
     """
     settings = combinations(base, lists)
     if resume:

@@ -1,4 +1,4 @@
-"""`fit` and `predict` of a latent variable model: its table, its results, its figures."""
+"""``fit`` and ``predict`` of a latent variable model: its table, its results, its figures."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def evaluate_latents(folder: Path, record: Record, task: Task, fitted: Fit) -> d
 def predict_latents(
     record: Record, model: Any, guide: Any, params: dict[str, Any], source: str, seed: int
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Latents and filled entries of the rows of `source`, and their log density."""
+    """Latents and filled entries of the rows of ``source``, and their log density."""
     raw = load_entries(source, record.target_names, seed)
     with jax.enable_x64(record.settings.precision == "float64"):
         fitted = as_fit(model, guide, params)

@@ -18,7 +18,7 @@ _USAGE: tuple[type[BaseException], ...] = tuple(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `ppl-dgp` with `argv` (default: the process's own). Returns 0, 2 for bad input, 130 if interrupted."""
+    """Run ``ppl-dgp`` with ``argv`` (default: the process's own). Returns 0, 2 for bad input, 130 if interrupted."""
     from ppl_dgp.cli.app import app
 
     try:

@@ -1,4 +1,4 @@
-"""Options of `ppl-dgp`: those that commands share, and one for every setting."""
+"""Options of ``ppl-dgp``: those that commands share, and one for every setting."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ SETTINGS: dict[str, tuple[type, str, str | None]] = {
 
 
 def with_settings(**defaults: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command an option for every setting, before those of its own; they arrive as its `given`.
+    """Give a command an option for every setting, before those of its own; they arrive as its ``given``.
 
-    `defaults` are those settings that it takes as comma lists, and what it takes unless told.
+    ``defaults`` are those settings that it takes as comma lists, and what it takes unless told.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:

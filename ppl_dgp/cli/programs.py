@@ -43,7 +43,7 @@ class Program:
 
 
 def build(settings: Settings, num_outputs: int, num_sequences: int = 1) -> Program:
-    """The model, guide and objective that resolved `settings` name, for P = `num_outputs` target columns."""
+    """The model, guide and objective that resolved ``settings`` name, for P = ``num_outputs`` target columns."""
     if settings.model == "gpssm":
         return _state_space(settings, num_outputs, num_sequences)
     kernel = named_kernel(settings.kernel)
@@ -100,7 +100,7 @@ def train(
     resume: bool = False,
     progress: bool = False,
 ) -> Fit:
-    """Fit the program to standardised rows, from `start` if given; raises what `fit_svi` and `fit_lbfgs` do."""
+    """Fit the program to standardised rows, from ``start`` if given; raises what ``fit_svi`` and ``fit_lbfgs`` do."""
     settings = program.settings
     assert settings.steps is not None
     key = jax.random.key(settings.seed)
@@ -153,7 +153,7 @@ def train(
 
 
 def contained(poorer: Settings, richer: Settings) -> bool:
-    """Whether the two differ in nothing but their guides, and that of `richer` contains that of `poorer`."""
+    """Whether the two differ in nothing but their guides, and that of ``richer`` contains that of ``poorer``."""
     alike = dataclasses.replace(poorer, hidden=richer.hidden, inducing_rule=richer.inducing_rule) == richer
     return (
         alike and richer.model == "deep-gp" and contains(_guide(deep_gp(), richer), _guide(deep_gp(), poorer))
@@ -167,7 +167,7 @@ def nested_start_of(
     x: Float[np.ndarray, "N D"],
     y: Float[np.ndarray, "N P"],
 ) -> dict[str, Array]:
-    """Where the program's guide is the `poorer` one at `params`."""
+    """Where the program's guide is the ``poorer`` one at ``params``."""
     assert isinstance(program.guide, Guide)
     guide = _guide(program.model, poorer)
     return nested_start(guide, program.guide, params, jnp.asarray(x), jnp.asarray(y))
@@ -182,7 +182,7 @@ def _guide(model: Callable[..., Any], settings: Settings) -> Guide:
 def program_elbo(
     program: Program, fitted: Fit, x: Float[np.ndarray, "N D"], y: Float[np.ndarray, "N P"]
 ) -> tuple[float, float]:
-    """ELBO and its standard error over `ELBO_DRAWS` draws, in nats; the exact log evidence where it is known."""
+    """ELBO and its standard error over ``ELBO_DRAWS`` draws, in nats; the exact log evidence where it is known."""
     from ppl_dgp.diagnostics.khat import elbo as bound
 
     key = jax.random.key(program.settings.seed + 1)
@@ -201,7 +201,7 @@ def predict_rows(
     training: tuple[Float[np.ndarray, "K D"], Float[np.ndarray, "K P"]] | None = None,
     levels: Sequence[float] = LEVELS,
 ) -> Prediction:
-    """Prediction at standardised rows; the exact GP needs its `training` rows and targets."""
+    """Prediction at standardised rows; the exact GP needs its ``training`` rows and targets."""
     guide, data = program.guide, None
     if guide is None:
         assert training is not None

@@ -37,7 +37,7 @@ def in_units(prediction: Prediction, units: Standardiser) -> Prediction:
 
 
 def metrics(prediction: Prediction | None, y: Float[np.ndarray, "N P"] | None) -> dict[str, float | None]:
-    """Mean log density per row, RMSE and coverage of the 95 % interval against `y`, both in original units.
+    """Mean log density per row, RMSE and coverage of the 95 % interval against ``y``, both in original units.
 
     None throughout where there is nothing to compare with.
     """

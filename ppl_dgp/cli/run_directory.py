@@ -1,8 +1,8 @@
 """A run directory: what a fit was asked, what it found, and how to load it again. Every file is written whole.
 
-`config.json` (settings, data, standardisation, results), `parameters/` (safetensors), `checkpoint/` (the state
-of training), `predictions.csv`, `posterior.nc`, `figures/*.png`; of a gplvm also `latents.csv` and `filled.csv`, of a
-gpssm `states.csv`.
+``config.json`` (settings, data, standardisation, results), ``parameters/`` (safetensors), ``checkpoint/`` (the state of
+training), ``predictions.csv``, ``posterior.nc``, ``figures/*.png``; of a gplvm also ``latents.csv`` and ``filled.csv``,
+of a gpssm ``states.csv``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CONFIG = "config.json"
 
 @dataclass(frozen=True)
 class Record:
-    """Contents of `config.json`. `status` is training, interrupted or done; `result` is empty until done."""
+    """Contents of ``config.json``. ``status`` is training, interrupted or done; ``result`` is empty until done."""
 
     settings: Settings
     source: str
@@ -65,7 +65,7 @@ class Record:
 
 
 def fresh_folder(out: str | None, stem: str, remedy: str) -> Path:
-    """The folder to write, not yet made: `out` if it is free, else the first free `runs/STEM-NUMBER`."""
+    """The folder to write, not yet made: ``out`` if it is free, else the first free ``runs/STEM-NUMBER``."""
     if out is None:
         number = 1
         safe = re.sub(r"[^\w.-]+", "-", stem)
@@ -127,14 +127,14 @@ def check_same_data(folder: Path, earlier: Record | None, record: Record) -> Non
 
 
 def write(folder: Path, record: Record) -> None:
-    """Make the folder if need be and write or replace its `config.json`."""
+    """Make the folder if need be and write or replace its ``config.json``."""
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(record.to_json(), indent=1, allow_nan=False)
     place(folder / CONFIG, lambda path: path.write_text(text + "\n"))
 
 
 def place(path: Path, make: Callable[[Path], object]) -> None:
-    """Let `make` write a file of a temporary name beside `path`, then move it there in one step."""
+    """Let ``make`` write a file of a temporary name beside ``path``, then move it there in one step."""
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     try:
@@ -150,7 +150,7 @@ def save_parameters(folder: Path, params: dict[str, Any], training: dict[str, np
 
 
 def load_parameters(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The inverse of `save_parameters`. Raises BadInput or CheckpointError if nothing sound is there."""
+    """The inverse of ``save_parameters``. Raises BadInput or CheckpointError if nothing sound is there."""
     if not (folder / "parameters").is_dir():
         raise BadInput(
             f"run directory {str(folder)!r} holds no parameters yet",

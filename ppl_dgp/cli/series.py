@@ -1,4 +1,4 @@
-"""`fit` and `predict` of a state space model: its series, its states, its forecasts, its figures."""
+"""``fit`` and ``predict`` of a state space model: its series, its states, its forecasts, its figures."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SeriesTask(Task):
     series: Series
 
     def rows(self, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """As `Task.rows`; where there are several sequences, their numbers are the last column of the inputs."""
+        """As ``Task.rows``; where there are several sequences, their numbers are the last column of the inputs."""
         u, y = super().rows(which)
         several = len(self.series.labels) > 1
         return np.column_stack([u, self.series.sequence[which]]) if several else u, y
@@ -110,7 +110,7 @@ def evaluate_series(
 def predict_series(
     record: Record, program: Program, params: dict[str, Any], training: dict[str, Any], source: str, seed: int
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Forecasts of the steps after those trained on, under the controls of `source`, and their log density."""
+    """Forecasts of the steps after those trained on, under the controls of ``source``, and their log density."""
     settings = record.settings
     named = record.feature_names, record.target_names, record.sequences
     asked = settings.target, settings.controls, settings.sequence_column
@@ -143,9 +143,9 @@ def forecasts(
     y: Float[np.ndarray, "H P"] | None,
     sequence: Int[np.ndarray, " H"],
 ) -> tuple[pd.DataFrame, dict[str, float | None], dict[int, Forecast]]:
-    """Each sequence going on from the end of its `training`, which is standardised; all else in the source's units.
+    """Each sequence going on from the end of its ``training``, which is standardised; all else in the source's units.
 
-    Returns one line per step, where there is `y` its log density (the mean over steps), RMSE and coverage, and the
+    Returns one line per step, where there is ``y`` its log density (the mean over steps), RMSE and coverage, and the
     forecast of each sequence.
     """
     assert program.guide is not None
@@ -175,7 +175,7 @@ def forecasts(
 
 
 def _in_units(standardised: Forecast, units: Standardiser, y: Float[np.ndarray, "H P"] | None) -> Forecast:
-    """A forecast in the units of the source; the density is of the entries of `y` that were observed."""
+    """A forecast in the units of the source; the density is of the entries of ``y`` that were observed."""
     density = standardised.log_density
     if density is not None and y is not None:
         observed = ~np.isnan(y)

@@ -1,7 +1,7 @@
 """The settings of one fit: checked before anything is loaded or compiled, kept in the run directory as JSON.
 
-The names here are those of the tables in `guides`, `objectives` and `kernels`, written again with what they mean, so
-that help needs none of the heavy imports.
+The names here are those of the tables in ``guides``, ``objectives`` and ``kernels``, written again with what they mean,
+so that help needs none of the heavy imports.
 """
 
 from __future__ import annotations
@@ -221,9 +221,9 @@ class Settings:
             )
 
     def resolve(self, num_rows: int, num_targets: int = 1) -> Settings:
-        """Defaults that depend on the `num_rows` rows to train on, and on the targets, filled in.
+        """Defaults that depend on the ``num_rows`` rows to train on, and on the targets, filled in.
 
-        Raises BadInput if more is asked.
+        :raises BadInput: if more is asked.
         """
         rows = f"{num_rows} rows to train on"
         if self.model != "gp" and self.inducing is not None and self.inducing > num_rows:
@@ -252,7 +252,7 @@ class Settings:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Settings:
-        """The inverse of `to_json`. Raises KeyError, TypeError or ValueError if `values` is not of it."""
+        """The inverse of ``to_json``. Raises KeyError, TypeError or ValueError if ``values`` is not of it."""
         # which earlier runs lack
         values = {
             "latent": LATENT,
@@ -270,7 +270,7 @@ class Settings:
 
 
 def whole_numbers(option: str, text: str) -> tuple[int, ...]:
-    """`"2,2"` to `(2, 2)`. Raises BadInput for anything else."""
+    """``"2,2"`` to ``(2, 2)``. Raises BadInput for anything else."""
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
@@ -280,7 +280,7 @@ def whole_numbers(option: str, text: str) -> tuple[int, ...]:
 
 
 def real_numbers(option: str, text: str) -> tuple[float, ...]:
-    """`"0,0.5"` to `(0.0, 0.5)`. Raises BadInput for anything else."""
+    """``"0,0.5"`` to ``(0.0, 0.5)``. Raises BadInput for anything else."""
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:

@@ -1,4 +1,4 @@
-"""`fit_streamed` on rows that stay on disk, in one process or in several that share them."""
+"""``fit_streamed`` on rows that stay on disk, in one process or in several that share them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RULES = ("doubly-stochastic", "moment-matched", "nested-compression", "amortised
 
 
 def on_disk(source: str) -> bool:
-    """Whether the source can only be read block by block: a directory, or a `.npy`."""
+    """Whether the source can only be read block by block: a directory, or a ``.npy``."""
     return source not in BUILT_INS and (Path(source).is_dir() or Path(source).suffix.lower() == ".npy")
 
 
@@ -46,7 +46,7 @@ def fit_streamed(
 ) -> tuple[Path, Record]:
     """Fit to all rows of the source, block by block, and fill a run directory, which of several processes one writes.
 
-    Nothing is held out, and what needs all rows at once is not evaluated. Raises as `ppl_dgp.cli.commands.fit`.
+    Nothing is held out, and what needs all rows at once is not evaluated. Raises as ``ppl_dgp.cli.commands.fit``.
     """
     settings.check()
     first, several = jax.process_index() == 0, jax.process_count() > 1

@@ -1,9 +1,9 @@
 """From a source of data to arrays: loading, splitting and standardising tables.
 
-`load_table` reads a built-in name, a `.csv`, a `.parquet` or an `.npz` into a `Table` of finite numbers;
-`split` gives its training and test rows; `Standardiser` takes columns to zero mean and unit scale and back;
-`open_rows` gives rows that need not fit in memory.
-Whatever is wrong with the input is a `DataError` of one line that names the cause and the remedy.
+``load_table`` reads a built-in name, a ``.csv``, a ``.parquet`` or an ``.npz`` into a ``Table`` of finite numbers;
+``split`` gives its training and test rows; ``Standardiser`` takes columns to zero mean and unit scale and back;
+``open_rows`` gives rows that need not fit in memory.
+Whatever is wrong with the input is a ``DataError`` of one line that names the cause and the remedy.
 """
 
 from ppl_dgp.data.batches import RowSource, open_rows

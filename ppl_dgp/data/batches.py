@@ -34,11 +34,11 @@ def open_rows(
 ) -> RowSource:
     """Rows of x and y that are read block by block whenever they are needed.
 
-    :param data: a `.parquet` file or a directory of them, whose row groups are the blocks; a `.npy` that stays on
+    :param data: a ``.parquet`` file or a directory of them, whose row groups are the blocks; a ``.npy`` that stays on
         disk, of numbers (N, K) or of a structured type; a pair (x, y) of such files or of arrays (N, D) and (N, P);
         or a function that returns an iterable of batches (x, y), the same at every call, or a list of them.
-    :param target: the target columns: names with commas between for `.parquet` and structured `.npy`, numbers from 0
-        for other arrays; the last column unless told. Nothing for pairs.
+    :param target: the target columns: names with commas between for ``.parquet`` and structured ``.npy``, numbers from
+        0 for other arrays; the last column unless told. Nothing for pairs.
     :param block_rows: rows of a block where the source has no blocks of its own.
     :raises DataError: for a source that cannot be read or has no such columns. What is wrong with the values is found
         by the first pass over them.
@@ -51,7 +51,7 @@ def open_rows(
 
 @dataclass(frozen=True)
 class _Piece:
-    """Rows `begin` to `end` of a block, the first of which is row `first` of the source."""
+    """Rows ``begin`` to ``end`` of a block, the first of which is row ``first`` of the source."""
 
     block: int
     begin: int
@@ -65,7 +65,7 @@ class _Piece:
 
 @dataclass(frozen=True, eq=False)
 class RowSource:
-    """N rows of inputs and targets in blocks, in standardised units if there are any; make them by `open_rows`."""
+    """N rows of inputs and targets in blocks, in standardised units if there are any; make them by ``open_rows``."""
 
     source: BlockSource
     x_units: Standardiser | None = None
@@ -94,8 +94,8 @@ class RowSource:
     ) -> RowSource:
         """The same rows with inputs, targets or both of zero mean and unit scale, as a pass over the source finds them.
 
-        `moments` are those of an earlier pass. Raises DataError for values that are not finite, and for targets that
-        are constant.
+        :param moments: those of an earlier pass.
+        :raises DataError: for values that are not finite, and for targets that are constant.
         """
         statistics = self.moments() if moments is None else moments
         units = statistics.units()
@@ -117,7 +117,7 @@ class RowSource:
         return rows
 
     def moments(self, part: int = 0, parts: int = 1) -> ColumnStatistics:
-        """Statistics of the columns of x and then y, in the units of the source, over part `part` of `parts`."""
+        """Statistics of the columns of x and then y, in the units of the source, over part ``part`` of ``parts``."""
         statistics: ColumnStatistics | None = None
         pieces = {piece.block: piece for piece in self._pieces(part, parts)}
         for number, x, y in self._blocks(list(pieces)):
@@ -129,7 +129,7 @@ class RowSource:
         return statistics
 
     def sample(self, most: int = SAMPLE_ROWS, dtype: Any = np.float64) -> Batch:
-        """At most `most` rows, of blocks and within them at random, always the same, in the order of the source."""
+        """At most ``most`` rows, of blocks and within them at random, always the same, in the order of the source."""
         random = np.random.default_rng(0)
         pieces, chosen, rows = self._pieces(), [], 0
         for place in range(len(pieces)) if self.source.in_order else random.permutation(len(pieces)):
@@ -152,7 +152,7 @@ class RowSource:
         part: int = 0,
         parts: int = 1,
     ) -> Iterator[Batch]:
-        """Without end, `size` rows at a time of shuffled epochs one after another; each epoch has every row once.
+        """Without end, ``size`` rows at a time of shuffled epochs one after another; each epoch has every row once.
 
         :param seed: whole numbers of which, with the epoch and the part, the order is a function.
         :param dtype: of x, and of y unless its columns are whole numbers that are not standardised.
@@ -193,7 +193,7 @@ class RowSource:
     def _epoch(
         self, pieces: list[_Piece], seeds: list[int], window: int, skip: int, dtype: Any
     ) -> Iterator[Batch]:
-        """The windows of an epoch, without its first `skip` rows."""
+        """The windows of an epoch, without its first ``skip`` rows."""
         order = np.arange(len(pieces))
         if not self.source.in_order:
             order = np.random.default_rng(seeds).permutation(order)
@@ -272,7 +272,8 @@ class RowSource:
     @cached_property
     def _width(self) -> int:
         """D."""
-        return next(self._blocks([0]))[1].shape[1]
+        width: int = next(self._blocks([0]))[1].shape[1]
+        return width
 
     @staticmethod
     def _joined(drawn: Iterator[Batch] | list[Batch]) -> Batch:

@@ -17,10 +17,11 @@ from ppl_dgp.data.table import MIN_ROWS, DataError, Table
 def load_columns(
     source: str, label: str | None = None, seed: int = 0
 ) -> tuple[Table, Shaped[np.ndarray, " N"] | None]:
-    """The table behind `source` with all its columns as targets, NaN where an entry is missing, and labels of its rows.
+    """The table behind ``source`` with all its columns as targets, NaN where an entry is missing, and labels of its
+    rows.
 
-    :param source: as in `load_table`; of an `.npz` the array `Y`, or `X`.
-    :param label: a column (of an `.npz` an array) that is left out of the table and names the rows' classes.
+    :param source: as in ``load_table``; of an ``.npz`` the array ``Y``, or ``X``.
+    :param label: a column (of an ``.npz`` an array) that is left out of the table and names the rows' classes.
     :param seed: of the synthetic built-ins.
     :returns: The table, its X without columns, and the labels or None. Constant columns and rows without any entry
         are left out, each with a note, and a note says how many entries are missing.
@@ -60,7 +61,7 @@ def load_columns(
 
 
 def load_entries(source: str, names: Sequence[str], seed: int = 0) -> Float[np.ndarray, "N P"]:
-    """Rows of the named columns of `source`, NaN where an entry, or a whole column, is missing.
+    """Rows of the named columns of ``source``, NaN where an entry, or a whole column, is missing.
 
     :raises DataError: for a source that cannot be read, has none of the columns, or holds infinite values.
 

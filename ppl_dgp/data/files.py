@@ -1,4 +1,4 @@
-"""Reading `.csv`, `.parquet` and `.npz` files into columns with names, before any cleaning."""
+"""Reading ``.csv``, ``.parquet`` and ``.npz`` files into columns with names, before any cleaning."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Raw:
 
 
 def read_frame(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """All columns of a `.csv` or `.parquet` under stripped, unique names, and notes on what was left out."""
+    """All columns of a ``.csv`` or ``.parquet`` under stripped, unique names, and notes on what was left out."""
     frame = reading(path, _read_csv if path.suffix.lower() == ".csv" else _read_parquet)
     frame.columns = pd.Index([str(column).strip() for column in frame.columns])
     if frame.columns.has_duplicates:
@@ -57,7 +57,7 @@ def read_frame(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
 
 
 def select_targets(columns: list[str], target: str | None, source: str) -> list[str]:
-    """The columns named by `target` (comma-separated); the last one where it is None."""
+    """The columns named by ``target`` (comma-separated); the last one where it is None."""
     if not columns:
         raise DataError(f"{source} has no columns: give a table with features and a target")
     if target is None:
@@ -72,7 +72,7 @@ def select_targets(columns: list[str], target: str | None, source: str) -> list[
 
 
 def read_npz(path: Path, target: str | None, need_target: bool = True) -> Raw:
-    """Arrays `X` and `target` (default `y`), index arrays `train` and `test`, names where there are any."""
+    """Arrays ``X`` and ``target`` (default ``y``), index arrays ``train`` and ``test``, names where there are any."""
     wanted = "y" if target is None else target
     if wanted in ("X", "train", "test"):
         raise DataError(f"array {wanted!r} of {path.name} cannot be the target: name another (default 'y')")
@@ -103,7 +103,7 @@ def read_npz(path: Path, target: str | None, need_target: bool = True) -> Raw:
 
 
 def read_table_npz(path: Path, label: str | None) -> tuple[pd.DataFrame, np.ndarray | None]:
-    """Array `Y`, or `X`, as columns, and the array `label`, one for each row."""
+    """Array ``Y``, or ``X``, as columns, and the array ``label``, one for each row."""
     wanted = ("Y", "X") if label is None else ("Y", "X", label)
     arrays, array_names = reading(path, lambda file: _read_arrays(file, wanted))
     name = next((candidate for candidate in ("Y", "X") if candidate in arrays), None)
@@ -127,7 +127,11 @@ def read_table_npz(path: Path, label: str | None) -> tuple[pd.DataFrame, np.ndar
 
 
 def read_series_npz(path: Path, target: str | None, controls: str | None, need_target: bool = True) -> Raw:
-    """Array `target` (default `y`) and array `controls` (default `u`, if there is one), with `train` and `test`."""
+    """Arrays of targets and of controls, with ``train`` and ``test``.
+
+    :param target: name of an array (default ``y``).
+    :param controls: name of an array (default ``u``, if there is one).
+    """
     observed, driven = target or "y", controls or "u"
     if observed == driven:
         raise DataError(f"array {observed!r} of {path.name} is asked to be target and control: name two")
@@ -154,13 +158,13 @@ def read_series_npz(path: Path, target: str | None, controls: str | None, need_t
 
 
 def listing(names: list[str], most: int = 20) -> str:
-    """Names for a message, at most `most` of them."""
+    """Names for a message, at most ``most`` of them."""
     shown = ", ".join(names[:most]) or "nothing"
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def reading(path: Path, reader: Callable[[Path], _T]) -> _T:
-    """`reader(path)`, with everything that can go wrong with a file as a DataError."""
+    """``reader(path)``, with everything that can go wrong with a file as a DataError."""
     if not path.exists():
         raise DataError(f"no file {str(path)!r}: check the path")
     if not path.is_file():
@@ -241,7 +245,7 @@ def _array_frame(path: Path, name: str, array: np.ndarray) -> pd.DataFrame:
 
 
 def _column_names(given: np.ndarray | None, stem: str, count: int) -> list[str]:
-    """The names the file gives, if they are `count` different strings; else stem0, stem1, ..."""
+    """The names the file gives, if they are ``count`` different strings; else stem0, stem1, ..."""
     if given is not None and given.dtype.kind == "U" and given.size == count == len(set(given.flat)):
         return [str(name) for name in given.flat]
     return [f"{stem}{number}" for number in range(count)]

@@ -24,15 +24,15 @@ SUFFIXES = (".csv", ".parquet", ".npz")
 
 
 def load_table(source: str, target: str | None = None, drop_missing: bool = False, seed: int = 0) -> Table:
-    """The table behind `source`, checked and in its own units.
+    """The table behind ``source``, checked and in its own units.
 
-    :param source: a built-in name (`BUILT_INS`) or the path of a `.csv`, `.parquet` or `.npz` file.
-    :param target: target column or, comma-separated, several (default: the last column); for an `.npz` the name of
-        the target array (default `y`), for a built-in some of its targets (default: all).
+    :param source: a built-in name (``BUILT_INS``) or the path of a ``.csv``, ``.parquet`` or ``.npz`` file.
+    :param target: target column or, comma-separated, several (default: the last column); for an ``.npz`` the name of
+        the target array (default ``y``), for a built-in some of its targets (default: all).
     :param drop_missing: leave out rows with a missing or infinite value instead of refusing them.
     :param seed: of the synthetic built-ins.
     :returns: The table. Constant features and, if asked for, incomplete rows are left out, each with a note; the
-        index arrays of an `.npz` are those of the rows kept.
+        index arrays of an ``.npz`` are those of the rows kept.
     :raises DataError: for any input that cannot be used.
 
     """
@@ -87,14 +87,14 @@ def load_rows(
     drop_missing: bool = False,
     seed: int = 0,
 ) -> tuple[Float[np.ndarray, "N D"], Float[np.ndarray, "N P"] | None, tuple[str, ...]]:
-    """Rows to predict at: the named features of `source`, and its targets where it has them all.
+    """Rows to predict at: the named features of ``source``, and its targets where it has them all.
 
-    Unlike in `load_table`, one row is enough, columns may be constant and targets absent or wholly missing.
+    Unlike in ``load_table``, one row is enough, columns may be constant and targets absent or wholly missing.
 
-    :param source: as in `load_table`.
+    :param source: as in ``load_table``.
     :param feature_names: the D columns wanted, in this order.
     :param target_names: the P target columns, in this order.
-    :param target: for an `.npz` the name of the target array (default `y`).
+    :param target: for an ``.npz`` the name of the target array (default ``y``).
     :param drop_missing: leave out rows with a missing or infinite value instead of refusing them.
     :param seed: of the synthetic built-ins.
     :returns: (X [N D], y [N P] or None, notes), in the source's units.
@@ -194,7 +194,7 @@ def numbers(frame: pd.DataFrame, name: str) -> Float[np.ndarray, "N D"]:
 def _complete(values: np.ndarray, columns: Sequence[str], name: str, drop_missing: bool) -> np.ndarray:
     """Which rows are finite, [N] bool; a DataError names the first that is not unless it may be dropped."""
     finite = np.isfinite(values)
-    keep = finite.all(axis=1)
+    keep: np.ndarray = finite.all(axis=1)
     if keep.all() or drop_missing:
         return keep
     row = int(keep.argmin())

@@ -19,10 +19,9 @@ from ppl_dgp.data.table import MIN_ROWS, DataError, Table, split
 class Series:
     """T steps of S sequences, one sequence after the other.
 
-    Attributes:
-        table: its X the controls [T C], finite, C = 0 for none; its y [T P], NaN where an entry was not observed.
-        sequence: the number of each step's sequence, from 0, [T].
-        labels: what the source calls the S sequences.
+    :param table: its X the controls [T C], finite, C = 0 for none; its y [T P], NaN where an entry was not observed.
+    :param sequence: the number of each step's sequence, from 0, [T].
+    :param labels: what the source calls the S sequences.
     """
 
     table: Table
@@ -37,13 +36,13 @@ def load_series(
     sequence_column: str | None = None,
     seed: int = 0,
 ) -> Series:
-    """The series behind `source`, in its own units, each row a step after the one above it.
+    """The series behind ``source``, in its own units, each row a step after the one above it.
 
-    :param source: as in `load_table`; an `.npz` is one sequence, its `train` and `test` time indices.
+    :param source: as in ``load_table``; an ``.npz`` is one sequence, its ``train`` and ``test`` time indices.
     :param target: what is observed, a column or several with commas between (default: the last that is nothing else);
-        of an `.npz` the name of an array (default `y`).
-    :param controls: columns, with commas between (default: none); of an `.npz` the name of an array (default `u`, if
-        it has one).
+        of an ``.npz`` the name of an array (default ``y``).
+    :param controls: columns, with commas between (default: none); of an ``.npz`` the name of an array (default ``u``,
+        if it has one).
     :param sequence_column: a column whose values name the sequences (default: all rows are one sequence).
     :param seed: of the synthetic built-ins.
     :returns: The series. Constant controls are left out, with a note, and so is every column that nothing names.
@@ -92,9 +91,9 @@ def load_steps(
     sequence_column: str | None = None,
     seed: int = 0,
 ) -> tuple[Float[np.ndarray, "H C"], Float[np.ndarray, "H P"] | None, Int[np.ndarray, " H"]]:
-    """Steps that come after a series: controls, what was observed where `source` has all targets, and the sequences.
+    """Steps that come after a series: controls, what was observed where ``source`` has all targets, and the sequences.
 
-    :param source, target, controls, sequence_column, seed: as in `load_series`; a source without the sequence column
+    :param source, target, controls, sequence_column, seed: as in ``load_series``; a source without the sequence column
         is of the only sequence, where there is no other.
     :param control_names, target_names, labels: of the series that these steps follow.
     :raises DataError: for a source that cannot be read, lacks a control, or has sequences that the series had not.
@@ -134,11 +133,11 @@ def split_series(
 ) -> tuple[Int[np.ndarray, " train"], Int[np.ndarray, " test"]]:
     """Steps to train on and the steps after them, to forecast: (train, test) rows.
 
-    A series that came with time indices gives its own split `number` (default 0). Of any other the last
-    round(`test_fraction` T) steps of each sequence, at least one, are for the test. `test_fraction` 0 leaves none.
+    A series that came with time indices gives its own split ``number`` (default 0). Of any other the last
+    round(``test_fraction`` T) steps of each sequence, at least one, are for the test. ``test_fraction`` 0 leaves none.
 
     :raises DataError: for indices of which train are not the first steps and test those that follow; otherwise as
-        `split`.
+        ``split``.
 
     """
     table = series.table
@@ -183,7 +182,7 @@ def _read_series(
     seed: int,
     need_target: bool,
 ) -> tuple[str, Raw]:
-    """Name and columns: of an `.npz` controls and targets, of a table all columns, as features."""
+    """Name and columns: of an ``.npz`` controls and targets, of a table all columns, as features."""
     if source in BUILT_INS:
         raw = read_source(source, None, seed, need_target=True)
         # its own splits are of rows without order

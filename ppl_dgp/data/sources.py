@@ -1,4 +1,4 @@
-"""Sources of blocks of rows: `.parquet` files, `.npy` files that stay on disk, and functions that make batches.
+"""Sources of blocks of rows: ``.parquet`` files, ``.npy`` files that stay on disk, and functions that make batches.
 
 A source knows its blocks by number, so that they can be read in any order, except for batches that come one after
 another. Nothing is kept of a block that was read.
@@ -25,11 +25,10 @@ Block = tuple[int, np.ndarray, np.ndarray]
 class BlockSource:
     """Blocks of rows with D inputs and P targets.
 
-    Attributes:
-        name: for messages.
-        feature_names, target_names: D and P names; both empty where nothing names the columns.
-        sizes: rows of each block, None where only reading tells.
-        in_order: whether blocks can only be read one after another.
+    :ivar name: for messages.
+    :ivar feature_names, target_names: D and P names; both empty where nothing names the columns.
+    :ivar sizes: rows of each block, None where only reading tells.
+    :ivar in_order: whether blocks can only be read one after another.
     """
 
     name: str
@@ -44,7 +43,7 @@ class BlockSource:
 
 
 class ParquetSource(BlockSource):
-    """A `.parquet` file, or all of a directory in the order of their names; a row group is a block."""
+    """A ``.parquet`` file, or all of a directory in the order of their names; a row group is a block."""
 
     def __init__(self, path: Path, target: str | None) -> None:
         files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
@@ -69,7 +68,7 @@ class ParquetSource(BlockSource):
         self.sizes = tuple(sizes)
 
     def read(self, numbers: Sequence[int] | None = None) -> Iterator[Block]:
-        """See `BlockSource`."""
+        """See ``BlockSource``."""
         for number in range(len(self._groups)) if numbers is None else numbers:
             path, group = self._groups[number]
             names = [*self.feature_names, *self.target_names]
@@ -84,7 +83,7 @@ class ParquetSource(BlockSource):
 
 
 class ArraySource(BlockSource):
-    """Inputs and targets in two arrays, or in one whose `target` columns are known by number or field name."""
+    """Inputs and targets in two arrays, or in one whose ``target`` columns are known by number or field name."""
 
     def __init__(self, x: np.ndarray, y: np.ndarray | None, target: Any, block_rows: int, name: str) -> None:
         self.name, self._block_rows = name, block_rows
@@ -114,7 +113,7 @@ class ArraySource(BlockSource):
         self.feature_names = tuple(each for each in columns if each not in targets)
 
     def read(self, numbers: Sequence[int] | None = None) -> Iterator[Block]:
-        """See `BlockSource`."""
+        """See ``BlockSource``."""
         assert self.sizes is not None
         for number in range(len(self.sizes)) if numbers is None else numbers:
             rows = slice(number * self._block_rows, (number + 1) * self._block_rows)
@@ -142,7 +141,7 @@ class BatchSource(BlockSource):
         self.name, self._batches = "the batches", batches
 
     def read(self, numbers: Sequence[int] | None = None) -> Iterator[Block]:
-        """See `BlockSource`."""
+        """See ``BlockSource``."""
         wanted = None if numbers is None else iter(numbers)
         number = None if wanted is None else next(wanted, None)
         if wanted is not None and number is None:
@@ -166,7 +165,7 @@ class BatchSource(BlockSource):
 
 
 def open_source(data: Any, target: str | int | Sequence[int] | None, block_rows: int) -> BlockSource:
-    """The source that `data` is, as `ppl_dgp.data.open_rows` says."""
+    """The source that ``data`` is, as ``ppl_dgp.data.open_rows`` says."""
     if isinstance(data, (str, os.PathLike)):
         path = Path(data)
         if path.is_dir() or path.suffix.lower() == ".parquet":
@@ -203,7 +202,7 @@ def open_source(data: Any, target: str | int | Sequence[int] | None, block_rows:
 
 
 def _mapped(path: Path) -> np.ndarray:
-    """A `.npy` that stays on disk."""
+    """A ``.npy`` that stays on disk."""
     array: np.ndarray = reading(path, lambda file: np.load(file, mmap_mode="r", allow_pickle=False))
     if array.ndim == 0:
         raise DataError(f"{path.name} holds a single number: give rows and columns")

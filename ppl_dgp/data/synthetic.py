@@ -1,6 +1,6 @@
 """One-dimensional regression problems drawn from a known function.
 
-Each has `num_rows` training rows with x ~ U(-1.5, 1.5), then 321 test rows at equidistant x on [-1.5, 1.5],
+Each has ``num_rows`` training rows with x ~ U(-1.5, 1.5), then 321 test rows at equidistant x on [-1.5, 1.5],
 both with Gaussian noise: y = f(x) + noise * N(0, 1). The table offered one split, training rows first.
 """
 

@@ -24,15 +24,14 @@ class DataError(ValueError):
 class Table:
     """A regression table in its own units: N rows, D features, P targets.
 
-    Attributes:
-        X: features, [N D] float64, finite.
-        y: targets, [N P] float64, finite.
-        feature_names: D names.
-        target_names: P names.
-        train: row indices of the training half of each split that came with the data; None without splits.
-        test: the same for the test half; `train` and `test` have one entry per split.
-        notes: what was left out while reading, one sentence each.
-        name: where the table came from.
+    :param X: features, [N D] float64, finite.
+    :param y: targets, [N P] float64, finite.
+    :param feature_names: D names.
+    :param target_names: P names.
+    :param train: row indices of the training half of each split that came with the data; None without splits.
+    :param test: the same for the test half; ``train`` and ``test`` have one entry per split.
+    :param notes: what was left out while reading, one sentence each.
+    :param name: where the table came from.
     """
 
     X: Float[np.ndarray, "N D"]
@@ -78,12 +77,12 @@ def split(
 ) -> tuple[Int[np.ndarray, " train"], Int[np.ndarray, " test"]]:
     """Row indices (train, test) of one split.
 
-    A table that came with splits gives its own number `split` (default 0) whatever the `test_fraction`.
-    Any other table is split at random: `split` counts the permutations drawn from `seed` (default 0), and
-    round(`test_fraction` * N) rows, at least one, are for the test. With `test_fraction=0` there are no test
+    A table that came with splits gives its own number ``split`` (default 0) whatever the ``test_fraction``.
+    Any other table is split at random: ``split`` counts the permutations drawn from ``seed`` (default 0), and
+    round(``test_fraction`` * N) rows, at least one, are for the test. With ``test_fraction=0`` there are no test
     rows: a table's own are left out, and never trained on.
 
-    :raises DataError: `split` out of range, `test_fraction` outside [0, 1), fewer than two rows left to train on.
+    :raises DataError: ``split`` out of range, ``test_fraction`` outside [0, 1), fewer than two rows left to train on.
 
     """
     if not 0.0 <= test_fraction < 1.0:
@@ -119,9 +118,8 @@ def split(
 class Standardiser:
     """The map x -> (x - mean) / scale of each column, and its inverse.
 
-    Attributes:
-        mean: [D], in the units of the data.
-        scale: [D], positive, in the units of the data.
+    :param mean: [D], in the units of the data.
+    :param scale: [D], positive, in the units of the data.
     """
 
     mean: Float[np.ndarray, " D"]
@@ -129,7 +127,7 @@ class Standardiser:
 
     @classmethod
     def fit(cls, array: Float[np.ndarray, "N D"]) -> Standardiser:
-        """Mean and standard deviation (divisor N) of each column of `array`; scale 1 where it is constant."""
+        """Mean and standard deviation (divisor N) of each column of ``array``; scale 1 where it is constant."""
         array = np.asarray(array, dtype=np.float64)
         if array.ndim != 2 or len(array) == 0:
             raise DataError(
@@ -149,11 +147,13 @@ class Standardiser:
 
     def transform(self, array: Float[np.ndarray, "*batch D"]) -> Float[np.ndarray, "*batch D"]:
         """Data to standardised units, [... D]."""
-        return (np.asarray(array) - self.mean) / self.scale
+        standardised: np.ndarray = (np.asarray(array) - self.mean) / self.scale
+        return standardised
 
     def inverse(self, array: Float[np.ndarray, "*batch D"]) -> Float[np.ndarray, "*batch D"]:
         """Standardised units back to those of the data, [... D]."""
-        return np.asarray(array) * self.scale + self.mean
+        in_units_of_data: np.ndarray = np.asarray(array) * self.scale + self.mean
+        return in_units_of_data
 
     def to_dict(self) -> dict[str, list[float]]:
         """Plain lists, exact through JSON."""
@@ -161,7 +161,7 @@ class Standardiser:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Standardiser:
-        """The inverse of `to_dict`; a DataError where the values cannot be a standardiser's."""
+        """The inverse of ``to_dict``; a DataError where the values cannot be a standardiser's."""
         try:
             mean = np.asarray(values["mean"], dtype=np.float64)
             scale = np.asarray(values["scale"], dtype=np.float64)

@@ -36,7 +36,9 @@ def read_netcdf(path: str | Path) -> Any:
     if ONE:
         with xr.open_datatree(path, engine="h5netcdf") as tree:
             return tree.load()
-    with az.rc_context({"data.load": "eager"}):
+    from arviz.rcparams import rc_context
+
+    with rc_context({"data.load": "eager"}):
         return az.from_netcdf(str(path), engine="h5netcdf")
 
 

@@ -1,8 +1,8 @@
 """Sparse and deep GPs as scikit-learn estimators, for regression and classification; the GPLVM as a transformer.
 
 Model, guide and objective are those of the zoo: the sparse GP (Titsias 2009; Hensman et al. 2013, 2015) and the deep GP
-(Salimbeni and Deisenroth 2017) under the ELBO or a divergence of `alpha`. Features are standardised inside, and so are
-the targets of a regression; everything that comes out is in the units, or the labels, that went in.
+(Salimbeni and Deisenroth 2017) under the ELBO or a divergence of ``alpha``. Features are standardised inside, and so
+are the targets of a regression; everything that comes out is in the units, or the labels, that went in.
 """
 
 from ppl_dgp.estimators.classifiers import DeepGPClassifier, SparseGPClassifier

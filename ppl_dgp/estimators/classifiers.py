@@ -27,13 +27,12 @@ class _Classifier(ClassifierMixin, GPEstimator):
     def fit(self: _C, X: Any, y: Any) -> _C:
         """Train on N rows.
 
-        Args:
-            X: features (N, D), finite. y: labels (N,), numbers or words, of at least two classes.
-
-        Returns the estimator, with the labels as `classes_`, the constrained parameters as `params_` and the loss
-        trace as `losses_`.
-
-        Raises ValueError for data or settings that cannot be used, naming them; FitError if training fails.
+        :param X: features (N, D), finite.
+        :param y: labels (N,), numbers or words, of at least two classes.
+        :returns: the estimator, with the labels as ``classes_``, the constrained parameters as ``params_`` and the loss
+            trace as ``losses_``.
+        :raises ValueError: for data or settings that cannot be used, naming them.
+        :raises FitError: if training fails.
         """
         rows, labels = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
         labels = column_or_1d(labels, warn=True)
@@ -50,12 +49,11 @@ class _Classifier(ClassifierMixin, GPEstimator):
         return Target(classes=len(self.classes_), likelihood=self.likelihood)
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probabilities of the classes at K rows, (K, C), in the order of `classes_`.
+        """Probabilities of the classes at K rows, (K, C), in the order of ``classes_``.
 
-        Args:
-            X: features (K, D).
-
-        Raises NotFittedError before `fit`; ValueError for rows that cannot be used.
+        :param X: features (K, D).
+        :raises NotFittedError: before ``fit``.
+        :raises ValueError: for rows that cannot be used.
         """
         mean = self.predict_distribution(X).mean
         return np.concatenate([1.0 - mean, mean], axis=1) if mean.shape[1] == 1 else mean
@@ -63,10 +61,9 @@ class _Classifier(ClassifierMixin, GPEstimator):
     def predict(self, X: Any) -> np.ndarray:
         """The likeliest label at K rows, (K,).
 
-        Args:
-            X: features (K, D).
-
-        Raises NotFittedError before `fit`; ValueError for rows that cannot be used.
+        :param X: features (K, D).
+        :raises NotFittedError: before ``fit``.
+        :raises ValueError: for rows that cannot be used.
         """
         likeliest = self.predict_proba(X).argmax(axis=1)
         result: np.ndarray = self.classes_[likeliest]
@@ -77,12 +74,11 @@ class _Classifier(ClassifierMixin, GPEstimator):
 class SparseGPClassifier(_Classifier):
     """Sparse variational GP classification for tables of any length, of two classes or several.
 
-    Args:
-        likelihood: bernoulli (probit) or bernoulli-logit for two classes; robust-max or softmax for several; ordinal
-            where the sorted labels have an order; or a class, a likelihood or a function, as the models take them. By
-            default bernoulli for two, robust-max for more.
-        kernel, num_inducing, inducing_rule, objective, alpha, num_particles, steps, batch_size, learning_rate,
-            num_samples, random_state: as in `SparseGPRegressor`.
+    :param likelihood: bernoulli (probit) or bernoulli-logit for two classes; robust-max or softmax for several; ordinal
+        where the sorted labels have an order; or a class, a likelihood or a function, as the models take them. By
+        default bernoulli for two, robust-max for more.
+    :param kernel, num_inducing, inducing_rule, objective, alpha, num_particles, steps, batch_size, learning_rate,
+        num_samples, random_state: as in ``SparseGPRegressor``.
 
     >>> from sklearn.datasets import load_breast_cancer
     >>> X, y = load_breast_cancer(return_X_y=True)
@@ -95,12 +91,11 @@ class SparseGPClassifier(_Classifier):
 class DeepGPClassifier(_Classifier):
     """Deep GP classification: where the borders between classes are not of one lengthscale.
 
-    Args:
-        widths: outputs of each hidden layer.
-        hidden: as in `DeepGPRegressor`.
-        likelihood: as in `SparseGPClassifier`.
-        kernel, num_inducing, inducing_rule, objective, alpha, num_particles, steps, batch_size, learning_rate,
-            num_samples, random_state: as in `SparseGPRegressor`, the first three for every layer.
+    :param widths: outputs of each hidden layer.
+    :param hidden: as in ``DeepGPRegressor``.
+    :param likelihood: as in ``SparseGPClassifier``.
+    :param kernel, num_inducing, inducing_rule, objective, alpha, num_particles, steps, batch_size, learning_rate,
+        num_samples, random_state: as in ``SparseGPRegressor``, the first three for every layer.
     """
 
     widths: Sequence[int] = (2,)

@@ -1,4 +1,4 @@
-"""What all the estimators share: settings, standardised rows to `fit_svi`, rows to `predict`."""
+"""What all the estimators share: settings, standardised rows to ``fit_svi``, rows to ``predict``."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Target:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class GPEstimator(BaseEstimator):
-    """Settings are dataclass fields, from which scikit-learn reads its parameters; `fit` is what checks them."""
+    """Settings are dataclass fields, from which scikit-learn reads its parameters; ``fit`` is what checks them."""
 
     kernel: Any = "rbf"
     num_inducing: int = 100
@@ -71,7 +71,7 @@ class GPEstimator(BaseEstimator):
         return (), None
 
     def _target(self) -> Target:
-        """What `fit` has found the targets to be."""
+        """What ``fit`` has found the targets to be."""
         raise NotImplementedError
 
     def _train(self, rows: np.ndarray, targets: np.ndarray) -> None:
@@ -101,7 +101,7 @@ class GPEstimator(BaseEstimator):
         return _made_of(*self._layers(), self.num_inducing_, self._target(), self.kernel, *rules)
 
     def predict_distribution(self, X: Any, levels: Sequence[float] = ()) -> Prediction:
-        """The whole `Prediction` at K rows, of a regression in standardised units (`y_units_` takes them back)."""
+        """The whole ``Prediction`` at K rows, of a regression in standardised units (``y_units_`` takes them back)."""
         check_is_fitted(self, "params_")
         rows = validate_data(self, X, reset=False, dtype=np.float64)
         model, guide, _ = self._estimator_program()

@@ -38,23 +38,21 @@ class GPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     Columns are standardised inside, all else is in the units that went in. It works in 64 bits.
 
-    Args:
-        latent: dimensions Q of the latent space; those that are not needed are switched off (`relevance_`).
-        num_inducing: inducing points M; fewer where there are fewer rows.
-        kernel: as in `SparseGPRegressor`; other than rbf, linear, constant and their sums only for two latents.
-        hidden: mean-field; mean-field-full, whose dimensions may be correlated, best where many entries are missing;
-            amortised, an encoder, so that new rows cost nothing; or point-estimate, the GPLVM of 2005.
-        noise: shared or per-column.
-        start: pca or random.
-        batch_size: rows per step of Adam; None trains on all rows by L-BFGS, with q(u) in closed form.
-        steps: of either. learning_rate: of Adam.
-        num_samples: draws that an imputation averages over.
-        random_state: seed.
-
-    Attributes:
-        embedding_, embedding_std_: latents of the training rows, mean and standard deviation, (N, Q).
-        relevance_: (Q,), the spread of each dimension in its lengthscales.
-        losses_, params_, n_iter_: as in `SparseGPRegressor`.
+    :param latent: dimensions Q of the latent space; those that are not needed are switched off (``relevance_``).
+    :param num_inducing: inducing points M; fewer where there are fewer rows.
+    :param kernel: as in ``SparseGPRegressor``; other than rbf, linear, constant and their sums only for two latents.
+    :param hidden: mean-field; mean-field-full, whose dimensions may be correlated, best where many entries are missing;
+        amortised, an encoder, so that new rows cost nothing; or point-estimate, the GPLVM of 2005.
+    :param noise: shared or per-column.
+    :param start: pca or random.
+    :param batch_size: rows per step of Adam; None trains on all rows by L-BFGS, with q(u) in closed form.
+    :param steps: of either.
+    :param learning_rate: of Adam.
+    :param num_samples: draws that an imputation averages over.
+    :param random_state: seed.
+    :ivar embedding_, embedding_std_: latents of the training rows, mean and standard deviation, (N, Q).
+    :ivar relevance_: (Q,), the spread of each dimension in its lengthscales.
+    :ivar losses_, params_, n_iter_: as in ``SparseGPRegressor``.
 
     >>> from sklearn.datasets import load_iris
     >>> X, _ = load_iris(return_X_y=True)
@@ -77,11 +75,11 @@ class GPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def fit(self: _Latent, X: Any, y: Any = None) -> _Latent:
         """Train on N rows.
 
-        Args:
-            X: the table (N, P), NaN where an entry is missing; not all of a column. y: not used.
-
-        Returns the estimator. Raises ValueError for data or settings that cannot be used, naming them; FitError if
-        training fails.
+        :param X: the table (N, P), NaN where an entry is missing; not all of a column.
+        :param y: not used.
+        :returns: the estimator.
+        :raises ValueError: for data or settings that cannot be used, naming them.
+        :raises FitError: if training fails.
         """
         rows = self._rows(X, reset=True)
         self.units_ = standardise(rows)
@@ -108,10 +106,10 @@ class GPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def transform(self, X: Any, return_std: bool = False) -> Any:
         """Latents of K rows, (K, Q), each found by itself: by the encoder, or by optimisation under the fitted map.
 
-        Args:
-            X: the table (K, P), NaN where an entry is missing. return_std: also give standard deviations (K, Q).
-
-        Raises NotFittedError before `fit`; ValueError for rows that cannot be used.
+        :param X: the table (K, P), NaN where an entry is missing.
+        :param return_std: also give standard deviations (K, Q).
+        :raises NotFittedError: before ``fit``.
+        :raises ValueError: for rows that cannot be used.
         """
         found = self._latents(X)
         return (found.mean, np.sqrt(found.variance)) if return_std else found.mean
@@ -119,11 +117,11 @@ class GPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def impute(self, X: Any, return_std: bool = False) -> Any:
         """The table with its missing entries filled in by their predictive means, (K, P).
 
-        Args:
-            X: as in `transform`. return_std: also give the predictive standard deviations of the entries that were
-                missing, 0 for those that were not.
-
-        Raises as `transform` does.
+        :param X: as in ``transform``.
+        :param return_std: also give the predictive standard deviations of the entries that were missing, 0 for those
+            that were not.
+        :raises NotFittedError: before ``fit``.
+        :raises ValueError: as ``transform`` does.
         """
         rows = self._rows(X)
         gaps = np.isnan(rows)
@@ -133,14 +131,17 @@ class GPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return (filled, deviation) if return_std else filled
 
     def inverse_transform(self, Z: Any, return_std: bool = False) -> Any:
-        """What latents (K, Q) decode to: predictive means (K, P), and with `return_std` standard deviations.
+        """What latents (K, Q) decode to: predictive means (K, P), and with ``return_std`` standard deviations.
 
-        Raises NotFittedError before `fit`; ValueError for latents of another number of dimensions.
+        :raises NotFittedError: before ``fit``.
+        :raises ValueError: for latents of another number of dimensions.
         """
         check_is_fitted(self, "params_")
         at = np.asarray(Z, np.float64)
         if at.ndim != 2 or at.shape[1] != self.latent:
-            raise ValueError(f"Z has shape {at.shape}, expected (K, {self.latent}): the latent dimensions")
+            raise ValueError(
+                f"Z: found shape {at.shape}, expected (K, {self.latent}), points of the latent space"
+            )
         with jax.enable_x64(True):
             points = Gaussian(jnp.asarray(at), jnp.zeros(at.shape))
         found = self._decoded({"x": points})
@@ -161,7 +162,8 @@ class GPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def score_samples(self, X: Any) -> np.ndarray:
         """Log density of each of K rows in nats, (K,), of the entries that are there, in the table's units.
 
-        Raises as `transform` does, and for point estimates, which have none.
+        :raises NotFittedError: before ``fit``.
+        :raises ValueError: as ``transform`` does, and for point estimates, which have none.
         """
         rows = self._rows(X)
         found = self._latents(rows)
@@ -174,7 +176,7 @@ class GPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return result
 
     def score(self, X: Any, y: Any = None) -> float:
-        """The mean of `score_samples`."""
+        """The mean of ``score_samples``."""
         return float(self.score_samples(X).mean())
 
     def _rows(self, X: Any, reset: bool = False) -> np.ndarray:
@@ -222,11 +224,13 @@ class GPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 def standardise(rows: np.ndarray) -> Standardiser:
     """Mean and scale of each column, of the entries that are there.
 
-    Raises ValueError for a column without any.
+    :raises ValueError: for a column without any.
     """
     empty = np.isnan(rows).all(0)
     if empty.any():
-        raise ValueError(f"column {int(empty.argmax())} has no entry, expected at least one; leave it out")
+        raise ValueError(
+            f"rows: found no entry in column {int(empty.argmax())}, expected at least one; leave it out"
+        )
     each = [Standardiser.fit(column[~np.isnan(column)][:, None]) for column in rows.T]
     return Standardiser(np.array([one.mean[0] for one in each]), np.array([one.scale[0] for one in each]))
 
@@ -236,12 +240,12 @@ def latent_program(
 ) -> tuple[Callable[..., Any], Guide]:
     """Model and guide: equal for equal settings, so that a second fit compiles nothing.
 
-    Raises ValueError for a name that is unknown.
+    :raises ValueError: for a name that is unknown.
     """
     if hidden not in LATENT_RULES:
-        raise ValueError(f"hidden is {hidden!r}, expected one of {', '.join(LATENT_RULES)}; change it")
+        raise ValueError(f"hidden: found {hidden!r}, expected one of {', '.join(LATENT_RULES)}; change it")
     if noise not in ("shared", "per-column"):
-        raise ValueError(f"noise is {noise!r}, expected shared or per-column; change it")
+        raise ValueError(f"noise: found {noise!r}, expected shared or per-column; change it")
     model = gplvm(
         num_outputs,
         latent,
@@ -270,7 +274,7 @@ def fit_latent(
 ) -> Fit:
     """Train on a standardised table: q(u) in closed form by L-BFGS, or by Adam on minibatches.
 
-    `settings` are those that both fits have: `progress`, `checkpoint`, `resume`.
+    ``settings`` are those that both fits have: ``progress``, ``checkpoint``, ``resume``.
     """
     if batch_size is None:
         return fit_lbfgs(key, model, None, y, guide=guide, objective=_COLLAPSED, steps=steps, **settings)

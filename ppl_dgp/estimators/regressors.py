@@ -27,12 +27,11 @@ class _Regressor(RegressorMixin, GPEstimator):
     def fit(self: _R, X: Any, y: Any) -> _R:
         """Train on N rows.
 
-        Args:
-            X: features (N, D), finite. y: targets (N,) or (N, P), finite.
-
-        Returns the estimator, with the constrained parameters as `params_` and the loss trace as `losses_`.
-
-        Raises ValueError for data or settings that cannot be used, naming them; FitError if training fails.
+        :param X: features (N, D), finite.
+        :param y: targets (N,) or (N, P), finite.
+        :returns: the estimator, with the constrained parameters as ``params_`` and the loss trace as ``losses_``.
+        :raises ValueError: for data or settings that cannot be used, naming them.
+        :raises FitError: if training fails.
         """
         rows, targets = validate_data(
             self, X, y, multi_output=True, y_numeric=True, dtype=np.float64, ensure_min_samples=2
@@ -53,10 +52,10 @@ class _Regressor(RegressorMixin, GPEstimator):
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Predictive mean of y at K rows, in the targets' units, (K,) or (K, P) as y was.
 
-        Args:
-            X: features (K, D). return_std: also give the standard deviation of y, noise included.
-
-        Raises NotFittedError before `fit`; ValueError for rows that cannot be used.
+        :param X: features (K, D).
+        :param return_std: also give the standard deviation of y, noise included.
+        :raises NotFittedError: before ``fit``.
+        :raises ValueError: for rows that cannot be used.
         """
         found = self.predict_distribution(X)
         mean = self.y_units_.inverse(found.mean)
@@ -76,20 +75,21 @@ class _Regressor(RegressorMixin, GPEstimator):
 class SparseGPRegressor(_Regressor):
     """Sparse variational GP regression for tables of any length.
 
-    Args:
-        kernel: rbf, matern12, matern32, matern52, rational-quadratic, periodic, linear or constant, or several
-            with + and * between, such as rbf+linear; or a class, a kernel or a function, as the models take them.
-        likelihood: of the targets, None for Gaussian noise; a name such as student-t or poisson, or a class, a
-            likelihood or a function, as the models take them. Targets of a likelihood that is not one of all real
-            numbers are not standardised.
-        num_inducing: inducing points M; fewer where there are fewer rows.
-        inducing_rule: of q(u): full-rank, diagonal or low-rank covariance, or across-outputs; of a deep GP also
-            layer-chain or coupled.
-        objective: power-ep or black-box-alpha. alpha: 0 (the ELBO) to 1.
-        num_particles: draws per step; 1 at alpha 0, else 8, if None.
-        steps: of Adam, at `learning_rate`. batch_size: rows per step; all if None.
-        num_samples: draws that a prediction averages over.
-        random_state: seed of the training and of predictions.
+    :param kernel: rbf, matern12, matern32, matern52, rational-quadratic, periodic, linear or constant, or several with
+        + and * between, such as rbf+linear; or a class, a kernel or a function, as the models take them.
+    :param likelihood: of the targets, None for Gaussian noise; a name such as student-t or poisson, or a class, a
+        likelihood or a function, as the models take them. Targets of a likelihood that is not one of all real numbers
+        are not standardised.
+    :param num_inducing: inducing points M; fewer where there are fewer rows.
+    :param inducing_rule: of q(u): full-rank, diagonal or low-rank covariance, or across-outputs; of a deep GP also
+        layer-chain or coupled.
+    :param objective: power-ep or black-box-alpha.
+    :param alpha: 0 (the ELBO) to 1.
+    :param num_particles: draws per step; 1 at alpha 0, else 8, if None.
+    :param steps: of Adam, at ``learning_rate``.
+    :param batch_size: rows per step; all if None.
+    :param num_samples: draws that a prediction averages over.
+    :param random_state: seed of the training and of predictions.
 
     >>> from sklearn.datasets import load_diabetes
     >>> X, y = load_diabetes(return_X_y=True)
@@ -102,13 +102,12 @@ class SparseGPRegressor(_Regressor):
 class DeepGPRegressor(_Regressor):
     """Deep GP regression: for steps, changing lengthscales and features that have to be learnt.
 
-    Args:
-        widths: outputs of each hidden layer.
-        hidden: mean-field, markov, conditional, conditional-tied, conditional-free, conditional-across,
-            doubly-stochastic, moment-matched, nested-compression or amortised.
-        likelihood: as in `SparseGPRegressor`.
-        kernel, num_inducing, inducing_rule, objective, alpha, num_particles, steps, batch_size, learning_rate,
-            num_samples, random_state: as in `SparseGPRegressor`, the first three for every layer.
+    :param widths: outputs of each hidden layer.
+    :param hidden: mean-field, markov, conditional, conditional-tied, conditional-free, conditional-across,
+        doubly-stochastic, moment-matched, nested-compression or amortised.
+    :param likelihood: as in ``SparseGPRegressor``.
+    :param kernel, num_inducing, inducing_rule, objective, alpha, num_particles, steps, batch_size, learning_rate,
+        num_samples, random_state: as in ``SparseGPRegressor``, the first three for every layer.
     """
 
     widths: Sequence[int] = (2,)

@@ -1,14 +1,14 @@
 r"""Expectations of kernels under Gaussian inputs, :math:`\langle\cdot\rangle` over h_n ~ N(mean_n, V_n).
 
-Closed form for `RBF` (ARD), `Linear`, `Constant`, `White`, their sums, and those of their products with at most one
-`Linear` factor. Every other kernel goes through one sum over nodes: Gauss-Hermite quadrature for D ≤ 2, and for more
-dimensions the third-degree cubature rule, a rough approximation (see `nodes`). `psi0` is exact at any D for every
-kernel of the package but products of several `Linear`. h has a density, so it equals no z: `White` counts in `psi0`
-only, and V = 0 gives the kernel without it.
+Closed form for ``RBF`` (ARD), ``Linear``, ``Constant``, ``White``, their sums, and those of their products with at most
+one ``Linear`` factor. Every other kernel goes through one sum over nodes: Gauss-Hermite quadrature for D ≤ 2, and for
+more dimensions the third-degree cubature rule, a rough approximation (see ``nodes``). ``psi0`` is exact at any D for
+every kernel of the package but products of several ``Linear``. h has a density, so it equals no z: ``White`` counts in
+``psi0`` only, and V = 0 gives the kernel without it.
 
-Inputs are `Gaussian(mean, scale)`: mean (B, D), scale (B, D) standard deviations or (B, D, D) lower Cholesky factors
-of V_n, in units of the inputs; z (M, D) are inducing inputs. All functions raise TypeError where `inputs` is no
-`Gaussian` and ValueError where shapes do not fit each other or the kernel. Sources: Titsias & Lawrence (2010);
+Inputs are ``Gaussian(mean, scale)``: mean (B, D), scale (B, D) standard deviations or (B, D, D) lower Cholesky factors
+of V_n, in units of the inputs; z (M, D) are inducing inputs. All functions raise TypeError where ``inputs`` is no
+``Gaussian`` and ValueError where shapes do not fit each other or the kernel. Sources: Titsias & Lawrence (2010);
 Girard et al. (2003); Bui (2017), section 3.4; Chamberlin (2016), section 2.5.
 """
 
@@ -55,7 +55,7 @@ def psi1(kernel: Kernel, inputs: Gaussian, z: Float[Array, "M D"]) -> Float[Arra
 
 
 def psi2(kernel: Kernel, inputs: Gaussian, z: Float[Array, "M D"]) -> Float[Array, "B M M"]:
-    r""":math:`\langle k(h, z_m)\,k(h, z_{m'})\rangle` of each datum, (B, M, M): for few rows, else `psi2_sum`."""
+    r""":math:`\langle k(h, z_m)\,k(h, z_{m'})\rangle` of each datum, (B, M, M): for few rows, else ``psi2_sum``."""
     return _expectations_at(kernel, inputs, z).psi2(inputs, z)
 
 
@@ -72,7 +72,7 @@ def psi2_sum(
 
     :param weights: w, (B,); 1 if not given. C columns of them, (B, C), give C sums, (C, M, M), at little more cost.
     :param block: rows at a time; by default as many as make 2¹⁸ numbers.
-    :raises ValueError: also if `weights` are not one for each row, or `block` is not positive.
+    :raises ValueError: also if ``weights`` are not one for each row, or ``block`` is not positive.
     """
     method = _expectations_at(kernel, inputs, z)
     rows = inputs.mean.shape[0]
@@ -98,8 +98,8 @@ def psi2_quadratic(
     r""":math:`\operatorname{tr}(B_p \langle k k^\top\rangle_n)`, (B, P), k = k(Z, h), in O(B M² (D + P)) time.
 
     :param matrices: B_p, (P, M, M), of which the symmetric part counts.
-    :param block: rows at a time, as in `psi2_sum`.
-    :raises ValueError: also if `matrices` are not (P, M, M), or `block` is not positive.
+    :param block: rows at a time, as in ``psi2_sum``.
+    :raises ValueError: also if ``matrices`` are not (P, M, M), or ``block`` is not positive.
     """
     method = _expectations_at(kernel, inputs, z)
     size = z.shape[0]
@@ -142,13 +142,13 @@ def kernel_kernel_input(kernel: Kernel, inputs: Gaussian, z: Float[Array, "M D"]
 def psi4(
     kernel: Kernel, inputs: Gaussian, z: Float[Array, "M D"], linear: Float[Array, "*BP D"]
 ) -> Float[Array, "B *P M"]:
-    r""":math:`\langle w^\top h\,k(h, z_m)\rangle`: w times `input_kernel`, nothing subtracted.
+    r""":math:`\langle w^\top h\,k(h, z_m)\rangle`: w times ``input_kernel``, nothing subtracted.
 
-    For one `RBF` it is ψ1 wᵀ(mean + V(V + Λ)⁻¹(z_m − mean)), docs/design.md, 4, "Moment matching with a linear mean".
+    For one ``RBF`` it is ψ1 wᵀ(mean + V(V + Λ)⁻¹(z_m − mean)), docs/design.md, 4, "Moment matching with a linear mean".
 
     :param linear: w (D,), one for each output (P, D), or one for each datum and output (B, P, D).
     :returns: (B, M) for w (D,), else (B, P, M).
-    :raises ValueError: also if `linear` has none of these shapes.
+    :raises ValueError: also if ``linear`` has none of these shapes.
     """
     rows, dims = _checked_inputs(inputs).mean.shape
     fits = linear.ndim in (1, 2) or (linear.ndim == 3 and linear.shape[0] == rows)
@@ -172,7 +172,8 @@ def _places(size: int) -> np.ndarray:
     """Where each entry of a symmetric (M, M) stands among those of its lower triangle, row by row."""
     row, column = np.indices((size, size))
     high, low = np.maximum(row, column), np.minimum(row, column)
-    return high * (high + 1) // 2 + low
+    positions: np.ndarray = high * (high + 1) // 2 + low
+    return positions
 
 
 def _expectations_at(kernel: Kernel, inputs: Gaussian, z: Array) -> Closed | CubatureExpectations:

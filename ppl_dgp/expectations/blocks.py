@@ -17,7 +17,7 @@ BLOCK_NUMBERS = 2**18
 def map_rows(
     function: Callable[[Gaussian], Array], inputs: Gaussian, row_size: int, block: int | None = None
 ) -> Array:
-    """`function` of the rows, computed block by block; its result has a leading axis of rows."""
+    """``function`` of the rows, computed block by block; its result has a leading axis of rows."""
     rows = inputs.mean.shape[0]
     length = _length(rows, row_size, block)
     if length >= rows:
@@ -26,7 +26,8 @@ def map_rows(
         jax.checkpoint(lambda part: function(Gaussian(*part)), prevent_cse=False),
         (_cut(inputs.mean, length, "edge"), _cut(inputs.scale, length, "edge")),
     )
-    return results.reshape(-1, *results.shape[2:])[:rows]
+    rows_of_blocks: Array = results.reshape(-1, *results.shape[2:])[:rows]
+    return rows_of_blocks
 
 
 def sum_rows(
@@ -36,7 +37,10 @@ def sum_rows(
     row_size: int,
     block: int | None = None,
 ) -> Array:
-    """Σ_b w_b function_b, where `function` of a few rows has a leading axis of rows; one for each column of weights."""
+    """Σ_b w_b function_b, one for each column of weights.
+
+    :param function: of a few rows, its values with a leading axis of rows.
+    """
     rows = inputs.mean.shape[0]
     length = _length(rows, row_size, block)
 

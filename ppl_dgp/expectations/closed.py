@@ -75,7 +75,7 @@ class Closed:
     terms: tuple[Term, ...]
 
     def row_size(self, num_inducing: int) -> int:
-        """Numbers held at once for each row by `psi2`."""
+        """Numbers held at once for each row by ``psi2``."""
         return num_inducing**2
 
     def psi1(self, inputs: Gaussian, z: Float[Array, "M D"]) -> Float[Array, "B M"]:
@@ -132,7 +132,7 @@ class Closed:
         return len(self.terms) == 1 and self.terms[0].slope is None and inputs.scale.ndim == 2
 
     def pairs(self, inputs: Gaussian, z: Float[Array, "M D"]) -> Float[Array, "B K"]:
-        """The lower triangles of `psi2`, row by row, K = M(M+1)/2, all exponents by one matrix product.
+        """The lower triangles of ``psi2``, row by row, K = M(M+1)/2, all exponents by one matrix product.
 
         With (c − m)² = c² − 2cm + m², its digits are those of distances from an origin amid the inducing inputs.
         """

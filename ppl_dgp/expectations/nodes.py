@@ -30,7 +30,7 @@ def cubature(dims: int) -> tuple[np.ndarray, np.ndarray]:
 
 @lru_cache
 def quadrature(dims: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes (S, D) and weights (S,) for N(0, I): Gauss-Hermite for D ≤ 2, else `cubature`."""
+    """Nodes (S, D) and weights (S,) for N(0, I): Gauss-Hermite for D ≤ 2, else ``cubature``."""
     if dims not in _HERMITE_NODES:
         return cubature(dims)
     nodes, weights = np.polynomial.hermite_e.hermegauss(_HERMITE_NODES[dims])
@@ -58,7 +58,7 @@ def diagonal(kernel: Kernel, inputs: Gaussian, rule: tuple[np.ndarray, np.ndarra
 
 @dataclass(frozen=True)
 class CubatureExpectations:
-    """The statistics of any kernel without `White` parts, each the same sum over nodes."""
+    """The statistics of any kernel without ``White`` parts, each the same sum over nodes."""
 
     kernel: Kernel
     dims: int

@@ -25,10 +25,10 @@ class Term(NamedTuple):
 
 
 def terms_of(kernel: Kernel, dims: int, dtype: DTypeLike) -> tuple[Term, ...] | None:
-    """The terms of k(h, z) for h with a density in `dims` dimensions, or None where k is no such sum.
+    """The terms of k(h, z) for h with a density in ``dims`` dimensions, or None where k is no such sum.
 
-    Known are `RBF`, `Linear`, `Constant`, `White` (no term: h equals no z), their sums, and those of their
-    products with at most one `Linear` factor. Raises ValueError as a call of the kernel does.
+    Known are ``RBF``, ``Linear``, ``Constant``, ``White`` (no term: h equals no z), their sums, and those of their
+    products with at most one ``Linear`` factor. Raises ValueError as a call of the kernel does.
     """
     units, zeros = jnp.eye(dims, dtype=dtype), jnp.zeros(dims, dtype)
     match kernel:
@@ -61,7 +61,7 @@ def _product(a: Term, b: Term) -> Term | None:
 
 
 def without_white(kernel: Kernel) -> Kernel | None:
-    """k(h, z) for h with a density, which equals no z: the kernel less its `White` parts, None if that is 0."""
+    """k(h, z) for h with a density, which equals no z: the kernel less its ``White`` parts, None if that is 0."""
     if isinstance(kernel, White):
         return None
     if not isinstance(kernel, Sum | Product):

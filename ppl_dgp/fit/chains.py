@@ -48,7 +48,7 @@ class Chains:
         worst = max(self.r_hat, key=lambda name: self.r_hat[name])
         if not self.r_hat[worst] <= LARGEST_R_HAT:
             complaints.append(
-                f"R-hat of {worst} is {self.r_hat[worst]:.3f}, expected at most {LARGEST_R_HAT}: the chains do not "
+                f"R-hat of {worst}: found {self.r_hat[worst]:.3f}, expected at most {LARGEST_R_HAT}: the chains do not "
                 "agree; raise num_warmup and num_samples, or give start= a fit near the posterior"
             )
         return "; ".join(complaints) or None

@@ -31,7 +31,10 @@ class Placement:
 
     @classmethod
     def over(cls, devices: Sequence[jax.Device] | None, shared: int, name: str) -> Placement:
-        """On these devices. Raises ValueError for none, for one twice, or if `shared` rows are not alike on each."""
+        """The placement on these devices.
+
+        :raises ValueError: for none, for one twice, or if ``shared`` rows are not alike on each.
+        """
         if devices is None:
             return cls()
         count = len(devices)
@@ -41,7 +44,7 @@ class Placement:
             )
         if shared % count:
             raise ValueError(
-                f"{name} is {shared} over {count} devices, expected as many rows on each; make it a multiple of "
+                f"{name}: found {shared} over {count} devices, expected as many rows on each; make it a multiple of "
                 f"{count}, or pass fewer devices"
             )
         return cls(Mesh(np.array(devices), (AXIS,)))
@@ -52,7 +55,7 @@ class Placement:
         return 1 if self.mesh is None else len({device.process_index for device in self.mesh.devices.flat})
 
     def cached_program(self, svi: SVI, rows: int, *settings: Any) -> program.CachedProgram:
-        """`program.cached_program` of chunks of steps with `settings`, on a model of that many rows in all."""
+        """``program.cached_program`` of chunks of steps with ``settings``, on a model of that many rows in all."""
         if self.mesh is None:
             return program.cached_program(svi, program.build_chunk, *settings)
         return program.cached_program(svi, _build_over_devices, self, rows, *settings)
@@ -60,7 +63,8 @@ class Placement:
     def shared(self, array: ArrayLike, axis: int = 0) -> Array:
         """This process's rows, along an axis, as its share of the array over all devices."""
         if self.mesh is None:
-            return jax.device_put(array)
+            local: Array = jax.device_put(array)
+            return local
         found: Array = jax.make_array_from_process_local_data(self._across(axis), np.asarray(array))
         return found
 
@@ -100,7 +104,10 @@ class Placement:
 def _build_over_devices(
     svi: SVI, placement: Placement, rows: int, minibatches: bool, chunk: int, restarts: int, *rest: Any
 ) -> Any:
-    """`program.chunk_of_steps` over the devices of a mesh: the state stays where it was, and nothing compiles twice."""
+    """``program.chunk_of_steps`` over the devices of a mesh: the state stays where it was.
+
+    Nothing compiles twice.
+    """
     run = program.chunk_of_steps(svi, minibatches, chunk, restarts, *rest)
 
     def over_devices(state: Any, *args: Any) -> tuple[Any, Array]:
@@ -114,6 +121,7 @@ def _build_over_devices(
 def _put(leaf: Any, where: NamedSharding) -> Array:
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         words = _put(jax.random.key_data(leaf), NamedSharding(where.mesh, PartitionSpec()))
-        return jax.random.wrap_key_data(words, impl=jax.random.key_impl(leaf))
+        keys: Array = jax.random.wrap_key_data(words, impl=jax.random.key_impl(leaf))
+        return keys
     values = np.asarray(leaf)
     return jax.make_array_from_callback(values.shape, where, lambda place: values[place])

@@ -55,43 +55,46 @@ def fit_lbfgs(
     checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = False,
 ) -> Fit:
-    """Minimise `objective` on all the data by L-BFGS, for objectives that are deterministic.
+    """Minimise ``objective`` on all the data by L-BFGS, for objectives that are deterministic.
 
     Without a guide the model may have no latent sites: its log density, such as an exact Gaussian process's
     log evidence, is maximised over its parameters. A guide that draws is held at the draws of one key.
 
-    Args:
-        key: JAX random key of the initialisation and of the draws, if there are any.
-        model: NumPyro model, called as `(x, y)`. guide: likewise. objective: `Trace_ELBO()` if not given.
-        x: inputs (N, D), None for none (a latent variable model). y: targets (N, P), or (N,) for one column,
-            with NaN for missing entries where the model takes them (`missing=True` of the GPLVMs).
-        steps: at most so many iterations.
-        tolerance: stop when no entry of the gradient, in the unconstrained parameters, exceeds `tolerance`
-            times max(1, |loss|); the square root of the machine's precision if not given. It also stops when
-            the line search finds nothing lower.
-        start: constrained parameters to start from; those that are not named start as usual.
-        progress: show a bar on standard error.
-        checkpoint: directory for the whole state, saved at the end, when interrupted, and now and then, as often
-            as costs a twentieth of the time.
-        resume: continue from `checkpoint`, as if it had never stopped.
-
-    While it runs on the CPU, BLAS is held to one thread as in `fit_svi`, but for dense matrices of 1000 rows or
+    While it runs on the CPU, BLAS is held to one thread as in ``fit_svi``, but for dense matrices of 1000 rows or
     more (no guide): their factorisation gains from more threads.
 
-    Returns a `Fit` of one restart; its losses are those after each iteration, the last that of `params`.
+    :param key: JAX random key of the initialisation and of the draws, if there are any.
+    :param model: NumPyro model, called as ``(x, y)``.
+    :param guide: likewise.
+    :param objective: ``Trace_ELBO()`` if not given.
+    :param x: inputs (N, D), None for none (a latent variable model).
+    :param y: targets (N, P), or (N,) for one column, with NaN for missing entries where the model takes them
+        (``missing=True`` of the GPLVMs).
+    :param steps: at most so many iterations.
+    :param tolerance: stop when no entry of the gradient, in the unconstrained parameters, exceeds ``tolerance`` times
+        max(1, |loss|); the square root of the machine's precision if not given. It also stops when the line search
+        finds nothing lower.
+    :param start: constrained parameters to start from; those that are not named start as usual.
+    :param progress: show a bar on standard error.
+    :param checkpoint: directory for the whole state, saved at the end, when interrupted, and now and then, as often as
+        costs a twentieth of the time.
+    :param resume: continue from ``checkpoint``, as if it had never stopped.
+    :returns: a ``Fit`` of one restart; its losses are those after each iteration, the last that of ``params``.
+    :raises ValueError: for data that cannot be used, or latent sites without a guide.
+    :raises CheckpointError: its subclass, when there is nothing to resume or it is of another fit.
+    :raises FitError: if the loss is not finite.
+    :raises Interrupted: on Ctrl-C, after saving.
 
-    Raises ValueError for data that cannot be used, or latent sites without a guide; its subclass CheckpointError
-    when there is nothing to resume or it is of another fit; FitError if the loss is not finite; Interrupted on
-    Ctrl-C, after saving. Warns with `JitterWarning` as `fit_svi` does.
+    Warns with ``JitterWarning`` as ``fit_svi`` does.
     """
     x, y = checked_data(x, y, model)
     if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 1:
         raise ValueError(
-            f"steps is {steps!r}, expected a whole number of at least 1; change it or leave it out"
+            f"steps: found {steps!r}, expected a whole number of at least 1; change it or leave it out"
         )
     if tolerance is not None and not tolerance >= 0:
         raise ValueError(
-            f"tolerance is {tolerance!r}, expected a number of at least 0; change it or leave it out"
+            f"tolerance: found {tolerance!r}, expected a number of at least 0; change it or leave it out"
         )
     started, compile_seconds = time.perf_counter(), 0.0
     objective = _trace_elbo if objective is None else objective_of(objective)
@@ -107,7 +110,7 @@ def fit_lbfgs(
     first = svi.optim.get_params(initialise(svi, init_key, x, y, start).optim_state)
     if not first:
         raise ValueError(
-            "model and guide have no parameters, expected some to optimise; declare them by numpyro.param"
+            "model and guide: found no parameters, expected some to optimise; declare them by numpyro.param"
         )
     kept = program.cached_program(svi, _build_iterations)
     limit = float(np.sqrt(jnp.finfo(x.dtype).eps)) if tolerance is None else tolerance
@@ -144,7 +147,7 @@ def fit_lbfgs(
             pace = max(1, min(ITERATIONS_PER_PIECE, 4 * pace, int(count * PIECE_SECONDS / elapsed)))
             if not np.isfinite(losses[-1]):
                 raise FitError(
-                    f"the loss is {losses[-1]} after {len(losses)} iterations, expected a finite one; "
+                    f"loss: found {losses[-1]} after {len(losses)} iterations, expected a finite one; "
                     "standardise the data, use 64 bits (numpyro.enable_x64()), or check the model's start"
                 )
             advance(len(losses), losses[-1:])
@@ -174,9 +177,9 @@ def _first_state(params: dict[str, Array]) -> dict[str, Any]:
 
 
 def _build_iterations(svi: SVI) -> Callable[..., Any]:
-    """`run(state, key, x, y, limit, count)`: at most `count` iterations; the state is donated.
+    """``run(state, key, x, y, limit, count)``: at most ``count`` iterations; the state is donated.
 
-    Gives the state (see `_first_state`), the losses after each iteration (PIECE,), and the number of iterations
+    Gives the state (see ``_first_state``), the losses after each iteration (PIECE,), and the number of iterations
     done.
     """
 
@@ -199,7 +202,8 @@ def _build_iterations(svi: SVI) -> Callable[..., Any]:
 
         def going(carry: Any) -> Bool[Array, ""]:
             done, turns = carry[-3:-1]
-            return (turns < count) & ~done
+            unfinished: Array = (turns < count) & ~done
+            return unfinished
 
         def iterate(carry: Any) -> Any:
             point, value, slope, memory, done, turns, losses = carry
@@ -237,6 +241,6 @@ def _check_no_latents(
     jax.eval_shape(look, key)
     if latent:
         raise ValueError(
-            f"guide is None and the model has the latent sites {', '.join(latent)}, expected none; "
+            f"guide: found None beside the latent sites {', '.join(latent)}, expected a guide for them; "
             "pass a guide, for the most probable values numpyro.infer.autoguide.AutoDelta(model)"
         )

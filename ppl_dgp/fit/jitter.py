@@ -21,7 +21,7 @@ class JitterWarning(UserWarning):
 def used_jitter(
     svi: SVI, params: Mapping[str, Array], x: Float[Array, "N D"], y: Num[Array, "N P"]
 ) -> dict[str, float]:
-    """The relative jitter at each deterministic site `…/jitter` of the model, given constrained parameters."""
+    """The relative jitter at each deterministic site ``…/jitter`` of the model, given constrained parameters."""
     return {
         name: float(value)
         for name, value in cached_program(svi, _build_jitter).run(dict(params), x, y).items()
@@ -50,7 +50,7 @@ def jitter_advice(jitter: Mapping[str, float], dtype: Any) -> str | None:
 
 
 def _build_jitter(svi: SVI) -> Callable[..., dict[str, Array]]:
-    """`run(params, x, y)`: the jitter by site. Compiled, so that all else that the model computes is left out."""
+    """``run(params, x, y)``: the jitter by site. Compiled, so that all else that the model computes is left out."""
 
     def run(
         params: dict[str, Array], x: Float[Array, "N D"], y: Num[Array, "N P"]

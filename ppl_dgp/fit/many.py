@@ -64,33 +64,30 @@ def fit_many(
     resume: bool = False,
     max_rejected_in_a_row: int = 50,
 ) -> list[Fit]:
-    """Train K fits of one model side by side, each as `fit_svi` would alone with the same key, data and settings.
+    """Train K fits of one model side by side, each as ``fit_svi`` would alone with the same key, data and settings.
 
     What varies is given K times: the data, the keys (restarts), α, the learning rates, or several of these at once,
     member by member. What is given once is shared. Tables may differ in their numbers of rows: they are padded to
     equal length, and the rows appended count for nothing, exactly. Members with α = 0, a branch of its own, train as
     one program and those with α > 0 as another.
 
-    Args:
-        key: JAX random key, split into K, or K of them stacked: restarts, or the same one K times to compare
-            settings under the same draws. Member k is `fit_svi(keys[k], …)`.
-        model, guide, objective, steps, batch_size, learning_rate, optimizer, chunk: as for `fit_svi`; a batch is at
-            most the shortest table.
-        xs, ys: one data set, arrays (N, D) and (N, P), or a list of K of either; xs None for no inputs.
-        alphas: orders α, each in [0, 1], in place of that of `objective`, whose particles all members have.
-        learning_rates: of Adam, positive numbers.
-        progress: show a bar on standard error.
-        checkpoint, checkpoint_every, resume: as for `fit_svi`; the directory holds one for each program.
-        max_rejected_in_a_row: a step with a non-finite loss or gradient leaves its member as it is; so many in a row,
-            in every member of a program, are an error.
-
-    Returns one `Fit` for each member, in order; its `seconds` are those of its whole program.
-
-    Raises:
-        ValueError: for data or settings that cannot be used; where tables differ in length and the loss is changed by
-            rows that do not count, as of a model whose rows are no `data_plate`; `CheckpointError` as `fit_svi`.
-        FitError: after too many rejected steps in a row.
-        Interrupted: on Ctrl-C, after saving; its `fits` are those of the programs that have begun.
+    :param key: JAX random key, split into K, or K of them stacked: restarts, or the same one K times to compare
+        settings under the same draws. Member k is ``fit_svi(keys[k], …)``.
+    :param model, guide, objective, steps, batch_size, learning_rate, optimizer, chunk: as for ``fit_svi``; a batch is
+        at most the shortest table.
+    :param xs, ys: one data set, arrays (N, D) and (N, P), or a list of K of either; xs None for no inputs.
+    :param alphas: orders α, each in [0, 1], in place of that of ``objective``, whose particles all members have.
+    :param learning_rates: of Adam, positive numbers.
+    :param progress: show a bar on standard error.
+    :param checkpoint, checkpoint_every, resume: as for ``fit_svi``; the directory holds one for each program.
+    :param max_rejected_in_a_row: a step with a non-finite loss or gradient leaves its member as it is; so many in a
+        row, in every member of a program, are an error.
+    :returns: one ``Fit`` for each member, in order; its ``seconds`` are those of its whole program.
+    :raises ValueError: for data or settings that cannot be used; where tables differ in length and the loss is changed
+        by rows that do not count, as of a model whose rows are no ``data_plate``.
+    :raises CheckpointError: as ``fit_svi``.
+    :raises FitError: after too many rejected steps in a row.
+    :raises Interrupted: on Ctrl-C, after saving; its ``fits`` are those of the programs that have begun.
     """
     objective = objective_of(objective)
     check_inducing(guide, objective)
@@ -99,7 +96,7 @@ def fit_many(
     check_settings(fewest, locals())
     if batch_size is not None and getattr(model, WINDOWS, None) is not None:
         raise ValueError(
-            f"batch_size is {batch_size}, expected None for a model whose minibatches are windows; leave it out"
+            f"batch_size: found {batch_size}, expected None for a model whose minibatches are windows; leave it out"
         )
     if learning_rates is not None and optimizer is not None:
         raise ValueError(
@@ -187,7 +184,7 @@ class BatchedTraining:
         self.kept = program.cached_program(svis[0], program.build_together, *about)
 
     def train(self, steps: int, place: Path | None, resume: bool, **watched: Any) -> list[Fit]:
-        """The fits after so many steps, saved at `place`; `watched` as of `Training.run`."""
+        """The fits after so many steps, saved at ``place``; ``watched`` as of ``Training.run``."""
         size, chunk = len(self.members), self.chunk
         identity: dict[str, Any] = {"batch_size": self.batch_size, "chunk": chunk}
         identity |= {
@@ -288,7 +285,9 @@ def _members(
     }
     if len(set(found.values())) > 1 or 0 in found.values():
         listed = ", ".join(f"{count} {name}" for name, count in found.items())
-        raise ValueError(f"found {listed}, expected as many of each; give what all share once, not in a list")
+        raise ValueError(
+            f"members: found {listed}, expected as many of each; give what all share once, not in a list"
+        )
     size = max(found.values(), default=1)
     if alphas is not None and not capabilities_of(objective).takes_alpha:
         raise ValueError(

@@ -56,15 +56,13 @@ def natural_adam(
     does not, at most 30 times, and is 0 then; ``NaturalAdamState.halved`` counts such steps. The same arguments give
     the same object, so that compiled fits are found again.
 
-    Args:
-        natural_rate: ρ, in (0, 1] as a rule, a number or an optax schedule of the step.
-        learning_rate: of Adam, likewise; 0 holds the other parameters.
-
-    Raises ValueError for rates that are not finite or below 0, and at the start of a fit without a full-rank q(u).
+    :param natural_rate: ρ, in (0, 1] as a rule, a number or an optax schedule of the step.
+    :param learning_rate: of Adam, likewise; 0 holds the other parameters.
+    :raises ValueError: for rates that are not finite or below 0, and at the start of a fit without a full-rank q(u).
     """
     for name, rate in {"natural_rate": natural_rate, "learning_rate": learning_rate}.items():
         if not callable(rate) and not (np.ndim(rate) == 0 and np.isfinite(rate) and rate >= 0):
-            raise ValueError(f"{name} is {rate!r}, expected a number of at least 0 or an optax schedule")
+            raise ValueError(f"{name}: found {rate!r}, expected a number of at least 0 or an optax schedule")
     adam = optax.adam(learning_rate)
 
     def init(params: Parameters) -> NaturalAdamState:
@@ -82,7 +80,7 @@ def natural_adam(
     ) -> tuple[dict[str, Array], NaturalAdamState]:
         if params is None:
             raise ValueError(
-                "params is None, expected the current parameters; call update(gradients, state, params)"
+                "params: found None, expected the current parameters; call update(gradients, state, params)"
             )
         natural = _full_rank(params)
         rate = natural_rate(state.steps) if callable(natural_rate) else natural_rate
@@ -107,9 +105,9 @@ def natural_step(
     scale_gradient: Float[Array, " K"],
     rate: Float[Array, ""],
 ) -> tuple[Float[Array, " M"], Float[Array, " K"], Array]:
-    """One step of one N(m, L Lᵀ): its new `loc` and `scale`, and whether `rate` had to be halved.
+    """One step of one N(m, L Lᵀ): its new ``loc`` and ``scale``, and whether ``rate`` had to be halved.
 
-    `scale` is L, unconstrained, K = M (M + 1) / 2; the gradients are those of the loss, unconstrained too.
+    ``scale`` is L, unconstrained, K = M (M + 1) / 2; the gradients are those of the loss, unconstrained too.
     """
     lower = _bijection(scale)
     (lower_gradient,) = jax.vjp(_bijection.inv, lower)[1](scale_gradient)

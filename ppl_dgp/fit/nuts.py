@@ -57,7 +57,8 @@ class JointDensity(ELBO):
         """The density at one draw of the guide, in nats."""
         latents = trace(substitute(seed(guide, rng_key), data=param_map)).get_trace(*args, **kwargs)
         log_joint, _ = log_density(replay(seed(model, rng_key), latents), args, kwargs, param_map)
-        return -log_joint
+        energy: Array = -log_joint
+        return energy
 
 
 def fit_nuts(
@@ -97,12 +98,11 @@ def fit_nuts(
         as NumPyro's ``NUTS`` has them.
     :param chain_method: "vectorized", "sequential", or "parallel" with a device for each chain.
     :param progress: show NumPyro's bar.
-
-    Returns a ``Fit`` whose guide is an ``EmpiricalPosterior``: ``params`` hold the draws (C, S, …) of each site, named
-    ``<site>_draws``, beside what was held. A run of the guide is one of the draws, so that ``predict`` averages over
-    them, the hidden layers of new rows from the model's own conditionals. ``chains`` has divergences, R-hat and
-    effective sample sizes; ``losses`` (1, S) are minus the log density of the draws, averaged over chains.
-
+    :returns: a ``Fit`` whose guide is an ``EmpiricalPosterior``: ``params`` hold the draws (C, S, …) of each site,
+        named ``<site>_draws``, beside what was held. A run of the guide is one of the draws, so that ``predict``
+        averages over them, the hidden layers of new rows from the model's own conditionals. ``chains`` has divergences,
+        R-hat and effective sample sizes; ``losses`` (1, S) are minus the log density of the draws, averaged over
+        chains.
     :raises ValueError: for data or numbers that cannot be used, a model with discrete latents, with a subsampled plate
         or without latents, or a start of another model.
     :raises FitError: if the density is not finite where a chain begins or ends.
@@ -128,7 +128,8 @@ def fit_nuts(
     conditioned = block(substitute(model, data=held), hide_fn=lambda msg: msg["type"] == "param")
 
     def potential(values: Parameters) -> Array:
-        return potential_energy(conditioned, (x, y), {}, values)
+        energy: Array = potential_energy(conditioned, (x, y), {}, values)
+        return energy
 
     def run(key: Array, first: Parameters) -> tuple[Parameters, Parameters]:
         kernel = NUTS(
@@ -240,7 +241,8 @@ class _SampledModel:
             return {name: jnp.asarray(sites[name]["value"]) for name in self.parameters}
 
         try:
-            return jax.jit(initial)(key)
+            params: Parameters = jax.jit(initial)(key)
+            return params
         except jax.errors.JAXTypeError:  # a model that looks at values to begin with
             return initial(key)
 
@@ -316,5 +318,5 @@ def _check_finite(energies: Array | np.ndarray, where: str, remedy: str) -> None
     if not finite.all():
         chain = int(np.argmin(finite))
         raise FitError(
-            f"the log density is not finite where chain {chain} {where}, expected it finite; {remedy}"
+            f"log density: found none that is finite where chain {chain} {where}, expected a finite one; {remedy}"
         )

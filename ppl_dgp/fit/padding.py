@@ -22,7 +22,7 @@ def shorter(value: Shaped[Array, "..."], shape: tuple[int, ...]) -> Shaped[Array
 def stacked(states: Sequence[Any], counts: Sequence[int]) -> Any:
     """The members' states, leaf by leaf, with a leading axis; an axis that is as long as each table is lengthened.
 
-    Raises ValueError where shapes differ in another way.
+    :raises ValueError: where shapes differ in another way.
     """
 
     def stack(*leaves: Any) -> Array:

@@ -58,35 +58,40 @@ def fit_power_ep(
 ) -> Fit:
     """Find the sites of Power EP, and with them q(u), while Adam trains the other parameters.
 
-    The model has one layer, `f(x).noisy(...)` or `f(x).observe(...)`, the guide a full-rank q(u). The fit's parameters
-    hold q(u), so that `predict` and all else work as after `fit_svi`, and the sites, `…/site_location` and
-    `…/site_precision` (N, P). Its losses are minus the energy (an energy, no bound, for α > 0) before each step, and
-    last at the parameters returned; with minibatches all but the last are estimates. Its objective is `SiteEnergy`.
+    The model has one layer, ``f(x).noisy(...)`` or ``f(x).observe(...)``, the guide a full-rank q(u). The fit's
+    parameters hold q(u), so that ``predict`` and all else work as after ``fit_svi``, and the sites, ``…/site_location``
+    and ``…/site_precision`` (N, P). Its losses are minus the energy (an energy, no bound, for α > 0) before each step,
+    and last at the parameters returned; with minibatches all but the last are estimates. Its objective is
+    ``SiteEnergy``.
 
-    Args:
-        key: JAX random key of the initialisation and the minibatches.
-        model, guide: NumPyro callables; with the same two objects, settings and shapes a second fit compiles nothing.
-        x: inputs (N, D). y: targets (N, P), or (N,) for one column.
-        alpha: in [0, 1]; 1 is EP, 0 the variational bound, whose optimum the sweeps then find by natural gradients.
-        schedule: "sequential" visits one datum after another, "parallel" all at once. Both rest at the same sites;
-            a parallel sweep is much faster on wide hardware, a sequential one needs fewer and hardly ever fails.
-        sweeps: at most so many before each step and at the end; 100 if not given, 5 of each minibatch.
-        damping: the share of the way, in (0, 1], that natural parameters go to their new values; 1 if sequential, else
-            0.5, if not given. Smaller is safer.
-        tolerance: sweeps end when no natural parameter would move by more than this, relative to 1 + its size; the
-            square root of the machine's precision if not given.
-        hyper_steps: steps of Adam; 0 leaves all but q(u) where it starts.
-        learning_rate: of Adam, a number or an optax schedule of the step.
-        batch_size: rows in a minibatch, 1 to N, for the parallel schedule; a step costs O(B M² + M³), and an epoch
-            begins with a pass over all rows. Other sites keep their values meanwhile.
-        start: constrained parameters to start from, sites among them if you like; others start as usual.
-        progress: show a bar on standard error.
+    :param key: JAX random key of the initialisation and the minibatches.
+    :param model, guide: NumPyro callables; with the same two objects, settings and shapes a second fit compiles
+        nothing.
+    :param x: inputs (N, D).
+    :param y: targets (N, P), or (N,) for one column.
+    :param alpha: in [0, 1]; 1 is EP, 0 the variational bound, whose optimum the sweeps then find by natural gradients.
+    :param schedule: "sequential" visits one datum after another, "parallel" all at once. Both rest at the same sites; a
+        parallel sweep is much faster on wide hardware, a sequential one needs fewer and hardly ever fails.
+    :param sweeps: at most so many before each step and at the end; 100 if not given, 5 of each minibatch.
+    :param damping: the share of the way, in (0, 1], that natural parameters go to their new values; 1 if sequential,
+        else 0.5, if not given. Smaller is safer.
+    :param tolerance: sweeps end when no natural parameter would move by more than this, relative to 1 + its size; the
+        square root of the machine's precision if not given.
+    :param hyper_steps: steps of Adam; 0 leaves all but q(u) where it starts.
+    :param learning_rate: of Adam, a number or an optax schedule of the step.
+    :param batch_size: rows in a minibatch, 1 to N, for the parallel schedule; a step costs O(B M² + M³), and an epoch
+        begins with a pass over all rows. Other sites keep their values meanwhile.
+    :param start: constrained parameters to start from, sites among them if you like; others start as usual.
+    :param progress: show a bar on standard error.
+    :raises ValueError: for data or settings that cannot be used, a model of other than one layer, or a likelihood that
+        couples outputs.
+    :raises TypeError: for data that are not those of a GP, or a q(u) that is not of full rank.
+    :raises FitError: if the energy is not finite at the end.
+    :raises Interrupted: on Ctrl-C, with what was found so far.
 
-    Raises ValueError for data or settings that cannot be used, a model of other than one layer, or a likelihood that
-    couples outputs; TypeError for one that is no GP's, or a q(u) that is not of full rank; FitError if the energy is
-    not finite at the end; Interrupted on Ctrl-C, with what was found so far. Warns with `SiteWarning` where sites were
-    not at rest or updates were skipped (of a datum whose cavity or tilted variance would not be positive, as happens
-    with likelihoods that are not log-concave), with `JitterWarning` as `fit_svi` does.
+    Warns with ``SiteWarning`` where sites were not at rest or updates were skipped (of a datum whose cavity or tilted
+    variance would not be positive, as happens with likelihoods that are not log-concave), with ``JitterWarning`` as
+    ``fit_svi`` does.
     """
     x, y = checked_data(x, y)
     rows = x.shape[0]
@@ -150,7 +155,7 @@ def fit_power_ep(
     fit = result()
     if not np.isfinite(fit.losses[0, -1]):
         raise FitError(
-            f"the energy is {-fit.losses[0, -1]} at the end, expected a finite one; lower the damping or the learning "
+            f"energy: found {-fit.losses[0, -1]} at the end, expected a finite one; lower the damping or the learning "
             "rate, use 64 bits (numpyro.enable_x64()), or check the model's start"
         )
     _warn_of_sites(state, settings, rows if batch_size is None else batch_size, batch_size is None)
@@ -220,25 +225,27 @@ def _check_settings(rows: int, settings: Mapping[str, Any]) -> None:
                 f"from {least} to the number of rows, {most}" if most is not None else f"of at least {least}"
             )
             raise ValueError(
-                f"{name} is {value!r}, expected a whole number {span}; change it or leave it out"
+                f"{name}: found {value!r}, expected a whole number {span}; change it or leave it out"
             )
     damping, tolerance, rate = settings["damping"], settings["tolerance"], settings["learning_rate"]
     if damping is not None and not 0.0 < damping <= 1.0:
-        raise ValueError(f"damping is {damping!r}, expected a number in (0, 1]; 1 goes all the way")
+        raise ValueError(f"damping: found {damping!r}, expected a number in (0, 1]; 1 goes all the way")
     if tolerance is not None and not tolerance > 0.0:
-        raise ValueError(f"tolerance is {tolerance!r}, expected a positive number; change it or leave it out")
+        raise ValueError(
+            f"tolerance: found {tolerance!r}, expected a positive number; change it or leave it out"
+        )
     if not callable(rate) and not (np.ndim(rate) == 0 and np.isfinite(rate) and rate > 0):
         raise ValueError(
-            f"learning_rate is {rate!r}, expected a positive number or an optax schedule; try 0.01"
+            f"learning_rate: found {rate!r}, expected a positive number or an optax schedule; try 0.01"
         )
     if settings["schedule"] not in ("parallel", "sequential"):
-        raise ValueError(f"schedule is {settings['schedule']!r}, expected 'parallel' or 'sequential'")
+        raise ValueError(f"schedule: found {settings['schedule']!r}, expected 'parallel' or 'sequential'")
     if settings["batch_size"] is not None and settings["schedule"] == "sequential":
         raise ValueError(
-            "schedule is 'sequential' with a batch_size, expected 'parallel'; leave one of them out"
+            "schedule: found 'sequential' with a batch_size, expected 'parallel'; leave one of them out"
         )
     if settings["batch_size"] is not None and settings["hyper_steps"] == 0:
-        raise ValueError("hyper_steps is 0 with a batch_size, expected at least 1; leave out batch_size")
+        raise ValueError("hyper_steps: found 0 with a batch_size, expected at least 1; leave out batch_size")
 
 
 def _warn_of_sites(state: Mapping[str, Any], settings: SweepSchedule, rows: int, whole: bool) -> None:

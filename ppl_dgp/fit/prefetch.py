@@ -11,7 +11,7 @@ AHEAD = 1  # made and waiting, beside the one in use and the one being made
 
 
 class Waited:
-    """Seconds that the user of `prefetched` waited for what was not ready, the first left out."""
+    """Seconds that the user of ``prefetched`` waited for what was not ready, the first left out."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -19,9 +19,9 @@ class Waited:
 
 @contextmanager
 def prefetched(make: Iterator[Any], waited: Waited) -> Iterator[Callable[[], Any]]:
-    """A function that gives what `make` yields, one after another, made in a thread that runs ahead of it.
+    """A function that gives what ``make`` yields, one after another, made in a thread that runs ahead of it.
 
-    An error of `make` is raised where its value was asked for. On the way out the thread is stopped and joined.
+    An error of ``make`` is raised where its value was asked for. On the way out the thread is stopped and joined.
     """
     ready: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(AHEAD)
     stopped = threading.Event()

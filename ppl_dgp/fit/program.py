@@ -44,7 +44,7 @@ class Identity:
 
 @dataclass
 class CachedProgram:
-    """A compiled function `run` of an SVI whose parameters are constrained as `transforms` says."""
+    """A compiled function ``run`` of an SVI whose parameters are constrained as ``transforms`` says."""
 
     svi: SVI
     run: Callable[..., Any]
@@ -55,9 +55,9 @@ _kept: OrderedDict[Hashable, CachedProgram] = OrderedDict()
 
 
 def cached_program(svi: SVI, build: Callable[..., Callable[..., Any]], *settings: Hashable) -> CachedProgram:
-    """The program `build(svi, *settings)`, or an earlier one of an SVI that means the same.
+    """The program ``build(svi, *settings)``, or an earlier one of an SVI that means the same.
 
-    `svi` must be initialised. An SVI means the same if its model, guide, objective and optimiser are the same
+    ``svi`` must be initialised. An SVI means the same if its model, guide, objective and optimiser are the same
     objects (or equal and hashable) and its parameters have the same constraints.
     """
     name = (build, *map(_hashable, (svi.model, svi.guide, svi.loss, svi.optim)), *settings)
@@ -86,21 +86,21 @@ def compiled(function: Callable[..., Any], *, donate: bool = False) -> Callable[
 def stacked_params(svi: SVI, params: dict[str, Array], stacked: bool) -> dict[str, Array]:
     """The constrained parameters of unconstrained ones, with an axis for restarts in front.
 
-    :param stacked: whether `params` have that axis; else one is added.
+    :param stacked: whether ``params`` have that axis; else one is added.
     """
     constrained: dict[str, Array] = cached_program(svi, _build_constrained, stacked).run(params)
     return constrained
 
 
 def _build_constrained(svi: SVI, stacked: bool) -> Callable[..., dict[str, Array]]:
-    """`run(params)`, as `stacked_params` says."""
+    """``run(params)``, as ``stacked_params`` says."""
     if stacked:
         return jax.jit(jax.vmap(svi.constrain_fn))
     return jax.jit(lambda params: {name: value[None] for name, value in svi.constrain_fn(params).items()})
 
 
 def build_finish(svi: SVI) -> Callable[..., dict[str, Array]]:
-    """`run(params, x, y)`: the parameters with those of the q(u) that a `Collapsed` objective has optimised away."""
+    """``run(params, x, y)``: the parameters, with those of the q(u) that ``Collapsed`` has optimised away."""
     return jax.jit(lambda params, x, y: svi.loss.finish(params, svi.model, svi.guide, x, y))
 
 
@@ -112,7 +112,7 @@ def build_chunk(
     windows: int | None = None,
     drawn_from: int | None = None,
 ) -> Callable[..., Any]:
-    """`chunk_of_steps`, compiled; the state is donated."""
+    """``chunk_of_steps``, compiled; the state is donated."""
     return compiled(chunk_of_steps(svi, minibatches, chunk, restarts, windows, drawn_from), donate=True)
 
 
@@ -124,12 +124,12 @@ def chunk_of_steps(
     windows: int | None = None,
     drawn_from: int | None = None,
 ) -> Callable[..., Any]:
-    """`run(state, x, y, indices, begin, end) -> (state, losses)`: turns `begin` to `end` of a chunk of steps.
+    """``run(state, x, y, indices, begin, end) -> (state, losses)``: turns ``begin`` to ``end`` of a chunk of steps.
 
-    `indices` are the rows of the chunk's minibatches, (chunk, B), or of so many `windows` the numbers, for a model that
-    finds their rows itself; not looked at without `minibatches`. Minibatches `drawn_from` so many rows are there
-    already, x (chunk, B, D) and y (chunk, B, P). The
-    losses are (chunk, R), those of other turns NaN. With R > 1 every leaf of the state has a leading axis R.
+    ``indices`` are the rows of the chunk's minibatches, (chunk, B), or of so many ``windows`` the numbers, for a model
+    that finds their rows itself; not looked at without ``minibatches``. Minibatches ``drawn_from`` so many rows are
+    there already, x (chunk, B, D) and y (chunk, B, P). The losses are (chunk, R), those of other turns NaN. With R > 1
+    every leaf of the state has a leading axis R.
     """
 
     def step(state: Any, x: Float[Array, "_ D"], y: Num[Array, "_ P"], index: Int[Array, " B"]) -> Any:
@@ -158,7 +158,10 @@ def chunk_of_steps(
             state, loss = steps(state, *rows, indices[i])
             return state, losses.at[i].set(loss.astype(losses.dtype))
 
-        return jax.lax.fori_loop(begin, end, turn, (state, jnp.full((chunk, restarts), jnp.nan)))
+        state_and_losses: tuple[Any, Array] = jax.lax.fori_loop(
+            begin, end, turn, (state, jnp.full((chunk, restarts), jnp.nan))
+        )
+        return state_and_losses
 
     return run
 
@@ -171,10 +174,10 @@ def build_together(
     axes: tuple[tuple[str, int | None], ...],
     size: int,
 ) -> Callable[..., Any]:
-    """`run(state, data, indices, begin, end) -> (state, losses)`: turns `begin` to `end` of a chunk of steps.
+    """``run(state, data, indices, begin, end) -> (state, losses)``: turns ``begin`` to ``end`` of a chunk of steps.
 
-    `data` are the tables and what else members have of their own, batched as `axes` say; `indices` (chunk, K, B). The
-    losses are (chunk, K), those of other turns NaN. The state, every leaf with a leading axis K, is donated.
+    ``data`` are the tables and what else members have of their own, batched as ``axes`` say; ``indices`` (chunk, K, B).
+    The losses are (chunk, K), those of other turns NaN. The state, every leaf with a leading axis K, is donated.
     """
 
     def step(state: SVIState, data: dict[str, Any], index: Int[Array, " B"]) -> Any:
@@ -201,13 +204,16 @@ def build_together(
             state, loss = steps(state, data, indices[i])
             return state, losses.at[i].set(loss.astype(losses.dtype))
 
-        return jax.lax.fori_loop(begin, end, turn, (state, jnp.full((chunk, size), jnp.nan)))
+        state_and_losses: tuple[Any, Array] = jax.lax.fori_loop(
+            begin, end, turn, (state, jnp.full((chunk, size), jnp.nan))
+        )
+        return state_and_losses
 
     return compiled(run, donate=True)
 
 
 def build_loss(svi: SVI, minibatches: bool, padded: int | None) -> Callable[..., Float[Array, ""]]:
-    """`run(key, params, data, index)`: the loss of one member, at constrained parameters."""
+    """``run(key, params, data, index)``: the loss of one member, at constrained parameters."""
 
     def run(
         key: Any, params: dict[str, Any], data: dict[str, Any], index: Int[Array, " B"]
@@ -272,7 +278,7 @@ def _at_step(svi: SVI, step: Int[Array, ""]) -> SVI:
 def minibatches(
     words: UInt[np.ndarray, " words"], number: int, chunk: int, batch_size: int, rows: int
 ) -> Int[np.ndarray, "chunk B"]:
-    """Rows of the minibatches of chunk `number`, a function of the arguments; every row is equally likely.
+    """Rows of the minibatches of chunk ``number``, a function of the arguments; every row is equally likely.
 
     Shuffled epochs one after another if a chunk is at least an epoch, else independent draws, which cost O(B)
     a step. On the host, where a permutation costs a tenth of what a sort costs on the device.
@@ -329,7 +335,8 @@ def _hashable(value: Any) -> Hashable:
         hash(value)
     except TypeError:
         return Identity(value)
-    return value
+    hashable: Hashable = value
+    return hashable
 
 
 def _same(one: Any, other: Any) -> bool:

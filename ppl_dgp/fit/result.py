@@ -30,14 +30,14 @@ class FitError(RuntimeError):
 class Fit(Posterior):
     """A trained model: what was trained, how, and its parameters. Its verbs are in :class:`Posterior`.
 
-    `params` are the constrained parameters of the best restart (the lowest mean loss over the last tenth of
-    the steps), `restart_params` those of all R restarts, stacked. `losses` are the objective's losses in nats
-    at every step, NaN where a step was rejected; `rejected_steps` counts these over all restarts. `seconds`
-    is the wall-clock time of the whole fit, over all its sessions if it was resumed; `compile_seconds` is
-    what the first compiled call of the last session took of it. `fingerprint` is the SHA-256 of the data.
-    `jitter` holds what covariance matrices needed on their diagonals at `params`, relative to the mean
-    diagonal, by the sites `…/jitter` that report it; empty if interrupted. `input_seconds` is what the steps of the
-    last session waited for rows that `fit_stream` reads. `chains` says how the Markov chains of `fit_nuts` went.
+    ``params`` are the constrained parameters of the best restart (the lowest mean loss over the last tenth of
+    the steps), ``restart_params`` those of all R restarts, stacked. ``losses`` are the objective's losses in nats
+    at every step, NaN where a step was rejected; ``rejected_steps`` counts these over all restarts. ``seconds``
+    is the wall-clock time of the whole fit, over all its sessions if it was resumed; ``compile_seconds`` is
+    what the first compiled call of the last session took of it. ``fingerprint`` is the SHA-256 of the data.
+    ``jitter`` holds what covariance matrices needed on their diagonals at ``params``, relative to the mean
+    diagonal, by the sites ``…/jitter`` that report it; empty if interrupted. ``input_seconds`` is what the steps of the
+    last session waited for rows that ``fit_stream`` reads. ``chains`` says how the Markov chains of ``fit_nuts`` went.
     """
 
     objective: ELBO
@@ -82,9 +82,9 @@ class Fit(Posterior):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Training was interrupted: `fit` is what was fitted so far; the checkpoint, if any, holds it too.
+    """Training was interrupted: ``fit`` is what was fitted so far; the checkpoint, if any, holds it too.
 
-    Of several fits side by side `fits` are those that have begun, of which `fit` is the first.
+    Of several fits side by side ``fits`` are those that have begun, of which ``fit`` is the first.
     """
 
     def __init__(self, fit: Fit | Sequence[Fit]):
@@ -117,7 +117,7 @@ def finished(restart_params: Mapping[str, Array], svi: SVI, x: Array, y: Array) 
 
 
 def assemble(restart_params: Mapping[str, Array], losses: Float[np.ndarray, "R steps"], **rest: Any) -> Fit:
-    """The `Fit` of R stacked parameters and their losses."""
+    """The ``Fit`` of R stacked parameters and their losses."""
     best = best_restart(losses)
     return Fit(
         params=selected(dict(restart_params), np.int32(best)),
@@ -136,10 +136,10 @@ def checked_data(
     model: Callable[..., Any] | None = None,
     empty_columns: bool = False,
 ) -> tuple[Float[Array, "N D"], Num[Array, "N P"]]:
-    """Inputs and targets as arrays of two dimensions; inputs without columns where `x` is None.
+    """Inputs and targets as arrays of two dimensions; inputs without columns where ``x`` is None.
 
-    Raises ValueError if they are not numbers of shapes (N, D) and (N, P) or (N,), or hold NaN or infinity. NaN
-    is allowed in y where the `model` takes missing entries, everywhere in a column only with `empty_columns`.
+    :raises ValueError: if they are not numbers of shapes (N, D) and (N, P) or (N,), or hold NaN or infinity. NaN is
+        allowed in y where the ``model`` takes missing entries, everywhere in a column only with ``empty_columns``.
     """
     arrays = {"y": np.asarray(y)}
     if arrays["y"].ndim == 1:
@@ -149,31 +149,31 @@ def checked_data(
     for name, array in arrays.items():
         if array.dtype.kind not in "fiub":
             raise ValueError(
-                f"{name} has dtype {array.dtype}, expected numbers; encode or drop other columns"
+                f"{name}: found dtype {array.dtype}, expected numbers; encode or drop other columns"
             )
         if array.ndim != 2 or 0 in array.shape:
             remedy = f"reshape it, for one column {name}[:, None]"
             raise ValueError(
-                f"{name} has shape {array.shape}, expected two dimensions, none of them empty; {remedy}"
+                f"{name}: found shape {array.shape}, expected two dimensions, none of them empty; {remedy}"
             )
         gaps = name == "y" and array.dtype.kind == "f" and np.isnan(array)
         partly = np.any(gaps) and model is not None and _takes_missing(model, arrays)
         if partly and not empty_columns and (empty := np.isnan(array).all(0)).any():
             column = int(np.argmax(empty))
             raise ValueError(
-                f"y has no entry in column {column}, expected at least one; leave the column out"
+                f"y: found no entry in column {column}, expected at least one; leave the column out"
             )
         wrong = ~np.isfinite(array) & ~(partly & np.isnan(array))
         if wrong.any():
             row, column = np.argwhere(wrong)[0]
             raise ValueError(
-                f"{name} is {array[row, column]} at row {row}, column {column}, expected finite numbers; "
+                f"{name}: found {array[row, column]} at row {row}, column {column}, expected finite numbers; "
                 "drop or impute such rows" + (", or make a model with missing=True" if name == "y" else "")
             )
     arrays.setdefault("x", np.zeros((len(arrays["y"]), 0)))
     if len(arrays["x"]) != len(arrays["y"]):
         raise ValueError(
-            f"x has {len(arrays['x'])} rows and y has {len(arrays['y'])}, expected as many; "
+            f"y: found {len(arrays['y'])} rows beside {len(arrays['x'])} of x, expected as many; "
             "pass the targets of the same rows"
         )
     floats = jnp.result_type(float)

@@ -14,7 +14,8 @@ SAVING_SHARE = 0.05  # of the time, unless told how often to save
 class Saving:
     """Saves whole states in a directory, each replacing the one before; without a directory it does nothing.
 
-    `identity` are JSON values that a fit which continues from the state must share. Of several processes one `writes`.
+    ``identity`` are JSON values that a fit which continues from the state must share. Of several processes one
+    ``writes``.
     """
 
     def __init__(
@@ -28,7 +29,7 @@ class Saving:
         return time.perf_counter() - self._last > self._cost / SAVING_SHARE
 
     def save(self, state: Any, **meta: Any) -> None:
-        """Save a pytree and what describes it, as `ppl_dgp.checkpoint.save` does."""
+        """Save a pytree and what describes it, as ``ppl_dgp.checkpoint.save`` does."""
         if self.directory is None or not self.writes:
             return
         before = time.perf_counter()
@@ -39,14 +40,14 @@ class Saving:
     def resumable(self, resume: bool) -> dict[str, Any] | None:
         """What describes the saved state, None if none is to be resumed.
 
-        Raises CheckpointError if there is none, or one made with other data or settings; ValueError without a
-        directory.
+        :raises CheckpointError: if there is none, or one made with other data or settings.
+        :raises ValueError: without a directory.
         """
         if not resume:
             return None
         if self.directory is None:
             raise ValueError(
-                "resume is True and checkpoint is None, expected a directory to resume from; pass checkpoint="
+                "checkpoint: found None with resume=True, expected a directory to resume from; pass checkpoint="
             )
         meta = checkpoint.read_meta(self.directory)
         for name, wanted in self.identity.items():

@@ -55,7 +55,8 @@ class SweepSchedule:
         """
 
         def unfinished(state: tuple[Any, ...]) -> Array:
-            return (state[0] < self.sweeps) & (state[2] > self.tolerance)
+            going: Array = (state[0] < self.sweeps) & (state[2] > self.tolerance)
+            return going
 
         def sweep(state: tuple[Any, ...]) -> tuple[Any, ...]:
             count, old, _, _ = state
@@ -94,10 +95,10 @@ def of_each_row(layer: Layer, alpha: float) -> tuple[Callable[[Any], Tempered], 
 def build_run(
     svi: SVI, schedule: SweepSchedule, optimizer: optax.GradientTransformation, minibatches: bool
 ) -> Callable[..., Any]:
-    """`run(state, x, y, indices, moves, count) -> (state, losses)`: `count` turns; the state is donated.
+    """``run(state, x, y, indices, moves, count) -> (state, losses)``: ``count`` turns; the state is donated.
 
-    A turn sweeps the sites, on all rows or on those of `indices[turn]` (T, B), and where `moves[turn]` takes a step of
-    the hyperparameters. Minibatches see q as it was at the start of the call, and add to it what their sites change.
+    A turn sweeps the sites, on all rows or on those of ``indices[turn]`` (T, B), and where ``moves[turn]`` takes a step
+    of the hyperparameters. Minibatches see q as it was at the start of the call, and add to it what their sites change.
     The losses (T,) are those before the step, NaN where it was not taken, energy or gradient not being finite.
     """
     alpha = schedule.alpha
@@ -129,7 +130,8 @@ def build_run(
             there = layer_at(params, x, y, None)
             return tilted_sum(there.tempered(alpha), there.rows, sites, natural, alpha)
 
-        return moved(state, go, 1.0, loss, tilted)
+        state_and_loss: tuple[State, Array] = moved(state, go, 1.0, loss, tilted)
+        return state_and_loss
 
     def part(
         state: State, natural: Natural, x: Array, y: Array, index: Array, go: Array
@@ -166,7 +168,8 @@ def build_run(
                 state, loss = whole(carry[0], x, y, moves[i])
                 return state, carry[1].at[i].set(loss)
 
-            return jax.lax.fori_loop(0, count, turn, (state, losses))
+            state_and_losses: tuple[State, Array] = jax.lax.fori_loop(0, count, turn, (state, losses))
+            return state_and_losses
         phi = layer_at(state["params"], x, y, None).rows.phi
         state = {**state, "sites": restored(phi, state["sites"], alpha)}
 
@@ -182,7 +185,7 @@ def build_run(
 
 
 def build_end(svi: SVI, alpha: float) -> Callable[..., tuple[SiteParameters, Array, Array, Array]]:
-    """`end(params, sites, x, y)`: the sites, q(v)'s means (P, M) and Cholesky factors (P, M, M), minus the energy."""
+    """``end(params, sites, x, y)``: the sites, q(v)'s means (P, M) and Cholesky factors (P, M, M), minus the energy."""
 
     def end(
         params: dict[str, Array], sites: SiteParameters, x: Float[Array, "N D"], y: Num[Array, "N P"]

@@ -51,57 +51,52 @@ def fit_svi(
     resume: bool = False,
     on_chunk: Callable[[int, Float[np.ndarray, "R steps"]], None] | None = None,
 ) -> Fit:
-    """Train `guide`, and the model's own parameters, by stochastic optimisation of `objective`.
+    """Train ``guide``, and the model's own parameters, by stochastic optimisation of ``objective``.
 
-    The model and the guide are called as `(x, y)` on all the data, or with `batch_size` as `(x[index],
-    y[index], index=index, size=N)`, `index` the (B,) rows of a minibatch; initialisation always sees all the
+    The model and the guide are called as ``(x, y)`` on all the data, or with ``batch_size`` as ``(x[index],
+    y[index], index=index, size=N)``, ``index`` the (B,) rows of a minibatch; initialisation always sees all the
     data. Minibatches run through shuffled epochs; where a chunk is shorter than an epoch, rows are drawn with
     replacement instead. All restarts see the same minibatches. The same key gives the same numbers, whatever
     the pauses.
-
-    Args:
-        key: JAX random key of the initialisation, the steps and the minibatches.
-        model, guide, objective: NumPyro callables and an `ELBO`, or the name of one in `OBJECTIVES`. With the same
-            three objects (or equal hashable ones), optimiser and shapes a second fit compiles nothing. NumPyro's
-            AutoGuides remember their first initialisation: give each fit a fresh one if it is to start elsewhere.
-        x: inputs (N, D), None for none (a latent variable model). y: targets (N, P), or (N,) for one column,
-            with NaN for missing entries where the model takes them (`missing=True` of the GPLVMs).
-        steps: number of optimisation steps, those of a resumed checkpoint included.
-        batch_size: rows in a minibatch, 1 to N; of a state space model whole windows of rows, and it is called as
-            `(x, y, index=index, size=K)` on all the data with the numbers of those windows.
-        learning_rate: of Adam, a number or an optax schedule of the step; not used if `optimizer` is given.
-        optimizer: any optax transformation.
-        chunk: steps between two calls of `on_chunk`, checks of `patience`, and saves.
-        restarts: number R of independent fits, trained side by side (vmap).
-        devices: share every minibatch, or without `batch_size` all rows, between these devices of the process
-            (`jax.devices()`), whose number divides the rows; parameters for each datum lie with it. The numbers are
-            those of one device but for rounding.
-        start: constrained parameters to start from, such as `params` of a fit under a poorer guide; those that
-            are not named start as usual.
-        progress: show a bar on standard error.
-        patience: stop when, in every restart, the mean loss of the last `patience` steps is no lower than
-            that of the `patience` steps before them.
-        max_rejected_in_a_row: a step with a non-finite loss or gradient leaves the state as it is; so many in
-            a row, in every restart, are an error.
-        checkpoint: directory for the whole state, saved at the end, when interrupted, and every
-            `checkpoint_every` chunks (default: as often as costs a twentieth of the time). One that is there
-            already is replaced.
-        resume: continue from `checkpoint`; the numbers are, bit for bit, those of a run that was never
-            stopped.
-        on_chunk: called after each chunk with the number of steps done and the losses so far, (R, steps).
 
     While it trains on the CPU, BLAS is held to one thread, for the whole process: its threads compete with
     XLA's own, and a deep GP's step takes twice as long with them. The former number of threads is restored
     afterwards.
 
-    Raises:
-        ValueError: for data or settings that cannot be used, before anything is compiled; its subclass
-            `ppl_dgp.checkpoint.CheckpointError` when there is nothing to resume or it is of another fit.
-        FitError: after too many rejected steps in a row.
-        Interrupted: (a KeyboardInterrupt) on Ctrl-C, after saving. A second Ctrl-C interrupts at once,
-            without.
+    :param key: JAX random key of the initialisation, the steps and the minibatches.
+    :param model, guide, objective: NumPyro callables and an ``ELBO``, or the name of one in ``OBJECTIVES``. With the
+        same three objects (or equal hashable ones), optimiser and shapes a second fit compiles nothing. NumPyro's
+        AutoGuides remember their first initialisation: give each fit a fresh one if it is to start elsewhere.
+    :param x: inputs (N, D), None for none (a latent variable model).
+    :param y: targets (N, P), or (N,) for one column, with NaN for missing entries where the model takes them
+        (``missing=True`` of the GPLVMs).
+    :param steps: number of optimisation steps, those of a resumed checkpoint included.
+    :param batch_size: rows in a minibatch, 1 to N; of a state space model whole windows of rows, and it is called as
+        ``(x, y, index=index, size=K)`` on all the data with the numbers of those windows.
+    :param learning_rate: of Adam, a number or an optax schedule of the step; not used if ``optimizer`` is given.
+    :param optimizer: any optax transformation.
+    :param chunk: steps between two calls of ``on_chunk``, checks of ``patience``, and saves.
+    :param restarts: number R of independent fits, trained side by side (vmap).
+    :param devices: share every minibatch, or without ``batch_size`` all rows, between these devices of the process
+        (``jax.devices()``), whose number divides the rows; parameters for each datum lie with it. The numbers are those
+        of one device but for rounding.
+    :param start: constrained parameters to start from, such as ``params`` of a fit under a poorer guide; those that are
+        not named start as usual.
+    :param progress: show a bar on standard error.
+    :param patience: stop when, in every restart, the mean loss of the last ``patience`` steps is no lower than that of
+        the ``patience`` steps before them.
+    :param max_rejected_in_a_row: a step with a non-finite loss or gradient leaves the state as it is; so many in a row,
+        in every restart, are an error.
+    :param checkpoint: directory for the whole state, saved at the end, when interrupted, and every ``checkpoint_every``
+        chunks (default: as often as costs a twentieth of the time). One that is there already is replaced.
+    :param resume: continue from ``checkpoint``; the numbers are, bit for bit, those of a run that was never stopped.
+    :param on_chunk: called after each chunk with the number of steps done and the losses so far, (R, steps).
+    :raises ValueError: for data or settings that cannot be used, before anything is compiled.
+    :raises CheckpointError: its subclass, when there is nothing to resume or it is of another fit.
+    :raises FitError: after too many rejected steps in a row.
+    :raises Interrupted: a KeyboardInterrupt, on Ctrl-C, after saving. A second Ctrl-C interrupts at once, without.
 
-    Warns with `JitterWarning` where a covariance matrix was singular to working precision at the parameters
+    Warns with ``JitterWarning`` where a covariance matrix was singular to working precision at the parameters
     found.
     """
     since = time.perf_counter()
@@ -165,7 +160,7 @@ def _units(
     windows, length = count(x), count.length
     if batch_size % length != 0 or batch_size // length > windows:
         raise ValueError(
-            f"batch_size is {batch_size}, expected a multiple of {length}, the model's window, up to "
+            f"batch_size: found {batch_size}, expected a multiple of {length}, the model's window, up to "
             f"{windows * length}, all {windows} windows; change it or leave it out"
         )
     return windows, batch_size // length, windows

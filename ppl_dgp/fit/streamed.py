@@ -1,6 +1,6 @@
 """Stochastic optimisation on rows that need not fit in memory, over one device, several, or several machines.
 
-The steps are those of `fit_svi`, on minibatches that are read, shuffled and put on the device a chunk ahead. Hoffman,
+The steps are those of ``fit_svi``, on minibatches that are read, shuffled and put on the device a chunk ahead. Hoffman,
 Blei, Wang and Paisley, "Stochastic Variational Inference", JMLR 2013.
 """
 
@@ -60,32 +60,29 @@ def fit_stream(
     resume: bool = False,
     on_chunk: Callable[[int, Float[np.ndarray, "R steps"]], None] | None = None,
 ) -> Fit:
-    """Train `guide`, and the model's own parameters, as `fit_svi` does, on rows that stay where they are.
+    """Train ``guide``, and the model's own parameters, as ``fit_svi`` does, on rows that stay where they are.
 
-    The model and the guide are called as `(x, y, index=index, size=N)` on minibatches; initialisation sees a sample of
-    at most 20 000 rows, as `(x, y)`. While a chunk of steps runs, a thread reads the rows of the next, shuffles them
-    and puts them on the device: memory holds `window` blocks of rows and three chunks of minibatches, whatever N. The
-    same key gives the same numbers, whatever the pauses.
+    The model and the guide are called as ``(x, y, index=index, size=N)`` on minibatches; initialisation sees a sample
+    of at most 20 000 rows, as ``(x, y)``. While a chunk of steps runs, a thread reads the rows of the next, shuffles
+    them and puts them on the device: memory holds ``window`` blocks of rows and three chunks of minibatches, whatever
+    N. The same key gives the same numbers, whatever the pauses.
 
-    Args:
-        key, model, guide, objective, steps, learning_rate, optimizer, restarts, start, progress, patience,
-            max_rejected_in_a_row, checkpoint, checkpoint_every, resume, on_chunk: as in `fit_svi`.
-        rows: what `ppl_dgp.data.open_rows` gives, in standardised units after `.standardised()`, or what it takes.
-        batch_size: B, rows in a minibatch, 1 to N.
-        chunk: steps whose minibatches are on the device together.
-        window: blocks of rows in memory at a time, among which rows are shuffled.
-        parts: draw B / `parts` rows of every minibatch from each of so many equal shares of the rows; one for each
-            process unless told.
-        devices: share every minibatch between these devices, whose number divides B. Where `jax.distributed` joins
-            several processes, all their devices unless told; each process reads its own parts of the rows, and the
-            first alone saves.
-
-    Returns:
-        The fit; its `input_seconds` say how long steps waited for rows, its `fingerprint` is of the rows' sample.
-
-    Raises:
-        ValueError: for rows or settings that cannot be used; for a model or a guide with parameters for each datum, or
-            an objective that needs all rows at once. Otherwise as `fit_svi`.
+    :param key, model, guide, objective, steps, learning_rate, optimizer, restarts, start, progress, patience,
+        max_rejected_in_a_row, checkpoint, checkpoint_every, resume, on_chunk: as in ``fit_svi``.
+    :param rows: what ``ppl_dgp.data.open_rows`` gives, in standardised units after ``.standardised()``, or what it
+        takes.
+    :param batch_size: B, rows in a minibatch, 1 to N.
+    :param chunk: steps whose minibatches are on the device together.
+    :param window: blocks of rows in memory at a time, among which rows are shuffled.
+    :param parts: draw B / ``parts`` rows of every minibatch from each of so many equal shares of the rows; one for each
+        process unless told.
+    :param devices: share every minibatch between these devices, whose number divides B. Where ``jax.distributed`` joins
+        several processes, all their devices unless told; each process reads its own parts of the rows, and the first
+        alone saves.
+    :returns: the fit; its ``input_seconds`` say how long steps waited for rows, its ``fingerprint`` is of the rows'
+        sample.
+    :raises ValueError: for rows or settings that cannot be used; for a model or a guide with parameters for each datum,
+        or an objective that needs all rows at once. Otherwise as ``fit_svi``.
     """
     since = time.perf_counter()
     rows = rows if isinstance(rows, RowSource) else open_rows(rows)
@@ -152,7 +149,7 @@ def _chunks(
     placement: Placement,
     dtype: Any,
 ) -> Iterator[tuple[Array, Array, Array]]:
-    """x (chunk, B, D), y (chunk, B, P) and row numbers (chunk, B) of the chunks `numbers`, on the devices.
+    """x (chunk, B, D), y (chunk, B, P) and row numbers (chunk, B) of the chunks ``numbers``, on the devices.
 
     This process reads its own parts of them.
     """
@@ -187,14 +184,16 @@ def _check_streamed(
             "on a part of them"
         )
     if window < 1:
-        raise ValueError(f"window is {window}, expected at least 1 block of rows; raise it")
+        raise ValueError(f"window: found {window}, expected at least 1 block of rows; raise it")
     if parts < 1 or batch_size % parts:
         raise ValueError(
-            f"batch_size is {batch_size} and parts {parts}, expected a minibatch of as many rows from each part; "
+            f"batch_size: found {batch_size} with parts={parts}, expected a minibatch of as many rows from each part; "
             "make one a multiple of the other"
         )
     if parts % processes:
-        raise ValueError(f"parts is {parts}, expected a multiple of the {processes} processes; leave it out")
+        raise ValueError(
+            f"parts: found {parts}, expected a multiple of the {processes} processes; leave it out"
+        )
 
 
 def _check_constant_size(

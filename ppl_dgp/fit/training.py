@@ -42,7 +42,10 @@ def started(
     restarts: int,
     **about: Any,
 ) -> tuple[SVI, Training]:
-    """An SVI initialised at the rows x and y, and the fit of its R restarts to `rows` in all; `about` as `Training`."""
+    """An SVI initialised at the rows x and y, and the fit of its R restarts to ``rows`` in all.
+
+    :param about: as of ``Training``.
+    """
     # A guide that remembers its first initialisation is copied before it, so that restarts differ.
     guides = [guide, *(copy.deepcopy(guide) for _ in range(restarts - 1))]
     svis = [SVI(model, each, optim, objective) for each in guides]
@@ -57,9 +60,10 @@ def started(
 class Training:
     """A fit in progress: its state, its losses, and how it is saved.
 
-    `words` are of the minibatches' key; the state, the words and the losses are those of the saved state that
-    `earlier` describes, if there is one. The fit began at `since`, of `time.perf_counter`. `place` puts a state where
-    the steps run. `stacked` is whether its leaves have an axis for restarts, by default where there are several.
+    ``words`` are of the minibatches' key; the state, the words and the losses are those of the saved state that
+    ``earlier`` describes, if there is one. The fit began at ``since``, of ``time.perf_counter``. ``place`` puts a state
+    where the steps run. ``stacked`` is whether its leaves have an axis for restarts, by default where there are
+    several.
     """
 
     def __init__(
@@ -127,9 +131,9 @@ class Training:
         on_chunk: Callable[[int, Float[np.ndarray, "R steps"]], None] | None = None,
         in_pieces: bool = True,
     ) -> Fits:
-        """Take the steps that are left, `run(state, *data(number of the chunk), begin, end)`, and give the `result`.
+        """Take the steps that are left, ``run(state, *data(number of the chunk), begin, end)``, for the ``result``.
 
-        The settings are those of `fit_svi`; without `in_pieces` a chunk is one call, so that processes keep step.
+        The settings are those of ``fit_svi``; without ``in_pieces`` a chunk is one call, so that processes keep step.
         """
         chunk, of_chunk, drawn = self.chunk, (), -1
         pace = 1 if in_pieces else chunk
@@ -189,14 +193,14 @@ def check_inducing(guide: Callable[..., Any], objective: ELBO) -> None:
 
 
 def has_stalled(losses: Float[np.ndarray, "R steps"], patience: int | None) -> bool:
-    """Whether no restart's mean loss of the last `patience` steps is below that of as many before."""
+    """Whether no restart's mean loss of the last ``patience`` steps is below that of as many before."""
     if patience is None or losses.shape[1] < 2 * patience:
         return False
     return bool(np.all(mean_loss(losses[:, -patience:]) >= mean_loss(losses[:, -2 * patience : -patience])))
 
 
 def check_rejected(losses: Float[np.ndarray, "R steps"], limit: int) -> None:
-    """Raise FitError if every restart has `limit` rejected steps in a row."""
+    """Raise FitError if every restart has ``limit`` rejected steps in a row."""
     rejected = np.isnan(losses)
     if rejected.shape[1] < limit or rejected.sum(axis=1).min() < limit:
         return
@@ -212,7 +216,7 @@ def check_rejected(losses: Float[np.ndarray, "R steps"], limit: int) -> None:
 def check_settings(rows: int, settings: Mapping[str, Any]) -> None:
     """Raise ValueError for counts that are none, a minibatch of more than all rows, or no learning rate.
 
-    Settings of `fit_svi` that are not there are not checked.
+    Settings of ``fit_svi`` that are not there are not checked.
     """
     limits = {
         "steps": None,
@@ -231,10 +235,10 @@ def check_settings(rows: int, settings: Mapping[str, Any]) -> None:
         if not whole or value < 1 or (most is not None and value > most):
             span = f"from 1 to the number of rows, {most}" if most is not None else "of at least 1"
             raise ValueError(
-                f"{name} is {value!r}, expected a whole number {span}; change it or leave it out"
+                f"{name}: found {value!r}, expected a whole number {span}; change it or leave it out"
             )
     rate = settings["learning_rate"]
     if not callable(rate) and not (np.ndim(rate) == 0 and np.isfinite(rate) and rate > 0):
         raise ValueError(
-            f"learning_rate is {rate!r}, expected a positive number or an optax schedule; try 0.01"
+            f"learning_rate: found {rate!r}, expected a positive number or an optax schedule; try 0.01"
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from ppl_dgp.gp.marginal import Marginal
 else:  # a marginal makes emissions: its file imports this one
     Marginal = Any
+
+_LogProb = TypeVar("_LogProb", bound=Callable[..., Array])
+# NumPyro's decorator, which bears no annotations
+_validated: Callable[[_LogProb], _LogProb] = validate_sample
 
 
 class Emission(dist.Distribution):
@@ -69,7 +74,7 @@ class Emission(dist.Distribution):
             return self.likelihood.tempered_outside(value, *parts, alpha)
         return self.likelihood.tempered(value, marginal.mean, marginal.variance, alpha)
 
-    @validate_sample
+    @_validated
     def log_prob(self, value: Array) -> Float[Array, "B"]:
         """t_1(value), (B,)."""
         return self.tempered(value, 1.0)

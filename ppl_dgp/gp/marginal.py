@@ -135,13 +135,16 @@ class Marginal:
         return self * -1.0
 
     def __sub__(self, other: Any) -> MarginalSum:
-        return self + -other
+        difference: MarginalSum = self + -other
+        return difference
 
     def __rsub__(self, other: Any) -> MarginalSum:
-        return -self + other
+        difference: MarginalSum = -self + other
+        return difference
 
     def __truediv__(self, scale: Any) -> MarginalSum:
-        return self * (1.0 / scale)
+        quotient: MarginalSum = self * (1.0 / scale)
+        return quotient
 
     __radd__ = __add__
     __rmul__ = __mul__
@@ -156,7 +159,7 @@ class MarginalSum(Marginal):
     ``inputs`` are those of all functions, side by side.
     """
 
-    terms: tuple[ScaledMarginal, ...] = ()  # type: ignore[assignment]
+    terms: tuple[ScaledMarginal, ...] = ()
 
     def output(self, which: Int[Array, " B"]) -> Marginal:
         terms = tuple(

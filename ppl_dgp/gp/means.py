@@ -23,7 +23,7 @@ else:  # JAX rebuilds pytrees with batched leaves and placeholders: a call check
 @register_dataclass
 @dataclass(frozen=True, eq=False)
 class Zero:
-    """Mean function m(h) = 0 for `num_outputs` outputs."""
+    """Mean function m(h) = 0 for ``num_outputs`` outputs."""
 
     num_outputs: int = field(default=1, metadata={"static": True})
 
@@ -99,7 +99,7 @@ def affine(mean: Mean, num_inputs: int) -> tuple[Float[Array, "D P"] | None, Flo
 
 
 def layer_map(x: Float[Array, "N D"], width: int) -> Float[Array, "D width"]:
-    """The linear map from D inputs to a layer of `width` outputs which keeps most of x.
+    """The linear map from D inputs to a layer of ``width`` outputs which keeps most of x.
 
     The identity if width = D; the identity beside columns of zeros if width > D; the leading right-singular
     vectors of x, the strongest first and each with its largest entry positive, if width < D (Salimbeni &

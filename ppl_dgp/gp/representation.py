@@ -27,7 +27,8 @@ def offer(name: str, value: Array) -> Array | Gaussian:
     The message has a type of our own and no name, so that trace, replay and block pass it by; without an answer the
     draw itself comes back (docs/design.md, 1.2).
     """
-    return answered(value, type="offer", offered=name)
+    representation: Array | Gaussian = answered(value, type="offer", offered=name)
+    return representation
 
 
 def answered(value: Any, **about: Any) -> Any:

@@ -80,7 +80,8 @@ def _regression_start(
     weights = kernel(inputs, z) @ whiten.T
     noises, unit = jnp.broadcast_to(noise, targets.shape[1:]), jnp.eye(z.shape[0], dtype=weights.dtype)
     gram = weights.T @ weights + noises[:, None, None] * unit
-    return jnp.linalg.solve(gram, ((targets - mean(inputs)).T @ weights)[..., None])[..., 0]
+    coefficients: Array = jnp.linalg.solve(gram, ((targets - mean(inputs)).T @ weights)[..., None])[..., 0]
+    return coefficients
 
 
 @dataclass(frozen=True, eq=False)

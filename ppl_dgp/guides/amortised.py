@@ -273,16 +273,19 @@ def _perceptron(name: str, widths: tuple[int, ...], inputs: Float[Array, "B K"])
 
 
 def _equinox(name: str, module: Any, inputs: Array, leaves: _Leaves) -> Array:
-    return jax.vmap(eqx_module(name, module))(inputs)
+    outputs: Array = jax.vmap(eqx_module(name, module))(inputs)
+    return outputs
 
 
 def _flax(name: str, module: Any, inputs: Array, leaves: _Leaves) -> Array:
     # the function that comes back is bound to the weights it was started with
-    return flax_module(name, module, inputs).func(leaves.weights, inputs)
+    outputs: Array = flax_module(name, module, inputs).func(leaves.weights, inputs)
+    return outputs
 
 
 def _flax_nnx(name: str, module: Any, inputs: Array, leaves: _Leaves) -> Array:
-    return nnx_module(name, module)(inputs)
+    outputs: Array = nnx_module(name, module)(inputs)
+    return outputs
 
 
 _REGISTRATIONS: dict[str, Callable[..., Array]] = {

@@ -192,7 +192,7 @@ class DefensiveProposal(dist.Distribution):
         part = jax.random.randint(key_part, shape, 0, self.size + 1)
         part = part.reshape(shape + (1,) * len(self.event_shape))
         draws = jnp.moveaxis(self.gaussians.sample(key_gaussian, sample_shape), len(sample_shape), 0)
-        value = self.prior.sample(key_prior, sample_shape)
+        value: Array = self.prior.sample(key_prior, sample_shape)
         for number in range(self.size):
             value = jnp.where(part == number, draws[number], value)
         return value

@@ -45,11 +45,13 @@ class HiddenConditional(dist.Distribution):
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
         """A draw of h, (B, Q)."""
-        return self.conditional.sample(key, sample_shape)
+        draw: Array = self.conditional.sample(key, sample_shape)
+        return draw
 
     def log_prob(self, value: Array) -> Array:
         """log q(h | what came before), (B,)."""
-        return self.conditional.log_prob(value)
+        log_density: Array = self.conditional.log_prob(value)
+        return log_density
 
     def log_weight(self, value: Array, alpha: Alpha) -> Array:
         """The rule's tempered log p/q, (B,)."""
@@ -190,7 +192,7 @@ class _StartAt(Messenger):
     def process_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] == "param" and msg["name"] == self.name and self.start is not None:
             # asked for where the parameter is not known yet, and only there
-            msg["fn"] = lambda *args, **kwargs: self.start()  # type: ignore[misc]
+            msg["fn"] = lambda *args, **kwargs: self.start()
 
 
 class _Sizes(Messenger):

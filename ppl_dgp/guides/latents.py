@@ -33,7 +33,8 @@ def per_datum(name: str, initial: Callable[[], Array], size: int, event_dim: int
             return value
         return jnp.broadcast_to(value.mean(0), (size, *value.shape[1:]))
 
-    return numpyro.param(name, start, event_dim=event_dim, **kwargs)
+    parameter: Array = numpyro.param(name, start, event_dim=event_dim, **kwargs)
+    return parameter
 
 
 def per_datum_spread(name: str, size: int, start: Callable[[], Array], full: bool) -> Array:

@@ -122,7 +122,8 @@ def coupled_log_weight(
 
 
 def _normal_log_density(value: Array, mean: Array, variance: Array) -> Array:
-    return dist.Normal(mean, jnp.sqrt(variance)).log_prob(value)
+    log_density: Array = dist.Normal(mean, jnp.sqrt(variance)).log_prob(value)
+    return log_density
 
 
 def model_moments(step: Emission, propagation: Propagation) -> Gaussian:
@@ -174,7 +175,8 @@ def linear_expected_weight(form: LinearConditional, step: Emission) -> Float[Arr
         elif form.previous is not None:
             mean = mean - jnp.einsum("bqp,bp->bq", form.previous, marginal.inputs)
         squared = jnp.square(noise.mean - mean) + variance + noise.variance
-    return (-0.5 * jnp.log(2.0 * pi * s2) - 0.5 * squared / s2).sum(-1) + entropy(noise)
+    energy: Array = (-0.5 * jnp.log(2.0 * pi * s2) - 0.5 * squared / s2).sum(-1) + entropy(noise)
+    return energy
 
 
 def _integrated_u(step: Emission) -> Gaussian:

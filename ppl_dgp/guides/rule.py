@@ -122,7 +122,8 @@ class HiddenRule:
             return jnp.zeros(value.shape[0], value.dtype)
         if self.depends_on is DependsOn.F:
             return coupled_log_weight(closed_form(self, params, step), step, value, alpha)
-        return step.tempered(value, alpha) - self.conditional(params, step).log_prob(value)
+        log_weight: Array = step.tempered(value, alpha) - self.conditional(params, step).log_prob(value)
+        return log_weight
 
     def contains(self, other: HiddenRule) -> Containment | None:
         """Where this rule is ``other``, so that it can begin at its optimum; None where it cannot be it."""

@@ -42,7 +42,8 @@ class InducingJoint(InducingGaussian):
 
     def log_prob(self, value: Array) -> Array:
         flat = (value - self.loc).reshape(*value.shape[:-2], -1)
-        return dist.MultivariateNormal(0.0, scale_tril=self.scale).log_prob(flat)
+        log_density: Array = dist.MultivariateNormal(0.0, scale_tril=self.scale).log_prob(flat)
+        return log_density
 
     @property
     def variance(self) -> Array:

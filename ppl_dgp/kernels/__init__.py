@@ -1,6 +1,6 @@
-"""Covariance functions as frozen pytrees: call one for the Gram matrix, ask its `diag` for the diagonal.
+"""Covariance functions as frozen pytrees: call one for the Gram matrix, ask its ``diag`` for the diagonal.
 
-Parameters are leaves of the pytree, so they may be traced, differentiated and mapped over; `active_dims` is
+Parameters are leaves of the pytree, so they may be traced, differentiated and mapped over; ``active_dims`` is
 static. Source: Rasmussen & Williams (2006), chapter 4.
 """
 

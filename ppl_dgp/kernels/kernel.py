@@ -20,13 +20,13 @@ ActiveDims: TypeAlias = tuple[int, ...] | None
 
 
 class Kernel(ABC):
-    """A covariance function. `+` and `*` make a `Sum` and a `Product`."""
+    """A covariance function. ``+`` and ``*`` make a ``Sum`` and a ``Product``."""
 
     @abstractmethod
     def __call__(self, x: Float[Array, "N D"], z: Float[Array, "M D"]) -> Float[Array, "N M"]:
         """The covariances k(x_n, z_m), in squared units of the function.
 
-        Raises ValueError if the shapes of x, z, the parameters and `active_dims` do not fit each other.
+        :raises ValueError: if the shapes of x, z, the parameters and ``active_dims`` do not fit each other.
         """
 
     @abstractmethod
@@ -103,12 +103,12 @@ def checked_variance(value: Scalar) -> Scalar:
 
 
 def per_dimension(name: str, value: Lengthscale, dims: int) -> Lengthscale:
-    """A positive scalar, or one for each of `dims` active columns; ValueError if it is neither."""
+    """A positive scalar, or one for each of ``dims`` active columns; ValueError if it is neither."""
     return checked(name, value, (dims,))
 
 
 def checked(name: str, value: Lengthscale, shape: tuple[int, ...], zero_allowed: bool = False) -> Lengthscale:
-    """The value, of no shape or of `shape`, and positive; ValueError if it is not."""
+    """The value, of no shape or of ``shape``, and positive; ValueError if it is not."""
     if jnp.shape(value) not in ((), shape):
         wanted = f"a scalar or {shape}, one for each active column" if shape else "a scalar"
         raise ValueError(f"{name} has shape {jnp.shape(value)}, expected {wanted}: jax.vmap over a batch.")

@@ -25,7 +25,7 @@ from ppl_dgp.kernels.kernel import (
 @register_dataclass
 @dataclass(frozen=True, eq=False)
 class Linear(Kernel):
-    r"""Homogeneous linear kernel :math:`\sum_d \sigma_d^2 x_d z_d`; add a `Constant` for a bias.
+    r"""Homogeneous linear kernel :math:`\sum_d \sigma_d^2 x_d z_d`; add a ``Constant`` for a bias.
 
     variance: σ², scalar or one for each active dimension. active_dims: columns used.
     """

@@ -34,7 +34,7 @@ from ppl_dgp.numerics.linalg import squared_distance
 
 @dataclass(frozen=True, eq=False)
 class Stationary(Kernel):
-    r"""variance · correlation(r²), for kernels of one's own: a subclass gives `correlation`, a smooth function of r².
+    r"""variance · correlation(r²), for kernels of one's own: a subclass gives ``correlation``, a smooth function of r².
 
     variance: σ², scalar. lengthscale: ℓ, scalar or one for each active dimension. active_dims: columns used. Further
     values are fields of a frozen dataclass. The number below keeps the derivative of the root at zero distance finite.
@@ -122,7 +122,7 @@ class Matern52(Stationary):
 @register_dataclass
 @dataclass(frozen=True, eq=False)
 class RationalQuadratic(Stationary):
-    r"""Scale mixture of `RBF` kernels, :math:`\sigma^2 (1 + r^2/2\alpha)^{-\alpha}`, scalar alpha > 0."""
+    r"""Scale mixture of ``RBF`` kernels, :math:`\sigma^2 (1 + r^2/2\alpha)^{-\alpha}`, scalar alpha > 0."""
 
     alpha: Scalar
 
@@ -136,7 +136,7 @@ class RationalQuadratic(Stationary):
 class Periodic(Stationary):
     r"""Periodic kernel :math:`\sigma^2 \exp\big(-2 \sum_d \sin^2(\pi (x_d - z_d)/p_d) / \ell_d^2\big)`.
 
-    period: p in units of x, scalar or one for each active dimension. It is an `RBF` on the circle (cos, sin),
+    period: p in units of x, scalar or one for each active dimension. It is an ``RBF`` on the circle (cos, sin),
     where squared distances are 4 sin²(π (x − z)/p). Source: MacKay (1998).
     """
 

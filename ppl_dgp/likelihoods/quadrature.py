@@ -124,7 +124,8 @@ def _mode(slopes: Callable[[Array], tuple[Array, Array]], first_step: Array) -> 
     # |mode| ≤ |g'(0)|, as g falls at least as fast as −z²/2
     bracket = jnp.minimum(first, 0.0), jnp.maximum(first, 0.0)
     state = (start, *bracket, 0.5 * first_step, jnp.zeros(start.shape, bool))
-    return jax.lax.fori_loop(0, MODE_STEPS, turn, state)[0]
+    mode: Array = jax.lax.fori_loop(0, MODE_STEPS, turn, state)[0]
+    return mode
 
 
 def peaked_nodes(peak: NodeRows, width: NodeRows, number: int) -> QuadratureNodes:
@@ -193,7 +194,8 @@ def sobol_normals(number: int, dimension: int) -> np.ndarray:
     uniforms = qmc.Sobol(dimension, rng=np.random.default_rng(0)).random(number // 2)
     half = special.ndtri(np.clip(uniforms, 1e-12, 1.0 - 1e-12))
     both = np.concatenate([half, -half])
-    return both / both.std(0)
+    nodes: np.ndarray = both / both.std(0)
+    return nodes
 
 
 def _midpoints(number: int) -> Array:

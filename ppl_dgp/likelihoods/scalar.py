@@ -43,7 +43,8 @@ class Elementwise(Likelihood):
 
     def log_prob(self, y: Array, f: Array) -> Array:
         """log p(y|f), elementwise."""
-        return self.of(f).log_prob(y)
+        log_density: Array = self.of(f).log_prob(y)
+        return log_density
 
     @property
     def support(self) -> constraints.Constraint:
@@ -79,7 +80,8 @@ class Elementwise(Likelihood):
     def sample(self, key: Array, mean: FunctionRows, variance: FunctionRows) -> Targets:
         key_f, key_y = jax.random.split(key)
         noise = jax.random.normal(key_f, jnp.shape(mean), jnp.result_type(mean))
-        return self.of(mean + deviation(variance) * noise).sample(key_y)
+        draws: Array = self.of(mean + deviation(variance) * noise).sample(key_y)
+        return draws
 
     def moments(self, mean: FunctionRows, variance: FunctionRows) -> tuple[FunctionRows, FunctionRows]:
         """Mean and variance of y, by the laws of total expectation and variance."""

@@ -144,13 +144,16 @@ class InducingGaussian(dist.Distribution):
     def log_prob(self, value: Array) -> Array:
         """log q(value), for value of shape (..., P, M)."""
         difference = value - self.loc
+        log_density: Array
         if self.factor is not None:
             zero = jnp.zeros(self.event_shape, self.loc.dtype)
             low_rank = dist.LowRankMultivariateNormal(zero, self.factor, jnp.square(self.scale))
-            return low_rank.log_prob(difference).sum(-1)
-        if self.diagonal:
-            return dist.Normal(0.0, self.scale).log_prob(difference).sum((-2, -1))
-        return dist.MultivariateNormal(0.0, scale_tril=self.scale).log_prob(difference).sum(-1)
+            log_density = low_rank.log_prob(difference).sum(-1)
+        elif self.diagonal:
+            log_density = dist.Normal(0.0, self.scale).log_prob(difference).sum((-2, -1))
+        else:
+            log_density = dist.MultivariateNormal(0.0, scale_tril=self.scale).log_prob(difference).sum(-1)
+        return log_density
 
     @property
     def mean(self) -> Array:
@@ -170,10 +173,10 @@ class InducingGaussian(dist.Distribution):
         # |D + F Fᵀ| = |D| |I + Fᵀ D⁻¹ F|
         scaled = self.factor / self.scale[..., None]
         inner = jnp.eye(scaled.shape[-1], dtype=scaled.dtype) + jnp.swapaxes(scaled, -1, -2) @ scaled
-        return diagonal + jnp.linalg.slogdet(inner)[1].sum()
+        total: Array = diagonal + jnp.linalg.slogdet(inner)[1].sum()
+        return total
 
 
-@kl_divergence.register(InducingGaussian, dist.Independent)
 def _kl_to_normal(q: InducingGaussian, p: dist.Independent) -> Array:
     """KL[q(u) ‖ Π N(m, s²)]: ½ Σ (tr S + (µ−m)²)/s² − 1 − log |S|/s²."""
     base = p.base_dist
@@ -185,6 +188,9 @@ def _kl_to_normal(q: InducingGaussian, p: dist.Independent) -> Array:
     quadratic = (q.variance + jnp.square(q.mean - base.loc)) / variance
     log_det_prior = jnp.broadcast_to(jnp.log(variance), q.event_shape).sum()
     return 0.5 * (quadratic.sum() - quadratic.size - q.log_det() + log_det_prior)
+
+
+kl_divergence.register(InducingGaussian, dist.Independent)(_kl_to_normal)
 
 
 def moments_of(distribution: dist.Distribution) -> Gaussian | None:

@@ -37,7 +37,7 @@ def squared_distance(x: Float[Array, "N D"], z: Float[Array, "M D"]) -> Float[Ar
 
 
 def first_jitter(dtype: DTypeLike) -> float:
-    """The relative jitter that `cholesky` adds at first: 1e-8 in 64 bits, 1e-5 in 32 bits."""
+    """The relative jitter that ``cholesky`` adds at first: 1e-8 in 64 bits, 1e-5 in 32 bits."""
     return 1e-8 if jnp.finfo(dtype).bits == 64 else 1e-5
 
 
@@ -46,12 +46,12 @@ def cholesky(
 ) -> tuple[Float[Array, "*batch M M"], Float[Array, "*batch"]]:
     """The lower Cholesky factor L of A + j d I, and the relative jitter j; d is the mean diagonal of A.
 
-    j starts at `jitter` (0 is allowed; `first_jitter` of the dtype if None) and grows tenfold, each matrix of
+    j starts at ``jitter`` (0 is allowed; ``first_jitter`` of the dtype if None) and grows tenfold, each matrix of
     the batch on its own, until L is finite; where 0.1 does not suffice, L and j are NaN. A j above the first
     says that the matrix was singular to working precision. Derivatives take j as a constant and see only the
     successful L, so they are finite whenever L is. The symmetric part of A is used.
 
-    :raises ValueError: for a matrix that is not square, and for a `jitter` outside 0 to 0.1.
+    :raises ValueError: for a matrix that is not square, and for a ``jitter`` outside 0 to 0.1.
     """
     return _for_each_matrix(_jittered_cholesky, matrix, jitter)
 
@@ -139,7 +139,8 @@ def _first_finite_factor(
 def _jittered_cholesky(
     matrix: Float[Array, "M M"], first: Float[Array, ""]
 ) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
-    return _first_finite_factor(matrix, first)
+    factor_and_jitter: tuple[Array, Array] = _first_finite_factor(matrix, first)
+    return factor_and_jitter
 
 
 @_jittered_cholesky.defjvp
@@ -194,7 +195,9 @@ _inverse = _one_by_one(inverse_lower)
 
 
 def lower_inverse_root(matrix: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
-    """The lower triangular U, its diagonal positive, with U Uᵀ = matrix⁻¹; NaN where `matrix` is not positive definite.
+    """The lower triangular U, its diagonal positive, with U Uᵀ = matrix⁻¹.
+
+    NaN where ``matrix`` is not positive definite.
 
     One Cholesky factorisation and one triangular inverse: L U is then the Cholesky factor of L matrix⁻¹ Lᵀ.
     """

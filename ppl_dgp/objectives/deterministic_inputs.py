@@ -196,9 +196,12 @@ def _summed(part: Callable[..., Sums], rows: tuple[Any, ...], size: int) -> Sums
         return jax.tree.map(jnp.add, total, again(*piece)), None
 
     shapes = jax.eval_shape(part, *jax.tree.map(lambda each: each[0], pieces))
+    total: Sums
     total, _ = jax.lax.scan(
         step, jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), shapes), pieces
     )
     if whole == count:
         return total
-    return jax.tree.map(jnp.add, total, again(*jax.tree.map(lambda each: each[whole:], rows)))
+    rest = jax.tree.map(lambda leaf: leaf[whole:], rows)
+    sums: Sums = jax.tree.map(jnp.add, total, again(*rest))
+    return sums

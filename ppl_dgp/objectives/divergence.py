@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -82,7 +82,7 @@ class AlphaDivergence(ELBO):
         return f"{type(self).__name__}(alpha={alpha}, num_particles={self.num_particles})"
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self._settings() == cast("AlphaDivergence", other)._settings()
+        return type(self) is type(other) and self._settings() == other._settings()
 
     def __hash__(self) -> int:
         return hash((type(self), tuple(sorted(self._settings().items()))))

@@ -152,10 +152,11 @@ def _drawn(key: Array, marginal: Marginal, alone: bool) -> Marginal:
     function = marginal.function
 
     def every(value: Array) -> Array:
-        gathered = jax.lax.all_gather(value, PARTICLES)
+        gathered: Array = jax.lax.all_gather(value, PARTICLES)
         if not alone:
             return gathered
-        return jax.lax.stop_gradient(gathered).at[jax.lax.axis_index(PARTICLES)].set(value)
+        one_open: Array = jax.lax.stop_gradient(gathered).at[jax.lax.axis_index(PARTICLES)].set(value)
+        return one_open
 
     inputs, weights, mean = every(marginal.rows), every(marginal.weights), every(marginal.mean)
     u = function.u

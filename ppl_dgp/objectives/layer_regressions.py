@@ -201,7 +201,7 @@ def _divergence(name: str, guide: Trace, site: dict[str, Any]) -> Array:
     q, trajectory = guide[name]["fn"], trajectory_of(site["fn"])
     if trajectory is None:
         return row_divergence(q, site["fn"])
-    begun: dist.Distribution = unwrap(q).begun  # type: ignore[attr-defined]
+    begun: dist.Distribution = unwrap(q).begun
     return row_divergence(begun, whole(trajectory).prior)
 
 

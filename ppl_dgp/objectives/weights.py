@@ -106,7 +106,8 @@ def _expected(name: str, q: dist.Distribution, p: dist.Distribution, alpha: Alph
 def row_divergence(q: dist.Distribution, p: dist.Distribution) -> Array:
     """KL[q(x_n)‖p(x_n)] of a latent without a GP in front, (B,), in closed form; of a point −log p there."""
     if isinstance(unwrap(q), dist.Delta):
-        return -p.log_prob(jnp.broadcast_to(unwrap(q).v, p.shape()))
+        cost: Array = -p.log_prob(jnp.broadcast_to(unwrap(q).v, p.shape()))
+        return cost
     return renyi_and_cavity("", q, p, 0.0)[0]
 
 

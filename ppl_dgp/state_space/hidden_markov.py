@@ -112,7 +112,8 @@ def regime_regressions(
     """
     if num_regimes < 1:
         raise ValueError(f"num_regimes: found {num_regimes}, expected at least 1")
-    return _regime_em(key, inputs, targets, first, num_regimes, iterations)
+    regressions: RegimeRegressions = _regime_em(key, inputs, targets, first, num_regimes, iterations)
+    return regressions
 
 
 @partial(jax.jit, static_argnames=("num_regimes", "iterations"))

@@ -100,7 +100,8 @@ class LinearSeries(dist.Distribution):
         def one(y: Float[Array, "T P"]) -> Float[Array, ""]:
             return filtered(self.chain, in_slots(y, self.layout), self.system.emission).log_predictive.sum()
 
-        return jnp.vectorize(one, signature="(t,p)->()")(value)
+        log_density: Array = jnp.vectorize(one, signature="(t,p)->()")(value)
+        return log_density
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Float[Array, "*S T P"]:
         """Series, states and noise drawn."""
@@ -191,7 +192,10 @@ def linear_dynamics(
     if iterations < 1:
         raise ValueError(f"iterations: found {iterations}, expected at least 1")
     fit = partial(_em_fit, sequences=layout.num_sequences, iterations=iterations)
-    return fit(y, controls, states, layout.first, initial=initial, fixed_emission=fixed_emission)
+    dynamics: LinearDynamics = fit(
+        y, controls, states, layout.first, initial=initial, fixed_emission=fixed_emission
+    )
+    return dynamics
 
 
 def in_slots(y: Float[Array, "T P"], layout: Layout) -> Float[Array, "slots P"]:

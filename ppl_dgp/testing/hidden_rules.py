@@ -237,7 +237,8 @@ class _Trial:
 
             def log_integrand(h: np.ndarray, n: int = n) -> np.ndarray:
                 pairs = np.stack([h if k == n else np.full_like(h, centre[k]) for k in range(2)], 1)
-                return self._log_q(h)[:, n] + self._weights(1.0, pairs)[:, n]
+                integrand: np.ndarray = self._log_q(h)[:, n] + self._weights(1.0, pairs)[:, n]
+                return integrand
 
             low, high = centre[n] - 12.0 * spread[n] - 3.0, centre[n] + 12.0 * spread[n] + 3.0
             totals.append(np.exp(integral(log_integrand, low, high, 1e-8)))

@@ -315,7 +315,8 @@ class _Trial:
         """Draws of y at the first row's moments, (S, P)."""
         rows = jnp.broadcast_to(self.mean[:1], (_DRAWS, self.num_functions))
         spread = jnp.broadcast_to(self.variance[:1], rows.shape)
-        return jax.jit(self.likelihood.sample)(jax.random.PRNGKey(4), rows, spread)
+        draws: Array = jax.jit(self.likelihood.sample)(jax.random.PRNGKey(4), rows, spread)
+        return draws
 
     def moments(self, check: str) -> CheckRow:
         """Mean and variance of y, or of the indicators of its classes, against draws of it."""

@@ -124,7 +124,8 @@ def chain_evidence(alpha: float) -> float:
 
 
 def _kernel(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return KERNEL_VARIANCE * np.exp(-0.5 * np.square(a[..., :, None] - b[..., None, :]))
+    covariance: np.ndarray = KERNEL_VARIANCE * np.exp(-0.5 * np.square(a[..., :, None] - b[..., None, :]))
+    return covariance
 
 
 def _normal_nodes(number: int, dims: int) -> tuple[np.ndarray, np.ndarray]:

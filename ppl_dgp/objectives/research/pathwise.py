@@ -70,7 +70,7 @@ class Pathwise(AlphaDivergence):
                 "model: found no trajectory at a positive alpha, expected one; take gpssm, and alpha > 0"
             )
         log_w = self.alpha * heard[0]
-        return cast(Array, jnp.exp(2.0 * logsumexp(log_w) - logsumexp(2.0 * log_w)))
+        return jnp.exp(2.0 * logsumexp(log_w) - logsumexp(2.0 * log_w))
 
     def _weighed(self, probe: Probe) -> tuple[Float[Array, ""], Float[Array, " S"]]:
         """KL of what stands outside, and the log weights of the paths."""
@@ -102,7 +102,10 @@ class Pathwise(AlphaDivergence):
             q: Any = unwrap(guide[name]["fn"])
             total = scale * q.log_weight(guide[name]["value"], self.alpha)
             rows = log_weights(roles, model, guide, self.alpha, u_outside=False)
-            return total + sum(roles.scales[group] * log_w.sum() for group, log_w in rows.items())
+            log_weight: Array = total + sum(
+                roles.scales[group] * log_w.sum() for group, log_w in rows.items()
+            )
+            return log_weight
 
         return kl, self._over_particles(draw, jax.random.split(probe.particle_key, self.num_particles))
 

@@ -77,7 +77,7 @@ class TiedChain:
         self, roles: SiteRoles, model: Trace, guide: Trace, alpha: Alpha, propagation: Propagation
     ) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
         """(1/α) log Z of each step and of each row of data, of a run in which u and x are those of the cavities."""
-        trajectory: Trajectory = unwrap(model[self.name]["fn"])  # type: ignore[assignment]
+        trajectory: Trajectory = unwrap(model[self.name]["fn"])
         cavity = moments_of(self.cavities[self.name])
         assert cavity is not None
         path = guide[self.name]["value"]
@@ -105,7 +105,7 @@ def tied_chain(roles: SiteRoles, model: Trace, guide: Trace, alpha: Alpha) -> Ti
     (name, *more) = roles.trajectories
     if more:
         raise ValueError(f"model: found the trajectories {[name, *more]}, expected one; take PowerEP")
-    trajectory = whole(unwrap(model[name]["fn"]))  # type: ignore[arg-type]
+    trajectory = whole(unwrap(model[name]["fn"]))
     q: Any = unwrap(guide[name]["fn"])
     states = _factorised(name, q)
     where = trajectory.layout
