@@ -168,7 +168,7 @@ def test_values_that_are_not_finite_are_named(table, tmp_path, kind, value):
     else:
         rows, column = open_rows([(block[:, :2], block[:, 2]) for block in blocks_of(bad)]), "1 of x"
     with pytest.raises(
-        DataError, match=rf"row 7 \(counted from 0\), column {column} of block 5 .* is (nan|inf)"
+        DataError, match=rf"row 7 \(counted from 0\), column {column} of block 5 .*: found (nan|inf)"
     ):
         rows.standardised()
     with pytest.raises(DataError, match="expected finite"):
@@ -189,7 +189,7 @@ def test_bad_sources_are_refused(table, tmp_path):
         (folder, None, "1.parquet has no column 'b', which the first file has"),
         (folder / "0.parquet", "z", "no column 'z' to be the target: choose from a, b, y"),
         (folder / "0.parquet", 2, "columns of a .parquet have names"),
-        (tmp_path / "words.parquet", None, "column 'a' of words.parquet holds string"),
+        (tmp_path / "words.parquet", None, "column 'a' of words.parquet: found string"),
         (tmp_path / "empty", None, "holds no .parquet file"),
         (tmp_path / "broken.parquet", None, "broken.parquet cannot be read as parquet"),
         (tmp_path / "none.npy", None, "no file"),
@@ -208,7 +208,7 @@ def test_bad_sources_are_refused(table, tmp_path):
     wide = [pair, (table, table[:, 2])]
     changing = itertools.count(5)
     for data, message in (
-        (tmp_path / "short.parquet", "has 1 rows, expected at least 2"),
+        (tmp_path / "short.parquet", "found 1 rows, expected at least 2"),
         ([], "hold no rows"),
         (wide, "has 3 inputs and 1 targets, the blocks before it 2 and 1"),
         ([pair, table], "expected a pair"),
@@ -223,7 +223,7 @@ def test_bad_sources_are_refused(table, tmp_path):
             open_rows(data).standardised()
     with pytest.raises(DataError, match="103 rows for 104 parts"):
         first(open_rows(pair), 1, part=0, parts=104)
-    with pytest.raises(DataError, match="block_rows is 0"):
+    with pytest.raises(DataError, match="block_rows: found 0"):
         open_rows(pair, block_rows=0)
 
 

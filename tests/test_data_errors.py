@@ -89,8 +89,8 @@ BAD: dict[str, tuple[Callable[[Path], str], str]] = {
     "infinite": (lambda p: csv(p, "a,b,c\n1,2,3\n4,5,-inf\n"), "row 1 .*column 'c' of t.csv is infinite"),
     "constant target": (lambda p: csv(p, "a,c\n1,2\n3,2\n4,2\n"), "target 'c' of t.csv is constant: choose"),
     "constant features": (lambda p: csv(p, "a,b,c\n1,2,1\n1,2,3\n"), "every feature of t.csv is constant"),
-    "one row": (lambda p: csv(p, "a,c\n1,2\n"), "t.csv has 1 row, expected at least 2"),
-    "no rows": (lambda p: csv(p, "a,c\n"), "t.csv has 0 rows, expected at least 2"),
+    "one row": (lambda p: csv(p, "a,c\n1,2\n"), "t.csv: found 1 row, expected at least 2"),
+    "no rows": (lambda p: csv(p, "a,c\n"), "t.csv: found 0 rows, expected at least 2"),
     "one column": (lambda p: csv(p, "c\n1\n2\n"), "no feature left besides the target"),
     "empty csv": (lambda p: csv(p, ""), "t.csv is empty: give"),
     "blank csv": (lambda p: csv(p, "\n\n"), "t.csv is empty"),
@@ -115,14 +115,17 @@ BAD: dict[str, tuple[Callable[[Path], str], str]] = {
     "objects": (lambda p: npz(p, X=X.astype(object), y=Y), "t.npz cannot be read as npz .*allow_pickle"),
     "text array": (lambda p: npz(p, X=X, y=np.array(["a"] * 6)), "'y' of t.npz is not numeric"),
     "complex array": (lambda p: npz(p, X=X + 1j, y=Y), "'X' of t.npz is not numeric"),
-    "cube": (lambda p: npz(p, X=X[None], y=Y), r"'X' of t.npz has shape \(1, 6, 2\)"),
+    "cube": (lambda p: npz(p, X=X[None], y=Y), r"'X' of t.npz: found shape \(1, 6, 2\)"),
     "lengths": (lambda p: npz(p, X=X, y=Y[:5]), "'X' of t.npz has 6 rows but 'y' has 5"),
     "index above": (
         lambda p: npz(p, X=X, y=Y, train=np.array([0, 6])),
         "'train' .* row 6, out of range: .* 0 to 5",
     ),
     "index below": (lambda p: npz(p, X=X, y=Y, test=np.array([[0, -1]])), "'test' .* row -1, out of range"),
-    "mask": (lambda p: npz(p, X=X, y=Y, train=np.ones(6, bool)), "'train' of t.npz is bool .*flatnonzero"),
+    "mask": (
+        lambda p: npz(p, X=X, y=Y, train=np.ones(6, bool)),
+        "'train' of t.npz: found bool .*flatnonzero",
+    ),
     "index cube": (
         lambda p: npz(p, X=X, y=Y, train=np.zeros((1, 1, 2), int)),
         r"shape \(1, 1, 2\), expected",
@@ -135,7 +138,7 @@ BAD: dict[str, tuple[Callable[[Path], str], str]] = {
         lambda p: npz(p, X=X, y=Y, train=np.array([[0, 1], [1, 2]]), test=np.array([[3], [2]])),
         "row 2 of t.npz is both in 'train' and in 'test' of split 1",
     ),
-    "split of one": (lambda p: npz(p, X=X, y=Y, train=np.array([1])), "training split of t.npz has 1 row"),
+    "split of one": (lambda p: npz(p, X=X, y=Y, train=np.array([1])), "training split of t.npz: found 1 row"),
 }
 
 
@@ -170,15 +173,15 @@ def test_unknown_target_lists_what_there_is(tmp_path: Path, source: str, target:
 
 def test_dropping_all_rows_is_told(tmp_path: Path) -> None:
     with pytest.raises(
-        DataError, match=r"has 1 row \(dropped 2 rows with missing or infinite values\), expected"
+        DataError, match=r"found 1 row \(dropped 2 rows with missing or infinite values\), expected"
     ):
         load_table(csv(tmp_path, "a,c\n1,\n2,\n3,4\n"), drop_missing=True)
 
 
 def test_synthetic_arguments_are_checked() -> None:
-    with pytest.raises(DataError, match="asked for 1 rows"):
+    with pytest.raises(DataError, match="num_rows: found 1 for step"):
         step(num_rows=1)
-    with pytest.raises(DataError, match="seed is -1"):
+    with pytest.raises(DataError, match="seed: found -1"):
         load_table("step", seed=-1)
 
 
@@ -205,7 +208,7 @@ def test_bad_rows_to_predict_at(tmp_path: Path, text: str, message: str) -> None
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.0, float("nan")])
 def test_test_fraction_is_checked(fraction: float) -> None:
-    with pytest.raises(DataError, match=r"test fraction .* in \[0, 1\)"):
+    with pytest.raises(DataError, match=r"test fraction: found .* in \[0, 1\)"):
         split(load_table("diabetes"), test_fraction=fraction)
 
 

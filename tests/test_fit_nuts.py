@@ -313,7 +313,7 @@ def test_advice_tells_of_divergences_and_of_chains_that_disagree():
     apart = {"u": agreeing["u"] + np.arange(4.0)[:, None, None]}
     chains = chains_of(apart, {"diverging": stats["diverging"] | (np.arange(500) == 3)}, 100)
     assert chains.divergences == 4 and chains.r_hat["u"] > 1.2
-    assert "4 of 2000 draws diverged" in chains.advice and "R-hat of u: found" in chains.advice
+    assert "divergences: found 4 in 2000 draws" in chains.advice and "R-hat of u: found" in chains.advice
 
 
 def without_latents(x, y=None):

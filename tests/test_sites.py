@@ -365,7 +365,7 @@ def test_minibatches_come_near_the_whole():
 
 @pytest.mark.slow
 def test_sites_that_do_not_rest_are_told_of():
-    with pytest.warns(SiteWarning, match="sites still moved by .* in the last of 1 sweeps"):
+    with pytest.warns(SiteWarning, match="sites: found changes of .* in the last of 1 sweeps"):
         fit_power_ep(KEY, classifier, GUIDE, X, LABELS, sweeps=1, hyper_steps=0)
 
 

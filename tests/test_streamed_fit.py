@@ -169,7 +169,7 @@ def test_errors_of_the_rows_reach_the_caller(table):
             x[0, 0] = np.nan if bad and at == 24 else x[0, 0]
             yield x, table[1][at : at + 12]
 
-    with pytest.raises(DataError, match="row 0 .* of block 2 of the batches is nan"):
+    with pytest.raises(DataError, match="row 0 .* of block 2 of the batches: found nan"):
         stream(open_rows(batches), steps=60)
     assert not [thread for thread in threading.enumerate() if thread.name == "prefetch"]
 

@@ -45,7 +45,9 @@ def open_rows(
 
     """
     if block_rows < 1:
-        raise DataError(f"block_rows is {block_rows}: give a whole number of at least 1")
+        raise DataError(
+            f"block_rows: found {block_rows}, expected a whole number of at least 1; change it or leave it out"
+        )
     return RowSource(open_source(data, target, block_rows))
 
 
@@ -86,7 +88,9 @@ class RowSource:
         """N. Raises DataError for fewer than two."""
         count = sum(self.sizes)
         if count < MIN_ROWS:
-            raise DataError(f"{self.source.name} has {count} rows, expected at least {MIN_ROWS}: give more")
+            raise DataError(
+                f"{self.source.name}: found {count} rows, expected at least {MIN_ROWS}; give more"
+            )
         return count
 
     def standardised(
@@ -231,21 +235,23 @@ class RowSource:
             for name, array in (("x", x), ("y", y)):
                 if array.dtype.kind not in "fiub" or array.ndim != 2:
                     raise DataError(
-                        f"{name} of {where} is {array.dtype} of shape {array.shape}, expected numbers of shape "
-                        f"(rows, columns): encode or reshape it"
+                        f"{name} of {where}: found {array.dtype} of shape {array.shape}, expected numbers of shape "
+                        f"(rows, columns); encode or reshape it"
                     )
                 if not np.isfinite(array).all():
                     row, column = np.argwhere(~np.isfinite(array))[0]
                     names = self.source.feature_names if name == "x" else self.source.target_names
                     label = f"column {names[column]!r}" if names else f"column {column} of {name}"
                     raise DataError(
-                        f"row {row} (counted from 0), {label} of {where} is {array[row, column]}, expected finite "
-                        "numbers: fill them in or leave such rows out"
+                        f"row {row} (counted from 0), {label} of {where}: found {array[row, column]}, expected finite "
+                        "numbers; fill them in or leave such rows out"
                     )
             if len(x) != len(y) or len(x) == 0 or (sizes is not None and len(x) != sizes[number]):
-                before = "" if sizes is None else f", expected {sizes[number]}"
+                before = (
+                    ", expected as many of both" if sizes is None else f", expected {sizes[number]} of both"
+                )
                 raise DataError(
-                    f"{where} has {len(x)} rows of x and {len(y)} of y{before}: give as many of both, at least one, "
+                    f"{where}: found {len(x)} rows of x and {len(y)} of y{before}; give at least one, "
                     "the same at every pass"
                 )
             if widths is not None and widths != (x.shape[1], y.shape[1]):

@@ -46,7 +46,7 @@ def load_columns(
         labels = None if labels is None else labels[has_entry]
     if len(values) < MIN_ROWS:
         raise DataError(
-            f"{name} has {len(values)} rows with entries, expected at least {MIN_ROWS}: give more"
+            f"{name}: found {len(values)} rows with entries, expected at least {MIN_ROWS}; give more"
         )
     varies = np.array([len(np.unique(column[~np.isnan(column)])) > 1 for column in values.T])
     if not varies.any():

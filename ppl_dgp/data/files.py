@@ -121,7 +121,8 @@ def read_table_npz(path: Path, label: str | None) -> tuple[pd.DataFrame, np.ndar
         )
     if arrays[label].shape != (len(frame),):
         raise DataError(
-            f"array {label!r} of {path.name} has shape {arrays[label].shape}, expected ({len(frame)},): one label a row"
+            f"array {label!r} of {path.name}: found shape {arrays[label].shape}, expected ({len(frame)},); "
+            "give one label a row"
         )
     return frame, arrays[label]
 
@@ -235,7 +236,7 @@ def _read_arrays(path: Path, wanted: Sequence[str]) -> tuple[dict[str, np.ndarra
 def _array_frame(path: Path, name: str, array: np.ndarray) -> pd.DataFrame:
     if array.ndim not in (1, 2) or array.size == 0:
         raise DataError(
-            f"{name!r} of {path.name} has shape {array.shape}, expected (N,) or (N, columns): reshape it"
+            f"{name!r} of {path.name}: found shape {array.shape}, expected (N,) or (N, columns); reshape it"
         )
     if array.dtype.kind not in "biuf":
         raise DataError(

@@ -56,9 +56,9 @@ def load_table(source: str, target: str | None = None, drop_missing: bool = Fals
         if splits:
             train, test = (tuple(position[rows[keep[rows]]] for rows in half) for half in splits)
             splits = train, test
-    _enough(len(X), f"{name} has", notes)
+    _enough(len(X), name, notes)
     for half in splits[0] if splits else ():
-        _enough(len(half), f"a training split of {name} has", notes)
+        _enough(len(half), f"a training split of {name}", notes)
 
     for column, varies in zip(target_names, (y != y[0]).any(axis=0), strict=True):
         if not varies:
@@ -216,8 +216,8 @@ def _enough(count: int, subject: str, notes: Sequence[str]) -> None:
     if count < MIN_ROWS:
         after = f" ({notes[-1]})" if notes else ""
         raise DataError(
-            f"{subject} {count} row{'' if count == 1 else 's'}{after}, "
-            f"expected at least {MIN_ROWS}: give more"
+            f"{subject}: found {count} row{'' if count == 1 else 's'}{after}, "
+            f"expected at least {MIN_ROWS}; give more"
         )
 
 
@@ -255,8 +255,8 @@ def _splits(
 def _indices(array: np.ndarray, key: str, num_rows: int, name: str) -> _Half:
     if array.dtype.kind not in "iu" or array.ndim not in (1, 2):
         raise DataError(
-            f"{key!r} of {name} is {array.dtype} of shape {array.shape}, expected integer row numbers of "
-            "shape (n,) or (splits, n): convert a mask with numpy.flatnonzero"
+            f"{key!r} of {name}: found {array.dtype} of shape {array.shape}, expected integer row numbers of "
+            "shape (n,) or (splits, n); convert a mask with numpy.flatnonzero"
         )
     outside = array[(array < 0) | (array >= num_rows)]
     if outside.size:

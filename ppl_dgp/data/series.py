@@ -60,7 +60,7 @@ def load_series(
         features, targets, unused = _series_columns(raw.features, target, controls, sequence_column, name)
         notes += [f"left out column {column!r}, which is no target, control or sequence" for column in unused]
     u, y = _controls(features, name), _observed(targets, name)
-    _enough(len(y), f"{name} has", notes)
+    _enough(len(y), name, notes)
     varies = (u != u[:1]).any(axis=0)
     notes += [
         f"dropped constant control {c!r}" for c, v in zip(features.columns, varies, strict=True) if not v
@@ -154,15 +154,15 @@ def split_series(
         raise DataError(f"split is {number}, but a series is split at one place alone: leave --split out")
     if not 0.0 <= test_fraction < 1.0:
         raise DataError(
-            f"test fraction is {test_fraction}, expected a number in [0, 1): 0 trains on every step"
+            f"test fraction: found {test_fraction}, expected a number in [0, 1); 0 trains on every step"
         )
     lengths = np.bincount(series.sequence)
     held_out = np.maximum(1, np.round(test_fraction * lengths)).astype(int) * (test_fraction > 0)
     for label, length, train_length in zip(series.labels, lengths, lengths - held_out, strict=True):
         if train_length < MIN_ROWS:
             raise DataError(
-                f"sequence {label!r} of {table.name} has {length} steps, which leaves {train_length} to train on, "
-                f"expected at least {MIN_ROWS}: lower the test fraction (0 for none) or give more steps"
+                f"sequence {label!r} of {table.name}: found {length} steps, which leaves {train_length} to train on, "
+                f"expected at least {MIN_ROWS}; lower the test fraction (0 for none) or give more steps"
             )
     tested = steps(series.sequence) >= (lengths - held_out)[series.sequence]
     return np.flatnonzero(~tested), np.flatnonzero(tested)

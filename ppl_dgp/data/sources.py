@@ -102,7 +102,7 @@ class ArraySource(BlockSource):
         fields = array.dtype.names
         if fields is None and array.ndim != 2:
             raise DataError(
-                f"{self.name} has shape {array.shape}, expected rows and columns: give x and y, or reshape"
+                f"{self.name}: found shape {array.shape}, expected rows and columns; give x and y, or reshape"
             )
         columns = list(fields or map(str, range(array.shape[1])))
         asked = (
@@ -151,7 +151,7 @@ class BatchSource(BlockSource):
                 continue
             if not isinstance(batch, (tuple, list)) or len(batch) != 2:
                 raise DataError(
-                    f"batch {place} is a {type(batch).__name__}, expected a pair (x, y): yield pairs"
+                    f"batch {place}: found a {type(batch).__name__}, expected a pair (x, y); yield pairs"
                 )
             yield place, np.asarray(batch[0]), np.asarray(batch[1])
             if wanted is not None:
@@ -222,7 +222,7 @@ def _check_columns(file: Path, schema: pa.Schema, columns: list[str]) -> None:
         kind = schema.field(name).type
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
             raise DataError(
-                f"column {name!r} of {file.name} holds {kind}, expected numbers: encode or drop it"
+                f"column {name!r} of {file.name}: found {kind}, expected numbers; encode or drop it"
             )
     if extra := [name for name in schema.names if name not in columns]:
         raise DataError(

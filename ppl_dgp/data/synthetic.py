@@ -32,9 +32,11 @@ def periodic(num_rows: int = 100, seed: int = 0) -> Table:
 
 def _draw(name: str, f: Callable[[np.ndarray], np.ndarray], noise: float, num_rows: int, seed: int) -> Table:
     if num_rows < MIN_ROWS:
-        raise DataError(f"{name} was asked for {num_rows} rows, expected at least {MIN_ROWS}: ask for more")
+        raise DataError(f"num_rows: found {num_rows} for {name}, expected at least {MIN_ROWS}; ask for more")
     if seed < 0:
-        raise DataError(f"seed is {seed}, which is negative: use 0 or more")
+        raise DataError(
+            f"seed: found {seed}, expected a whole number of at least 0; change it or leave it out"
+        )
     rng = np.random.default_rng(seed)
     half = NUM_TEST // 2
     grid = 1.5 * np.arange(-half, half + 1) / half

@@ -87,7 +87,7 @@ def split(
     """
     if not 0.0 <= test_fraction < 1.0:
         raise DataError(
-            f"test fraction is {test_fraction}, expected a number in [0, 1): 0 keeps every row to train on"
+            f"test fraction: found {test_fraction}, expected a number in [0, 1); 0 keeps every row to train on"
         )
     number = 0 if split is None else split
     num_rows = len(table.X)
@@ -106,9 +106,9 @@ def split(
     num_test = max(1, round(test_fraction * num_rows))
     if num_rows - num_test < MIN_ROWS:
         raise DataError(
-            f"{table.name} has {num_rows} rows, which leaves {num_rows - num_test} to train on after "
+            f"{table.name}: found {num_rows} rows, which leaves {num_rows - num_test} to train on after "
             f"{num_test} for the test, "
-            f"expected at least {MIN_ROWS}: lower the test fraction (0 for none) or give more rows"
+            f"expected at least {MIN_ROWS}; lower the test fraction (0 for none) or give more rows"
         )
     order = np.random.default_rng([seed, number]).permutation(num_rows)
     return np.sort(order[num_test:]), np.sort(order[:num_test])
@@ -130,9 +130,7 @@ class Standardiser:
         """Mean and standard deviation (divisor N) of each column of ``array``; scale 1 where it is constant."""
         array = np.asarray(array, dtype=np.float64)
         if array.ndim != 2 or len(array) == 0:
-            raise DataError(
-                f"array to standardise has shape {array.shape}, expected [N D] with N > 0: reshape it"
-            )
+            raise DataError(f"array: found shape {array.shape}, expected [N D] with N > 0; reshape it")
         mean = array.mean(axis=0)
         deviation = array - mean
         # s_d = r_d sqrt(mean((x_nd - m_d)² / r_d²)), r_d = max_n |x_nd - m_d|: no square overflows

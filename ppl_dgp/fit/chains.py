@@ -42,7 +42,7 @@ class Chains:
         complaints = []
         if self.divergences:
             complaints.append(
-                f"{self.divergences} of {self.stats['diverging'].size} draws diverged, expected none; raise "
+                f"divergences: found {self.divergences} in {self.stats['diverging'].size} draws, expected none; raise "
                 "target_accept_prob"
             )
         worst = max(self.r_hat, key=lambda name: self.r_hat[name])

@@ -127,7 +127,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
             raise TypeError
     except OSError as error:
         raise CheckpointError(
-            f"{path}: cannot be read ({error.strerror or 'no such file'}), expected a file of Fit.save; check the path"
+            f"{path}: found nothing to read ({error.strerror or 'no such file'}), expected a file of Fit.save; "
+            "check the path"
         ) from None
     except (SafetensorError, ValueError, KeyError, TypeError):
         raise CheckpointError(

@@ -254,7 +254,7 @@ def _warn_of_sites(state: Mapping[str, Any], settings: SweepSchedule, rows: int,
     found = []
     if whole and not change <= settings.tolerance:
         found.append(
-            f"sites still moved by {change:.1e} in the last of {settings.sweeps} sweeps, expected at most "
+            f"sites: found changes of {change:.1e} in the last of {settings.sweeps} sweeps, expected at most "
         )
         found[-1] += f"{settings.tolerance:.1e}"
     if skipped:
