@@ -67,7 +67,7 @@ def programs() -> Iterator[Program]:
     yield "tied", two, q.Guide(two, q.Conditional(tied=True)), FEW, (X, Y), {}
     yield "chain of layers", three, q.Guide(three, q.MeanField(), q.LayerChain()), FEW, (X, Y), {}
     yield "coupled layers", three, q.Guide(three, q.DoublyStochastic(), q.Coupled()), FEW, (X, Y), {}
-    yield "across outputs", two, q.Guide(two, q.MeanField(), q.AcrossOutputs()), [*FEW, *MOMENTS], (X, Y), {}
+    yield "across outputs", two, q.Guide(two, q.MeanField(), q.AcrossOutputs()), FEW, (X, Y), {}
     bounds = [PowerEP(0.0, propagation=how) for how in ("moments", "linearised", "full-moments")]
     yield "closed forms", two, q.Guide(two, q.MeanField()), [*bounds, Collapsed()], (X, Y), {}
     every = [*POWER, *TIED, ImportanceWeighted(3), Collapsed(0.5), Collapsed()]

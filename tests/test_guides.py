@@ -18,7 +18,7 @@ from ppl_dgp.gp.emission import Emission
 from ppl_dgp.gp.marginal import Marginal
 from ppl_dgp.gp.means import Zero
 from ppl_dgp.gp.sparse_gp import SparseGP
-from ppl_dgp.guides import Conditional, Diagonal, FullRank, Guide
+from ppl_dgp.guides import Conditional, Diagonal, DoublyStochastic, FullRank, Guide, LowRank, MeanField
 from ppl_dgp.kernels import RBF
 from ppl_dgp.likelihoods import Gaussian
 
@@ -91,9 +91,13 @@ def test_latents_without_a_role_need_a_guide():
 
 
 def test_bad_arguments_are_named():
-    for argument in ("hidden", "inducing"):
+    for argument in ("hidden", "inducing", "latent"):
         with pytest.raises(TypeError, match=argument):
-            Guide(MODEL, **{argument: "mean-field"})
+            Guide(MODEL, **{argument: FullRank() if argument != "inducing" else MeanField()})
+        with pytest.raises(ValueError, match=f"{argument}: found 'no-rule', expected one of"):
+            Guide(MODEL, **{argument: "no-rule"})
+    assert Guide(MODEL, "mean-field", "low-rank") == Guide(MODEL, MeanField(), LowRank(10))
+    assert Guide(MODEL) == Guide(MODEL, DoublyStochastic(), FullRank())
     with pytest.raises(TypeError, match="model"):
         Guide(3)
 

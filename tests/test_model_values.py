@@ -318,7 +318,10 @@ def test_inducing_inputs_that_are_given():
             lambda: sparse_gp_regression(5, train_inducing="no"),
             "train_inducing: found 'no', expected True or",
         ),
-        (lambda: sparse_gp_regression(5, jitter=-1e-6), "jitter: found -1e-06, expected a positive number"),
+        (
+            lambda: sparse_gp_regression(5, jitter=-1e-6),
+            "jitter: found -1e-06, expected a number of at least 0",
+        ),
         (lambda: sparse_gp_regression(5, subsample_size=0), "subsample_size: found 0"),
         (lambda: sparse_gp_regression(5, noise=-0.1), "noise: found -0.1"),
         (lambda: sparse_gp_regression(5, noise=np.ones((3, 2))), r"noise: found shape \(3, 2\)"),

@@ -70,6 +70,8 @@ def importance_weighted_bound(
 
 def importance_weighted(log_ratio: Float[np.ndarray, " S"]) -> tuple[float, float]:
     """log mean exp of the log ratios, and its standard error by the delta method."""
+    if np.isnan(log_ratio).any():  # of a guide without a density, such as the draws of NUTS
+        return float("nan"), float("nan")
     size = log_ratio.size
     value = float(np.logaddexp.reduce(log_ratio) - np.log(size))
     relative = np.exp(log_ratio - value)

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from jaxtyping import Array
-from numpyro.primitives import _PYRO_STACK, apply_stack
+from numpyro.primitives import apply_stack
 
 from ppl_dgp.gp.contract import Propagation
+from ppl_dgp.gp.numpyro_internals import handlers_in_force
 from ppl_dgp.numerics.gaussian import Gaussian
 
 
@@ -33,7 +34,7 @@ def offer(name: str, value: Array) -> Array | Gaussian:
 
 def answered(value: Any, **about: Any) -> Any:
     """A value, or what a handler that knows messages of this type puts in its place."""
-    if not _PYRO_STACK:
+    if not handlers_in_force():
         return value
     message: dict[str, Any] = {
         **about, "fn": lambda: value, "args": (), "kwargs": {}, "value": None, "scale": None, "cond_indep_stack": [],
