@@ -249,6 +249,7 @@ X6, Y6 = X[::2], Y[::2]
 
 
 @FEW
+@pytest.mark.slow
 def test_a_two_layer_deep_gp_runs_and_predicts():
     model = deep_gp((1,), 3, noise=NOISE)
     fit = fit_nuts(

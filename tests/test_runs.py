@@ -7,6 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from compiled import initial
+from fast import few
 from numpyro import handlers
 
 from ppl_dgp.gp.contract import hidden_role
@@ -83,7 +84,7 @@ def masked(x, y=None, index=None, size=None):
             numpyro.sample("y", g(h).noisy(0.2), obs=y)
 
 
-@pytest.mark.parametrize("hidden", [DoublyStochastic(), MeanField(), Conditional()], ids=repr)
+@pytest.mark.parametrize("hidden", few([DoublyStochastic(), MeanField(), Conditional()], 1, 2), ids=repr)
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("rows", [6, 3])
 def test_one_run_leaves_the_traces_of_two(hidden, padded, rows):
@@ -118,7 +119,7 @@ class Elsewhere:
 
 @pytest.mark.parametrize(
     "objective",
-    [PowerEP(0.0), PowerEP(0.5, 2), BlackBoxAlpha(0.5, 2), ApproximatePowerEP(0.5, 2)],
+    few([PowerEP(0.0), PowerEP(0.5, 2), BlackBoxAlpha(0.5, 2), ApproximatePowerEP(0.5, 2)], 1),
     ids=repr,
 )
 @pytest.mark.parametrize("family", ["deep_gp", "mixture"])
