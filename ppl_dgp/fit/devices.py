@@ -115,7 +115,7 @@ def _build_over_devices(
         after = jax.lax.with_sharding_constraint(after, placement._of_state(after, rows, restarts))
         return after, jax.lax.with_sharding_constraint(losses, placement._across())
 
-    return program.compiled(over_devices, donate=True)
+    return jax.jit(over_devices, donate_argnums=0)
 
 
 def _put(leaf: Any, where: NamedSharding) -> Array:

@@ -226,7 +226,7 @@ def _build_iterations(svi: SVI) -> Callable[..., Any]:
         after = {"params": unravel(point), "value": value, "slope": slope, "memory": memory}
         return after | {"begun": jnp.ones((), bool), "done": done}, losses, turns
 
-    return program.compiled(run, donate=True)
+    return jax.jit(run, donate_argnums=0)
 
 
 def _check_no_latents(

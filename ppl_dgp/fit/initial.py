@@ -10,7 +10,7 @@ from jaxtyping import Array
 from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
 
-from ppl_dgp.fit.program import PROGRAMS_KEPT, array_bytes, compiled
+from ppl_dgp.fit.program import PROGRAMS_KEPT, array_bytes
 from ppl_dgp.gp.numpyro_internals import bijections_of
 from ppl_dgp.guides import Guide
 from ppl_dgp.numerics.compatibility import is_traced, program_identity
@@ -41,7 +41,7 @@ def initialise(svi: SVI, key: Any, x: Array, y: Array, start: Mapping[str, Array
         return svi.init(key, x, y, init_params=warm)
     # equal programs are compiled once: the arrays that they hold are arguments, but for those of inner programs
     name = program_identity(traced, array_bytes)
-    run = _runs.pop(name, None) or compiled(partial(jax.core.eval_jaxpr, traced.jaxpr))
+    run = _runs.pop(name, None) or jax.jit(partial(jax.core.eval_jaxpr, traced.jaxpr))
     _runs[name] = run
     while len(_runs) > PROGRAMS_KEPT:
         _runs.popitem(last=False)

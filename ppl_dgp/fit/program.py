@@ -71,18 +71,6 @@ def cached_program(svi: SVI, build: Callable[..., Callable[..., Any]], *settings
     return kept
 
 
-def compiled(function: Callable[..., Any], *, donate: bool = False) -> Callable[..., Any]:
-    """``jax.jit`` of a large program that runs often enough to be worth compiling once, and not worth compiling twice.
-
-    :param donate: whether the memory of the first argument is taken over.
-    """
-    options: Any = None
-    if jax.default_backend() == "cpu" and jax.__version_info__ < (0, 11):
-        # the plainer emitter takes half the time to compile and the steps run as fast; later JAX has no such choice
-        options = {"xla_cpu_use_fusion_emitters": False}
-    return jax.jit(function, donate_argnums=0 if donate else (), compiler_options=options)
-
-
 def stacked_params(svi: SVI, params: dict[str, Array], stacked: bool) -> dict[str, Array]:
     """The constrained parameters of unconstrained ones, with an axis for restarts in front.
 
@@ -113,7 +101,7 @@ def build_chunk(
     drawn_from: int | None = None,
 ) -> Callable[..., Any]:
     """``chunk_of_steps``, compiled; the state is donated."""
-    return compiled(chunk_of_steps(svi, minibatches, chunk, restarts, windows, drawn_from), donate=True)
+    return jax.jit(chunk_of_steps(svi, minibatches, chunk, restarts, windows, drawn_from), donate_argnums=0)
 
 
 def chunk_of_steps(
@@ -209,7 +197,7 @@ def build_together(
         )
         return state_and_losses
 
-    return compiled(run, donate=True)
+    return jax.jit(run, donate_argnums=0)
 
 
 def build_loss(svi: SVI, minibatches: bool, padded: int | None) -> Callable[..., Float[Array, ""]]:
