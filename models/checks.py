@@ -35,23 +35,21 @@ def positive(**settings: Any) -> None:
             raise ValueError(f"{name}: found {value!r}, expected a positive number")
 
 
-def optional(jitter: Any = None, subsample_size: Any = None) -> None:
-    """Refuse, by a ValueError, a jitter that is negative or no number, or a size of subsamples that is not whole."""
-    if jitter is not None and not (is_real(jitter) and 0.0 <= float(jitter) < math.inf):
-        raise ValueError(f"jitter: found {jitter!r}, expected a number of at least 0")
-    if subsample_size is not None:
-        checked_whole(subsample_size=subsample_size)
+def at_least_zero(**settings: Any) -> None:
+    """Refuse, by a ValueError, what is negative, or no finite number."""
+    for name, value in settings.items():
+        if not is_real(value) or not 0.0 <= float(value) < math.inf:
+            raise ValueError(f"{name}: found {value!r}, expected a number of at least 0")
 
 
-def flags(**settings: Any) -> dict[str, bool]:
-    """True or False, by name.
+def checked_flag(name: str, value: Any) -> bool:
+    """True or False.
 
     :raises ValueError: for anything else.
     """
-    for name, value in settings.items():
-        if not isinstance(value, bool | np.bool_):
-            raise ValueError(f"{name}: found {value!r}, expected True or False")
-    return {name: bool(value) for name, value in settings.items()}
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name}: found {value!r}, expected True or False")
+    return bool(value)
 
 
 def choice(name: str, value: Any, known: Collection[str]) -> None:

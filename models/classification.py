@@ -33,7 +33,7 @@ from ppl_dgp.models.inducing import GivenInducing
 from ppl_dgp.models.kernel_values import KernelChoice
 from ppl_dgp.models.observation import LikelihoodChoice, checked_observation, observed_by
 from ppl_dgp.models.parts import as_columns
-from ppl_dgp.models.value import ZooModel
+from ppl_dgp.models.zoo_model import ZooModel
 
 OF_CLASSES = names_of("two classes", "ordered classes", "classes")
 
@@ -64,21 +64,11 @@ class sparse_gp_classification(ZooModel):
 
     def __post_init__(self) -> None:
         self._settle(**_checked_classes(self.num_classes, self.likelihood))
-        functions = self._functions
-        self._settle(
-            num_inducing=functions.num_inducing, kernel=functions.kernel, inducing=functions.inducing
-        )
+        self._settle_as(self._functions, "num_inducing", "kernel", "inducing")
 
     @cached_property
     def _functions(self) -> sparse_gp_regression:
-        return sparse_gp_regression(
-            self.num_inducing,
-            kernel=self.kernel,
-            inducing=self.inducing,
-            train_inducing=self.train_inducing,
-            subsample_size=self.subsample_size,
-            jitter=self.jitter,
-        )
+        return self._with_settings(sparse_gp_regression, likelihood=None)
 
     def __call__(
         self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None
@@ -115,24 +105,11 @@ class deep_gp_classification(ZooModel):
 
     def __post_init__(self) -> None:
         self._settle(**_checked_classes(self.num_classes, self.likelihood))
-        functions = self._functions
-        self._settle(
-            num_inducing=functions.num_inducing, kernel=functions.kernel, inducing=functions.inducing
-        )
-        self._settle(widths=functions.widths)
+        self._settle_as(self._functions, "widths", "num_inducing", "kernel", "inducing")
 
     @cached_property
     def _functions(self) -> deep_gp:
-        return deep_gp(
-            self.widths,
-            self.num_inducing,
-            kernel=self.kernel,
-            inner_noise=self.inner_noise,
-            inducing=self.inducing,
-            train_inducing=self.train_inducing,
-            subsample_size=self.subsample_size,
-            jitter=self.jitter,
-        )
+        return self._with_settings(deep_gp, likelihood=None)
 
     def __call__(
         self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None

@@ -30,15 +30,15 @@ from ppl_dgp.gp.representation import offer
 from ppl_dgp.gp.sparse_gp import SparseGP, sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF, Kernel, Stationary
-from ppl_dgp.models.checks import checked_whole, flags, optional, positive
 from ppl_dgp.models.gplvm import LATENT_INDUCING
-from ppl_dgp.models.inducing import GivenInducing, checked_inducing, inducing_inputs
-from ppl_dgp.models.kernel_values import KernelChoice, checked_kernel, kernel_parameters
+from ppl_dgp.models.inducing import GivenInducing, inducing_inputs
+from ppl_dgp.models.kernel_values import KernelChoice, kernel_parameters
 from ppl_dgp.models.latents import latents_around, where_latents_begin
 from ppl_dgp.models.learnt import learnt_fields
-from ppl_dgp.models.observation import NoiseChoice, Observed, checked_observation, emission, observed_by
+from ppl_dgp.models.observation import NoiseChoice, Observed, emission, observed_by
 from ppl_dgp.models.parts import as_columns
-from ppl_dgp.models.value import ZooModel
+from ppl_dgp.models.settings import checked_settings
+from ppl_dgp.models.zoo_model import ZooModel
 
 Covariates = Float[Array, "N D"]
 #: of the sequence's number as an input: exp(−½ (1/0.02)²) is 0 to machine precision, so that sequences are independent
@@ -59,17 +59,8 @@ class _LatentsWithPrior(ZooModel):
     inducing: GivenInducing | None
     jitter: float | None
 
-    def _check(self) -> None:
-        self._settle(
-            **checked_whole(num_outputs=self.num_outputs, latent=self.latent, num_inducing=self.num_inducing),
-            **flags(missing=self.missing),
-        )
-        positive(prior_noise=self.prior_noise)
-        optional(self.jitter)
-        inducing, size = checked_inducing(self.inducing, self.num_inducing, LATENT_INDUCING, self.latent)
-        likelihood, noise = checked_observation(self.likelihood, self.noise, self.num_outputs)
-        self._settle(num_inducing=size, inducing=inducing, likelihood=likelihood, noise=noise)
-        self._settle(kernel=checked_kernel(self.kernel))
+    def __post_init__(self) -> None:
+        self._settle(**checked_settings(self, dims=self.latent))
 
     def _prior(self, c: Covariates) -> SparseGP:
         """g, from what is known of the rows."""
@@ -123,13 +114,6 @@ class conditioned_gplvm(_LatentsWithPrior):
     inducing: GivenInducing | None = None
     jitter: float | None = None
 
-    def __post_init__(self) -> None:
-        self._check()
-        self._settle(
-            **checked_whole(prior_inducing=self.prior_inducing),
-            prior_kernel=checked_kernel(self.prior_kernel, "prior_kernel"),
-        )
-
     def _prior(self, c: Covariates) -> SparseGP:
         inducing = inducing_inputs("prior", c, self.prior_inducing)
         k = kernel_parameters("prior", self.prior_kernel, c.shape[1])
@@ -166,8 +150,8 @@ class dynamical_gplvm(_LatentsWithPrior):
     jitter: float | None = None
 
     def __post_init__(self) -> None:
-        self._check()
-        self._settle(**checked_whole(times=self.times), prior_kernel=_checked_time_kernel(self.prior_kernel))
+        super().__post_init__()
+        _check_time_kernel(self.prior_kernel)
         if self.times < 2:
             raise ValueError(
                 f"times: found {self.times}, expected at least 2 inducing times for each sequence"
@@ -190,8 +174,7 @@ class dynamical_gplvm(_LatentsWithPrior):
         return sparse_gp("prior", k, times, self.latent, jitter=self.jitter)
 
 
-def _checked_time_kernel(kernel: Any) -> type[Kernel] | Kernel:
-    kernel = checked_kernel(kernel, "prior_kernel")
+def _check_time_kernel(kernel: Any) -> None:
     cls = kernel if isinstance(kernel, type) else type(kernel)
     if not issubclass(cls, Stationary):
         raise ValueError(
@@ -204,8 +187,6 @@ def _checked_time_kernel(kernel: Any) -> type[Kernel] | Kernel:
         raise ValueError(
             f"prior_kernel: found {cls.__name__}, which has {', '.join(more)} besides, expected an instance of it"
         )
-    checked: type[Kernel] | Kernel = kernel
-    return checked
 
 
 def _inducing_times(c: Covariates, number: int) -> Float[Array, "M D"]:

@@ -30,13 +30,12 @@ from ppl_dgp.gp.sparse_gp import SparseGP, sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF
 from ppl_dgp.likelihoods import Likelihood
-from ppl_dgp.models.checks import checked_whole, flags, optional, positive, whole_sequence
 from ppl_dgp.models.gp_regression import NUM_INDUCING
-from ppl_dgp.models.inducing import GivenInducing, checked_layers, inducing_inputs
-from ppl_dgp.models.kernel_values import KernelChoice, checked_kernel, kernel_parameters
-from ppl_dgp.models.observation import NoiseChoice, Observed, checked_observation, emission, observed_by
+from ppl_dgp.models.inducing import GivenInducing, inducing_inputs
+from ppl_dgp.models.kernel_values import KernelChoice, kernel_parameters
+from ppl_dgp.models.observation import NoiseChoice, Observed, emission, observed_by
 from ppl_dgp.models.parts import as_columns
-from ppl_dgp.models.value import ZooModel
+from ppl_dgp.models.zoo_model import ZooModel
 from ppl_dgp.numerics.gaussian import Gaussian
 
 #: scale at which q(u) of a hidden layer starts: near-deterministic (0.1 cost twenty nats on the step function)
@@ -77,20 +76,6 @@ class deep_gp(ZooModel):
     train_inducing: bool = True
     subsample_size: int | None = None
     jitter: float | None = None
-
-    def __post_init__(self) -> None:
-        self._settle(
-            **checked_whole(num_inducing=self.num_inducing, num_outputs=self.num_outputs),
-            **flags(train_inducing=self.train_inducing),
-            widths=checked_widths(self.widths),
-        )
-        positive(inner_noise=self.inner_noise)
-        optional(self.jitter, self.subsample_size)
-        depth = len(self.widths) + 1
-        inducing, size = checked_layers(self.inducing, depth, self.num_inducing, NUM_INDUCING)
-        likelihood, noise = checked_observation(self.likelihood, self.noise, self.num_outputs)
-        self._settle(num_inducing=size, inducing=inducing, likelihood=likelihood, noise=noise)
-        self._settle(kernel=checked_kernel(self.kernel))
 
     def __call__(
         self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None
@@ -171,12 +156,6 @@ def layers(
             positive = constraints.softplus_positive
             noises.append(numpyro.param(f"{name}/noise", jnp.asarray(inner_noise), constraint=positive))
     return Layers(tuple(functions), tuple(noises))
-
-
-def checked_widths(widths: Sequence[int]) -> tuple[int, ...]:
-    """The widths of hidden layers. Raises ValueError for one below 1, or for what is no sequence of numbers."""
-    checked: tuple[int, ...] = whole_sequence("widths", widths, "whole numbers, the outputs per hidden layer")
-    return checked
 
 
 def _linear_map(name: str, inputs: Float[Array, "N D"], width: int) -> Float[Array, "D Q"]:

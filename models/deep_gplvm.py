@@ -24,16 +24,16 @@ from jaxtyping import Array
 
 from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF
-from ppl_dgp.models.checks import checked_whole, choice, flags, optional, positive
-from ppl_dgp.models.deep_gp import INNER_NOISE, checked_widths, layers
+from ppl_dgp.models.deep_gp import INNER_NOISE, layers
 from ppl_dgp.models.gp_regression import NUM_INDUCING
 from ppl_dgp.models.gplvm import LATENT_INDUCING
-from ppl_dgp.models.inducing import GivenInducing, checked_layers
-from ppl_dgp.models.kernel_values import KernelChoice, checked_kernel
+from ppl_dgp.models.inducing import GivenInducing
+from ppl_dgp.models.kernel_values import KernelChoice
 from ppl_dgp.models.latents import LATENT_STARTS, latents_around, standard_normal, where_latents_begin
-from ppl_dgp.models.observation import NoiseChoice, Observed, checked_observation, emission, observed_by
+from ppl_dgp.models.observation import NoiseChoice, Observed, emission, observed_by
 from ppl_dgp.models.parts import as_columns
-from ppl_dgp.models.value import ZooModel
+from ppl_dgp.models.settings import checked_settings
+from ppl_dgp.models.zoo_model import ZooModel
 from ppl_dgp.numerics.gaussian import Gaussian, beside
 
 
@@ -62,19 +62,7 @@ class deep_gplvm(ZooModel):
     jitter: float | None = None
 
     def __post_init__(self) -> None:
-        self._settle(
-            **checked_whole(num_outputs=self.num_outputs, latent=self.latent, num_inducing=self.num_inducing),
-            **flags(missing=self.missing),
-            widths=checked_widths(self.widths),
-        )
-        positive(inner_noise=self.inner_noise)
-        optional(self.jitter)
-        choice("start", self.start, LATENT_STARTS)
-        depth = len(self.widths) + 1
-        inducing, size = checked_layers(self.inducing, depth, self.num_inducing, LATENT_INDUCING)
-        likelihood, noise = checked_observation(self.likelihood, self.noise, self.num_outputs)
-        self._settle(num_inducing=size, inducing=inducing, likelihood=likelihood, noise=noise)
-        self._settle(kernel=checked_kernel(self.kernel))
+        self._settle(**checked_settings(self, start=LATENT_STARTS))
 
     def __call__(
         self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None
@@ -119,19 +107,6 @@ class latent_input_gp(ZooModel):
     inner_noise: float = INNER_NOISE
     inducing: Sequence[GivenInducing] | GivenInducing | None = None
     jitter: float | None = None
-
-    def __post_init__(self) -> None:
-        self._settle(
-            **checked_whole(num_outputs=self.num_outputs, latent=self.latent, num_inducing=self.num_inducing),
-            widths=checked_widths(self.widths),
-        )
-        positive(inner_noise=self.inner_noise)
-        optional(self.jitter)
-        depth = len(self.widths) + 1
-        inducing, size = checked_layers(self.inducing, depth, self.num_inducing, NUM_INDUCING)
-        likelihood, noise = checked_observation(self.likelihood, self.noise, self.num_outputs)
-        self._settle(num_inducing=size, inducing=inducing, likelihood=likelihood, noise=noise)
-        self._settle(kernel=checked_kernel(self.kernel))
 
     def __call__(
         self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None

@@ -22,11 +22,12 @@ from ppl_dgp.gp.means import Linear, Zero
 from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF
-from ppl_dgp.models.checks import checked_whole, choice, flags, optional, positive
-from ppl_dgp.models.inducing import GivenInducing, checked_inducing, inducing_inputs
-from ppl_dgp.models.kernel_values import KernelChoice, checked_kernel, kernel_parameters
+from ppl_dgp.models.checks import positive
+from ppl_dgp.models.inducing import GivenInducing, inducing_inputs
+from ppl_dgp.models.kernel_values import KernelChoice, kernel_parameters
 from ppl_dgp.models.parts import as_columns, noise_variance
-from ppl_dgp.models.value import ZooModel
+from ppl_dgp.models.settings import checked_settings
+from ppl_dgp.models.zoo_model import ZooModel
 
 LAG_MEANS = ("zero", "last")
 #: M unless told
@@ -63,16 +64,9 @@ class gp_narx(ZooModel):
     jitter: float | None = None
 
     def __post_init__(self) -> None:
-        choice("mean", self.mean, LAG_MEANS)
-        self._settle(
-            **checked_whole(num_outputs=self.num_outputs, num_inducing=self.num_inducing, lags=self.lags),
-            **flags(train_inducing=self.train_inducing),
-        )
-        optional(self.jitter)
         if self.noise is not None:
             positive(noise=self.noise)
-        inducing, size = checked_inducing(self.inducing, self.num_inducing, NARX_INDUCING)
-        self._settle(num_inducing=size, inducing=inducing, kernel=checked_kernel(self.kernel))
+        self._settle(**checked_settings(self, mean=LAG_MEANS))
 
     def __call__(
         self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None

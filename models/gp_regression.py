@@ -22,9 +22,8 @@ from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF
 from ppl_dgp.likelihoods import Likelihood
-from ppl_dgp.models.checks import checked_whole, flags, optional
-from ppl_dgp.models.inducing import GivenInducing, checked_inducing, inducing_inputs
-from ppl_dgp.models.kernel_values import KernelChoice, checked_kernel, kernel_parameters
+from ppl_dgp.models.inducing import GivenInducing, inducing_inputs
+from ppl_dgp.models.kernel_values import KernelChoice, kernel_parameters
 from ppl_dgp.models.observation import (
     NoiseChoice,
     Observed,
@@ -33,7 +32,7 @@ from ppl_dgp.models.observation import (
     observed_by,
 )
 from ppl_dgp.models.parts import as_columns, noise_variance, rows_of_noise
-from ppl_dgp.models.value import ZooModel
+from ppl_dgp.models.zoo_model import ZooModel
 
 #: M unless told
 NUM_INDUCING = 100
@@ -55,8 +54,8 @@ class exact_gp_regression(ZooModel):
     def __post_init__(self) -> None:
         if isinstance(self.noise, str):
             raise ValueError(f"noise: found {self.noise!r}, expected None, a number, or one per row (N,)")
-        noise = checked_observation(None, self.noise)[1]
-        self._settle(kernel=checked_kernel(self.kernel), noise=noise)
+        super().__post_init__()
+        self._settle(noise=checked_observation(None, self.noise)[1])
 
     def __call__(
         self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None
@@ -103,17 +102,6 @@ class sparse_gp_regression(ZooModel):
     train_inducing: bool = True
     subsample_size: int | None = None
     jitter: float | None = None
-
-    def __post_init__(self) -> None:
-        self._settle(
-            **checked_whole(num_inducing=self.num_inducing, num_outputs=self.num_outputs),
-            **flags(train_inducing=self.train_inducing),
-        )
-        optional(self.jitter, self.subsample_size)
-        inducing, size = checked_inducing(self.inducing, self.num_inducing, NUM_INDUCING)
-        likelihood, noise = checked_observation(self.likelihood, self.noise, self.num_outputs)
-        self._settle(num_inducing=size, inducing=inducing, likelihood=likelihood, noise=noise)
-        self._settle(kernel=checked_kernel(self.kernel))
 
     def __call__(
         self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None

@@ -24,13 +24,13 @@ from jaxtyping import Array
 from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF
-from ppl_dgp.models.checks import checked_whole, choice, flags, optional
-from ppl_dgp.models.inducing import GivenInducing, checked_inducing, inducing_inputs
-from ppl_dgp.models.kernel_values import KernelChoice, checked_kernel, kernel_parameters
+from ppl_dgp.models.inducing import GivenInducing, inducing_inputs
+from ppl_dgp.models.kernel_values import KernelChoice, kernel_parameters
 from ppl_dgp.models.latents import LATENT_STARTS, latents_around, standard_normal, where_latents_begin
-from ppl_dgp.models.observation import NoiseChoice, Observed, checked_observation, emission, observed_by
+from ppl_dgp.models.observation import NoiseChoice, Observed, emission, observed_by
 from ppl_dgp.models.parts import as_columns
-from ppl_dgp.models.value import ZooModel
+from ppl_dgp.models.settings import checked_settings
+from ppl_dgp.models.zoo_model import ZooModel
 
 #: M unless told
 LATENT_INDUCING = 50
@@ -72,16 +72,7 @@ class gplvm(ZooModel):
     jitter: float | None = None
 
     def __post_init__(self) -> None:
-        self._settle(
-            **checked_whole(num_outputs=self.num_outputs, latent=self.latent, num_inducing=self.num_inducing),
-            **flags(missing=self.missing, train_inducing=self.train_inducing),
-        )
-        optional(self.jitter)
-        choice("start", self.start, LATENT_STARTS)
-        inducing, size = checked_inducing(self.inducing, self.num_inducing, LATENT_INDUCING, self.latent)
-        likelihood, noise = checked_observation(self.likelihood, self.noise, self.num_outputs)
-        self._settle(num_inducing=size, inducing=inducing, likelihood=likelihood, noise=noise)
-        self._settle(kernel=checked_kernel(self.kernel))
+        self._settle(**checked_settings(self, dims=self.latent, start=LATENT_STARTS))
 
     def __call__(
         self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None

@@ -33,20 +33,25 @@ from ppl_dgp.gp.representation import offer
 from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF
-from ppl_dgp.models.checks import checked_whole, choice, flags, is_real, optional, state_prior
-from ppl_dgp.models.inducing import GivenInducing, checked_inducing, inducing_inputs
-from ppl_dgp.models.kernel_values import KernelChoice, checked_kernel, kernel_parameters
-from ppl_dgp.models.observation import NoiseChoice, Observed, checked_observation, observed_by
+from ppl_dgp.models.inducing import GivenInducing, inducing_inputs
+from ppl_dgp.models.kernel_values import KernelChoice, kernel_parameters
+from ppl_dgp.models.observation import NoiseChoice, Observed, observed_by
 from ppl_dgp.models.observation import emission as observation
 from ppl_dgp.models.parts import as_columns
+from ppl_dgp.models.settings import checked_settings
 from ppl_dgp.models.states import EMISSIONS, STATE_STARTS, StateInitialiser, emission_function
-from ppl_dgp.models.value import ZooModel
+from ppl_dgp.models.zoo_model import ZooModel
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.state_space.sequences import Layout, layout, sequence_numbers
 from ppl_dgp.state_space.trajectory import Trajectory
 from ppl_dgp.state_space.windows import Windows, WindowSpec
 
-TRANSITION_MEANS = ("identity", "zero", "linear")
+#: of the settings that are names, the names they may be
+STATE_SPACE_CHOICES = {
+    "mean": ("identity", "zero", "linear"),
+    "emission": EMISSIONS,
+    "start": STATE_STARTS,
+}
 #: scale at which q(u) of the transition starts, around the regression on the states at the start
 TRANSITION_SCALE = 0.1
 #: M unless told
@@ -109,9 +114,7 @@ class gpssm(ZooModel):
     jitter: float | None = None
 
     def __post_init__(self) -> None:
-        check_state_space(self)
-        if self.window is not None:
-            self._settle(**checked_whole(window=self.window))
+        self._settle(**checked_settings(self, **STATE_SPACE_CHOICES))
 
     @property
     def width(self) -> int:
@@ -200,25 +203,3 @@ def _at_hand(
         # sequences that no window fits in are an error
         WindowSpec(window, num_sequences)(x)
     return where, Windows(window, where, index)
-
-
-def check_state_space(model: Any) -> None:
-    """Check the settings that a GPSSM and its switching form share, and put what comes of them in their places.
-
-    :raises ValueError: for one of the wrong kind.
-    """
-    for name, known in (("mean", TRANSITION_MEANS), ("emission", EMISSIONS), ("start", STATE_STARTS)):
-        choice(name, getattr(model, name), known)
-    names = ("num_outputs", "num_inducing", "num_sequences", *(() if model.latent is None else ("latent",)))
-    settings: dict[str, Any] = checked_whole(**{name: getattr(model, name) for name in names})
-    settings |= flags(missing=model.missing, train_inducing=model.train_inducing)
-    if not is_real(model.process_noise) or not model.process_noise > 0.0:
-        raise ValueError(f"process_noise: found {model.process_noise}, expected a positive variance")
-    optional(model.jitter)
-    settings["initial"] = state_prior(model.initial)
-    inducing, size = checked_inducing(model.inducing, settings["num_inducing"], STATE_INDUCING)
-    likelihood, noise = checked_observation(model.likelihood, model.noise, settings["num_outputs"])
-    settings |= {"inducing": inducing, "num_inducing": size, "likelihood": likelihood, "noise": noise}
-    settings["kernel"] = checked_kernel(model.kernel)
-    settings["emission_kernel"] = checked_kernel(model.emission_kernel, "emission_kernel")
-    model._settle(**settings)

@@ -21,7 +21,7 @@ from ppl_dgp.models.deep_gp import INNER_NOISE, deep_gp
 from ppl_dgp.models.gp_regression import NUM_INDUCING, sparse_gp_regression
 from ppl_dgp.models.inducing import GivenInducing
 from ppl_dgp.models.kernel_values import KernelChoice
-from ppl_dgp.models.value import ZooModel
+from ppl_dgp.models.zoo_model import ZooModel
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -44,21 +44,11 @@ class sparse_heteroscedastic_gp(ZooModel):
     jitter: float | None = None
 
     def __post_init__(self) -> None:
-        program = self._program
-        self._settle(num_inducing=program.num_inducing, kernel=program.kernel, inducing=program.inducing)
+        self._settle_as(self._program, "num_inducing", "kernel", "inducing")
 
     @cached_property
     def _program(self) -> sparse_gp_regression:
-        return sparse_gp_regression(
-            self.num_inducing,
-            num_outputs=self.num_outputs,
-            kernel=self.kernel,
-            likelihood="heteroscedastic",
-            inducing=self.inducing,
-            train_inducing=self.train_inducing,
-            subsample_size=self.subsample_size,
-            jitter=self.jitter,
-        )
+        return self._with_settings(sparse_gp_regression, likelihood="heteroscedastic")
 
     def __call__(
         self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None
@@ -89,24 +79,11 @@ class deep_heteroscedastic_gp(ZooModel):
     jitter: float | None = None
 
     def __post_init__(self) -> None:
-        program = self._program
-        self._settle(num_inducing=program.num_inducing, kernel=program.kernel, inducing=program.inducing)
-        self._settle(widths=program.widths)
+        self._settle_as(self._program, "widths", "num_inducing", "kernel", "inducing")
 
     @cached_property
     def _program(self) -> deep_gp:
-        return deep_gp(
-            self.widths,
-            self.num_inducing,
-            num_outputs=self.num_outputs,
-            kernel=self.kernel,
-            likelihood="heteroscedastic",
-            inner_noise=self.inner_noise,
-            inducing=self.inducing,
-            train_inducing=self.train_inducing,
-            subsample_size=self.subsample_size,
-            jitter=self.jitter,
-        )
+        return self._with_settings(deep_gp, likelihood="heteroscedastic")
 
     def __call__(
         self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None

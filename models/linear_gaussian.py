@@ -24,10 +24,10 @@ from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 from numpyro.handlers import block
 
-from ppl_dgp.models.checks import checked_whole, choice, flags, state_prior
 from ppl_dgp.models.parts import as_columns
+from ppl_dgp.models.settings import checked_settings
 from ppl_dgp.models.states import StateInitialiser
-from ppl_dgp.models.value import ZooModel
+from ppl_dgp.models.zoo_model import ZooModel
 from ppl_dgp.state_space.linear_gaussian_em import LinearSeries, LinearSystem, linear_dynamics
 from ppl_dgp.state_space.sequences import Layout, layout, sequence_numbers
 
@@ -63,15 +63,7 @@ class linear_gaussian_ssm(ZooModel):
     iterations: int = 50
 
     def __post_init__(self) -> None:
-        choice("emission", self.emission, LINEAR_EMISSIONS)
-        self._settle(
-            **checked_whole(
-                num_outputs=self.num_outputs, num_sequences=self.num_sequences, iterations=self.iterations
-            ),
-            **({} if self.latent is None else checked_whole(latent=self.latent)),
-            **flags(missing=self.missing),
-            initial=state_prior(self.initial),
-        )
+        self._settle(**checked_settings(self, emission=LINEAR_EMISSIONS))
         if self.emission == "identity" and self.width < self.num_outputs:
             raise ValueError(
                 f"latent: found {self.width}, expected at least {self.num_outputs}, the dimensions that an identity "

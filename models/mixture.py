@@ -24,11 +24,10 @@ from ppl_dgp.gp.means import Constant
 from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF
-from ppl_dgp.models.checks import checked_whole, flags, optional
-from ppl_dgp.models.inducing import GivenInducing, checked_inducing, inducing_inputs
-from ppl_dgp.models.kernel_values import KernelChoice, checked_kernel, kernel_parameters
+from ppl_dgp.models.inducing import GivenInducing, inducing_inputs
+from ppl_dgp.models.kernel_values import KernelChoice, kernel_parameters
 from ppl_dgp.models.parts import as_columns
-from ppl_dgp.models.value import ZooModel
+from ppl_dgp.models.zoo_model import ZooModel
 
 #: M unless told
 MIXTURE_INDUCING = 50
@@ -56,17 +55,11 @@ class mixture_of_functions(ZooModel):
     jitter: float | None = None
 
     def __post_init__(self) -> None:
-        self._settle(
-            **checked_whole(num_functions=self.num_functions, num_inducing=self.num_inducing),
-            **flags(train_inducing=self.train_inducing),
-        )
-        optional(self.jitter)
+        super().__post_init__()
         if self.num_functions < 2:
             raise ValueError(
                 f"num_functions: found {self.num_functions}, expected at least 2; of one, take sparse_gp_regression"
             )
-        inducing, size = checked_inducing(self.inducing, self.num_inducing, MIXTURE_INDUCING)
-        self._settle(num_inducing=size, inducing=inducing, kernel=checked_kernel(self.kernel))
 
     def __call__(
         self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None

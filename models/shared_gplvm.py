@@ -26,13 +26,14 @@ from ppl_dgp.gp.emission import JointEmission
 from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF
-from ppl_dgp.models.checks import checked_whole, choice, flags, optional, whole_sequence
+from ppl_dgp.models.checks import whole_sequence
 from ppl_dgp.models.gplvm import LATENT_INDUCING
-from ppl_dgp.models.inducing import GivenInducing, checked_layers, inducing_inputs
-from ppl_dgp.models.kernel_values import KernelChoice, checked_kernel, kernel_parameters
+from ppl_dgp.models.inducing import GivenInducing, inducing_inputs
+from ppl_dgp.models.kernel_values import KernelChoice, kernel_parameters
 from ppl_dgp.models.latents import LATENT_STARTS, latents_around, standard_normal, where_latents_begin
 from ppl_dgp.models.parts import as_columns
-from ppl_dgp.models.value import ZooModel
+from ppl_dgp.models.settings import checked_settings
+from ppl_dgp.models.zoo_model import ZooModel
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -61,14 +62,8 @@ class shared_gplvm(ZooModel):
         widths = whole_sequence("num_outputs", self.num_outputs, expected)
         if len(widths) < 2:
             raise ValueError(f"num_outputs: found {widths}, expected {expected}")
-        self._settle(
-            **checked_whole(latent=self.latent, num_inducing=self.num_inducing), **flags(missing=self.missing)
-        )
-        optional(self.jitter)
-        choice("start", self.start, LATENT_STARTS)
-        inducing, size = checked_layers(self.inducing, len(widths), self.num_inducing, LATENT_INDUCING)
-        self._settle(num_outputs=widths, num_inducing=size, inducing=inducing)
-        self._settle(kernel=checked_kernel(self.kernel))
+        own = {"without": ("num_outputs",), "num_functions": len(widths)}
+        self._settle(num_outputs=widths, **checked_settings(self, **own, start=LATENT_STARTS))
 
     def __call__(
         self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None

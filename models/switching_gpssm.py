@@ -33,15 +33,15 @@ from ppl_dgp.gp.representation import offer
 from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF
-from ppl_dgp.models.checks import checked_whole
-from ppl_dgp.models.gpssm import STATE_INDUCING, TRANSITION_SCALE, check_state_space
+from ppl_dgp.models.gpssm import STATE_INDUCING, STATE_SPACE_CHOICES, TRANSITION_SCALE
 from ppl_dgp.models.inducing import GivenInducing, inducing_inputs
 from ppl_dgp.models.kernel_values import KernelChoice, kernel_parameters
 from ppl_dgp.models.observation import NoiseChoice, Observed, observed_by
 from ppl_dgp.models.observation import emission as observation
 from ppl_dgp.models.parts import as_columns
+from ppl_dgp.models.settings import checked_settings
 from ppl_dgp.models.states import StateInitialiser, emission_function
-from ppl_dgp.models.value import ZooModel
+from ppl_dgp.models.zoo_model import ZooModel
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.state_space.hidden_markov import RegimeChain, RegimeRegressions, regime_regressions
 from ppl_dgp.state_space.sequences import layout, sequence_numbers
@@ -83,8 +83,7 @@ class switching_gpssm(ZooModel):
     jitter: float | None = None
 
     def __post_init__(self) -> None:
-        self._settle(**checked_whole(num_regimes=self.num_regimes))
-        check_state_space(self)
+        self._settle(**checked_settings(self, **STATE_SPACE_CHOICES))
 
     @property
     def width(self) -> int:

@@ -33,7 +33,7 @@ from ppl_dgp.models import (
     sparse_gp_classification,
     sparse_gp_regression,
 )
-from ppl_dgp.models.value import ZooModel
+from ppl_dgp.models.zoo_model import ZooModel
 from ppl_dgp.objectives import OBJECTIVES
 from ppl_dgp.prediction.predict import Prediction, predict
 
