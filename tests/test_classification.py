@@ -152,21 +152,51 @@ def test_draws_have_the_stated_probabilities(likelihood):
     assert np.all(np.abs(shares - p) < 4 * np.sqrt(p * (1 - p) / 40_000) + 2e-3)
 
 
-@pytest.mark.parametrize("likelihood", few([RobustMax(3, 0.01), Softmax(3), Heteroscedastic()], 1))
-def test_variance_outside_lies_between_and_gradients_are_finite(likelihood):
+SEVERAL = [RobustMax(3, 0.01), Softmax(3), Heteroscedastic(0.5)]
+
+
+@pytest.fixture(scope="module", params=few(SEVERAL, 0, 1), ids=lambda likelihood: type(likelihood).__name__)
+def rows_outside(request):
+    """A likelihood of several functions, its t_α with a part of the variance outside, and 40 rows."""
+    likelihood, rng = request.param, np.random.default_rng(7)
     functions = likelihood.num_functions(1)
-    y, mean = jnp.ones((1, 1)), jnp.asarray([[0.5, 0.2, -1.0]])[:, :functions]
-    inside, outside = jnp.full((1, functions), 0.2), jnp.full((1, functions), 0.5)
+    y = rng.integers(0, 3, (40, 1)) if functions == 3 else 0.5 * rng.normal(size=(40, 1))
+    mean, inside, outside = rng.normal(size=(40, functions)), *rng.uniform(0.1, 0.6, (2, 40, functions))
+    rows = tuple(map(jnp.asarray, (y, mean, inside, outside)))
+    return likelihood, jax.jit(lambda alpha, *arrays: likelihood.tempered_outside(*arrays, alpha)), rows
 
-    def value(m, inside, outside):
-        return likelihood.tempered_outside(y, m, inside, outside, 0.5).sum()
 
-    found, slopes = jax.jit(jax.value_and_grad(value, (0, 1, 2)))(mean, inside, outside)
-    # Jensen: above the bound of the whole variance, below its t_α
-    assert float(likelihood.expected_log_density(y, mean, inside + outside)[0, 0]) < float(found)
-    assert float(found) < float(likelihood.tempered(y, mean, inside + outside, 0.5)[0, 0])
-    known = jax.jit(jax.grad(value, (0, 1, 2)))(mean, 0.0 * inside, 0.0 * outside)
-    assert all(np.isfinite(leaf).all() for leaf in (*slopes, *known))
+def test_variance_outside_tends_to_the_bound_as_alpha_does(rows_outside):
+    """A schedule that begins at a traced 0 trains the bound itself."""
+    likelihood, outside, rows = rows_outside
+    bound = likelihood.tempered_outside(*rows, 0.0)
+    np.testing.assert_allclose(bound, likelihood.tempered(*rows[:2], rows[2] + rows[3], 0.0), rtol=1e-12)
+    np.testing.assert_allclose(outside(jnp.asarray(0.0), *rows), bound, rtol=1e-10)
+    # its slope at 0 is half the variance of log p, some tens here
+    np.testing.assert_allclose(outside(jnp.asarray(1e-8), *rows), bound, atol=1e-5)
+
+
+def test_variance_outside_is_the_mean_over_draws(rows_outside):
+    likelihood, outside, (y, mean, inside, spread) = rows_outside
+    found = outside(jnp.asarray(0.5), y, mean, inside, spread)
+    shift = jnp.sqrt(spread) * np.random.default_rng(8).normal(size=(2000, *mean.shape))
+    each = jax.jit(jax.vmap(lambda by: likelihood.tempered(y, mean + by, inside, jnp.asarray(0.5))))(shift)
+    error = found - each.mean(0)
+    slack = each.std(0) / 2000**0.5
+    # nodes err by some hundredths a row, and to either side
+    assert np.all(np.abs(error) < 5.0 * slack + 0.1)
+    assert abs(float(error.mean())) < 5.0 * float(jnp.square(slack).sum()) ** 0.5 / 40 + 5e-3
+    # far from what either limit gives
+    assert float(error.mean()) < 0.1 * float(
+        (found - likelihood.tempered(y, mean, inside + spread, 0.0)).mean()
+    )
+
+
+def test_gradients_of_variance_outside_are_finite_where_f_is_known(rows_outside):
+    _, outside, (y, mean, inside, spread) = rows_outside
+    slopes = jax.jit(jax.grad(lambda *arrays: outside(jnp.asarray(0.5), y, *arrays).sum(), (0, 1, 2)))
+    for scale in (1.0, 0.0):
+        assert all(np.isfinite(leaf).all() for leaf in slopes(mean, scale * inside, scale * spread))
 
 
 def test_every_name_makes_a_likelihood():

@@ -149,16 +149,14 @@ def mixture():
     return (made := mixture_of_functions(2, 4)), Guide(made, inducing=FullRank())
 
 
-@pytest.mark.parametrize("alpha", few([0.0, 0.5, 1.0], 1))
-def test_mixture_of_functions_against_its_formula(mixture, alpha):
+@pytest.fixture(scope="module")
+def mixture_moments(mixture):
+    """Parameters, means, variances of f given u and from q(u), (9, 2) and (9, 1), noise variances, and the KL."""
     program, guide = mixture
     x, y = jnp.asarray(X), jnp.asarray(TWO)
-    objective = BlackBoxAlpha(alpha, 1)
     params = initial(KEY, program, guide, x, y)
     params["gp/u_loc"] = 0.5 * jax.random.normal(KEY, (2, 4))
     params["mixture/weights"] = jnp.asarray([0.3, 0.7])
-    found = -loss(objective, params, program, guide, x, y)
-
     fixed = handlers.seed(handlers.substitute(guide, params), KEY)
     q = handlers.trace(fixed).get_trace(x, y)["gp/u"]["fn"]
     height, length = float(params["gp/variance"]), float(params["gp/lengthscale"][0])
@@ -169,16 +167,52 @@ def test_mixture_of_functions_against_its_formula(mixture, alpha):
     phi = np.linalg.solve(lower, k(inducing, X)).T
     covariance = np.asarray(q.moments.covariance())
     mean = phi @ np.asarray(q.loc).T + np.asarray(params["gp/offset"])
-    variance = (np.diag(k(X, X)) - np.square(phi).sum(1))[:, None] + np.einsum(
-        "nm,pmk,nk->np", phi, covariance, phi
-    )
-    s2 = np.asarray(params["likelihood/noise"])
-    tempered = -0.5 * np.log(2 * np.pi * s2) - 0.5 * np.square(TWO - mean) / (s2 + alpha * variance)
-    tempered -= 0.5 * (variance / s2 if alpha == 0.0 else np.log1p(alpha * variance / s2) / alpha)
+    residual = (np.diag(k(X, X)) - np.square(phi).sum(1))[:, None]
+    from_u = np.einsum("nm,pmk,nk->np", phi, covariance, phi)
     kl = 0.5 * (np.trace(covariance, axis1=1, axis2=2) + np.square(q.loc).sum(1) - 4)
     kl -= 0.5 * np.linalg.slogdet(covariance)[1]
-    expected = logsumexp(np.log(np.asarray(params["mixture/weights"])) + tempered, axis=1).sum() - kl.sum()
-    assert found == pytest.approx(float(expected), abs=1e-6)
+    return params, mean, residual, from_u, np.asarray(params["likelihood/noise"]), kl.sum()
+
+
+def tempered_gaussian(mean, variance, s2, alpha):
+    t = -0.5 * np.log(2 * np.pi * s2) - 0.5 * np.square(TWO - mean) / (s2 + alpha * variance)
+    return t - 0.5 * (variance / s2 if alpha == 0.0 else np.log1p(alpha * variance / s2) / alpha)
+
+
+def test_energy_of_mixture_of_functions_is_its_marginal_likelihood_given_q(mixture, mixture_moments):
+    """Black-box α at 1: Σ_n log Σ_z π_z E_q p(y_n | f_z), where moments of u are all that counts."""
+    params, mean, residual, from_u, s2, kl = mixture_moments
+    found = -loss(BlackBoxAlpha(1.0, 1), params, *mixture, jnp.asarray(X), jnp.asarray(TWO))
+    log_pi = np.log(np.asarray(params["mixture/weights"]))
+    tempered = tempered_gaussian(mean, residual + from_u, s2, 1.0)
+    assert found == pytest.approx(float(logsumexp(log_pi + tempered, axis=1).sum() - kl), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("objective", "alpha"), few([(PowerEP, 0.0), (PowerEP, 0.5), (PowerEP, 1.0), (BlackBoxAlpha, 0.0)], 0, 2)
+)
+def test_mixture_of_functions_is_averaged_over_u_outside_the_sum(mixture, mixture_moments, objective, alpha):
+    """E_u log Σ_z π_z exp t_α(z; u), against Gauss–Hermite quadrature in both functions; not of the moments of u."""
+    params, mean, residual, from_u, s2, kl = mixture_moments
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    log_pi = np.log(np.asarray(params["mixture/weights"]))
+    terms = [
+        log_pi[z] + tempered_gaussian(mean + np.sqrt(from_u) * node, residual, s2, alpha)[:, z]
+        for z in range(2)
+        for node in nodes
+    ]
+    first, second = np.reshape(terms, (2, 60, 9))
+    product = np.outer(weights, weights)[..., None] / weights.sum() ** 2
+    expected = (product * np.logaddexp(first[:, None], second[None])).sum() - kl
+
+    x, y = jnp.asarray(X), jnp.asarray(TWO)
+    run = jax.jit(jax.vmap(lambda key: -objective(alpha, 1).loss(key, params, *mixture, x, y)))
+    values = np.asarray(run(jax.random.split(KEY, 20_000)))
+    assert values.mean() == pytest.approx(expected, abs=4.0 * values.std() / 20_000**0.5)
+    # moments of u would be off by much more than that
+    moments = logsumexp(log_pi + tempered_gaussian(mean, residual + from_u, s2, 0.0), axis=1).sum() - kl
+    if alpha == 0.0:
+        assert abs(expected - moments) > 100.0 * values.std() / 20_000**0.5
 
 
 @pytest.mark.slow

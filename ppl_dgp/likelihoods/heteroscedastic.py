@@ -69,22 +69,12 @@ class Heteroscedastic(Likelihood):
     def tempered_outside(
         self, y: Targets, mean: FunctionRows, inside: FunctionRows, outside: FunctionRows, alpha: Alpha
     ) -> Float[Array, "*#targets"]:
-        """The outer mean by Gauss–Hermite in f and g, 8 × 8 nodes; exact in it at α = 0."""
-        if is_number(alpha, 0.0):
-            return self.tempered(y, mean, inside + outside, alpha)
+        """The outer mean of what α adds to t_0 by Gauss–Hermite in f and g, 8 × 8 nodes."""
         nodes, weights = np.polynomial.hermite_e.hermegauss(OUTSIDE_NODES)
         number = mean.shape[-1] // 2
         both = np.stack(np.meshgrid(nodes, nodes, indexing="ij"), -1).reshape(-1, 2).repeat(number, 1)
-        z = jnp.asarray(both, jnp.result_type(mean)).reshape(OUTSIDE_NODES**2, *(1,) * (mean.ndim - 1), -1)
-        centres = mean + deviation(outside) * z
-        inner = self.tempered(
-            jnp.broadcast_to(y, (OUTSIDE_NODES**2, *y.shape)),
-            centres,
-            jnp.broadcast_to(inside, centres.shape),
-            alpha,
-        )
-        column = np.outer(weights, weights).reshape(-1, *(1,) * (inner.ndim - 1)) / weights.sum() ** 2
-        return (jnp.asarray(column, inner.dtype) * inner).sum(0)
+        product = np.outer(weights, weights).ravel() / weights.sum() ** 2
+        return self._outside_at_nodes(y, mean, inside, outside, alpha, (both, product))
 
     def sample(self, key: Array, mean: FunctionRows, variance: FunctionRows) -> Targets:
         key_f, key_y = jax.random.split(key)

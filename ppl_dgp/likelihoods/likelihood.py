@@ -7,12 +7,14 @@ inside a quadrature. Variances may be 0, where f is known: values are then exact
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Num
 from numpyro.distributions import constraints
 
+from ppl_dgp.likelihoods.quadrature import deviation
 from ppl_dgp.numerics.compatibility import is_traced
-from ppl_dgp.numerics.power_mean import Alpha
+from ppl_dgp.numerics.power_mean import Alpha, is_number
 
 FunctionRows = Float[Array, "*#rows"]  # (B, F), with axes in front inside a quadrature
 Targets = Num[Array, "*#targets"]  # (B, P)
@@ -60,6 +62,29 @@ class Likelihood:
     ) -> Float[Array, "*#targets"]:
         """E_{m'~N(m, outside)}[t_α(y; m', inside)]: a part of the variance stays outside the logarithm."""
         raise NotImplementedError
+
+    def _outside_at_nodes(
+        self,
+        y: Targets,
+        mean: FunctionRows,
+        inside: FunctionRows,
+        outside: FunctionRows,
+        alpha: Alpha,
+        nodes: tuple[np.ndarray, np.ndarray],
+    ) -> Float[Array, "*#targets"]:
+        """:meth:`tempered_outside` by nodes z (K, F) and weights (K,) of several functions, m' = m + √outside z.
+
+        They average t_α − t_0 alone, which falls with α; the mean of t_0 is t_0 under the whole variance. So the value
+        is continuous at α = 0, and the nodes err by a part of what α adds.
+        """
+        whole = self.tempered(y, mean, inside + outside, 0.0)
+        if is_number(alpha, 0.0):
+            return whole
+        z, weights = (jnp.asarray(a, jnp.result_type(mean)) for a in nodes)
+        centres = mean + deviation(outside) * z.reshape(len(z), *(1,) * (mean.ndim - 1), -1)
+        arguments = jnp.broadcast_to(y, (len(z), *y.shape)), centres, jnp.broadcast_to(inside, centres.shape)
+        added = self.tempered(*arguments, alpha) - self.tempered(*arguments, 0.0)
+        return whole + (weights.reshape(-1, *(1,) * (added.ndim - 1)) * added).sum(0)
 
     def expected_log_density(
         self, y: Targets, mean: FunctionRows, variance: FunctionRows

@@ -10,6 +10,7 @@ from math import sqrt
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.lax import stop_gradient
 from jax.scipy.special import erfc
 from jaxtyping import Array, Float
@@ -17,7 +18,7 @@ from numpyro.distributions import constraints
 
 from ppl_dgp.likelihoods.likelihood import FunctionRows, Likelihood, Targets
 from ppl_dgp.likelihoods.quadrature import REACH, STEP, deviation, graded_nodes, sobol_normals
-from ppl_dgp.numerics.power_mean import Alpha, is_number, log_power_mean
+from ppl_dgp.numerics.power_mean import Alpha, log_power_mean
 
 #: quasi-Monte-Carlo nodes of the means that stay outside the logarithm
 OUTSIDE_DRAWS = 64
@@ -62,15 +63,9 @@ class Multiclass(Likelihood):
     def tempered_outside(
         self, y: Targets, mean: FunctionRows, inside: FunctionRows, outside: FunctionRows, alpha: Alpha
     ) -> Float[Array, "*#targets"]:
-        """The outer mean by 64 quasi-Monte-Carlo nodes; exact in it at α = 0."""
-        if is_number(alpha, 0.0):
-            return self.tempered(y, mean, inside + outside, alpha)
-        nodes = sobol_normals(OUTSIDE_DRAWS, self.num_classes)
-        z = jnp.asarray(nodes, jnp.result_type(mean)).reshape(OUTSIDE_DRAWS, *(1,) * (mean.ndim - 1), -1)
-        centres, shape = mean + deviation(outside) * z, (OUTSIDE_DRAWS, *mean.shape)
-        every = jnp.broadcast_to(y, (OUTSIDE_DRAWS, *y.shape))
-        inside = jnp.broadcast_to(inside, shape)
-        return self.tempered(every, centres, inside, alpha).mean(0)
+        """The outer mean of what α adds to t_0 by 64 quasi-Monte-Carlo nodes."""
+        nodes = sobol_normals(OUTSIDE_DRAWS, self.num_classes), np.full(OUTSIDE_DRAWS, 1.0 / OUTSIDE_DRAWS)
+        return self._outside_at_nodes(y, mean, inside, outside, alpha, nodes)
 
     def sample(self, key: Array, mean: FunctionRows, variance: FunctionRows) -> Targets:
         key_f, key_y = jax.random.split(key)

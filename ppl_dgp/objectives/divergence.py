@@ -155,7 +155,7 @@ class AlphaDivergence(ELBO):
             represented.answer_all(probe.guide)
             answers = represented.store
         # without locals the closed form averages over u outside
-        u_outside = logarithm == "below_u" and not roles.local_sites
+        u_outside = logarithm == "below_u" and not (roles.local_sites or self._sums_below_u(roles))
         return Resolution(globals_, representations, propagation, u_outside, values, answers, averaged)
 
     def _particle(
@@ -259,6 +259,15 @@ class AlphaDivergence(ELBO):
             return "none"
         return "below_u" if self.globals_outside_log else "above_u"
 
+    def _sums_below_u(self, roles: SiteRoles) -> bool:
+        """Whether the sum over discrete latents stands in a logarithm below u, so that moments of u would change it.
+
+        Under q(z) of a guide there is none at α = 0, and where u is inside, the sum and the mean over u are one.
+        """
+        if roles.guided_discrete and not roles.summed:
+            return self._logarithm == "below_u"
+        return bool(roles.summed) and not (self._logarithm == "above_u" and is_number(self.alpha, 1.0))
+
     def _representations(
         self, probe: Probe, propagation: dict[str, Propagation], logarithm: Logarithm | None = None
     ) -> dict[str, Representation]:
@@ -269,6 +278,7 @@ class AlphaDivergence(ELBO):
             probe.guide,
             one_plate=roles.one_plate,
             local_sites=bool(roles.local_sites),
+            summed=self._sums_below_u(roles),
             added=roles.added,
             logarithm=self._logarithm if logarithm is None else logarithm,
             propagated=bool(propagation),

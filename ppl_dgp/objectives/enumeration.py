@@ -8,7 +8,8 @@ side by side, K the number of combinations. Where the guide has the site, with z
 
 where it has not, q(z_n) is the best there is, which at every α leaves :math:`\log \sum_z w_{nz}` of the model's joint
 tempered weights, the integral of each w_nz over f taken on its own (Hölder's inequality): a bound where the objective
-is one, and with functions integrated inside, at α = 1, the model's own marginal likelihood.
+is one, and with functions integrated inside, at α = 1, the model's own marginal likelihood. The logarithm of that sum
+stands below u: it is averaged over draws of u, as its definition says, and never taken of moments of u.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ def choose_representations(
     draw: Representation = "per_datum_sample",
     one_plate: bool = True,
     local_sites: bool = False,
+    summed: bool = False,
     added: Collection[str] = (),
     logarithm: Logarithm = "none",
     propagated: bool = False,
@@ -47,7 +48,7 @@ def choose_representations(
     data in several plates, or in none                    ``shared_sample``
     ``marginal``, but q(u) links outputs or layers        ``draw``
     ``marginal``, but local latents stand in a logarithm  ``per_datum_sample``
-    below u
+    below u, or discrete ones in one of their own
     ====================================================  ======================================================
 
     Moments of u and one draw per datum have the same expectation where no logarithm is around them, and much less
@@ -60,6 +61,7 @@ def choose_representations(
     :param draw: the kind of draw that takes the place of moments where these would be wrong.
     :param one_plate: whether all data are in one plate.
     :param local_sites: whether rows have latents.
+    :param summed: whether discrete latents are summed inside a logarithm that the objective's does not contain.
     :param added: inducing sites of functions that add up: a guide written by hand may link their u, and moments miss
         that.
     :param logarithm: where the objective's logarithm stands.
@@ -82,7 +84,7 @@ def choose_representations(
             wish = "marginal"
         elif wish == "marginal" and linked:
             wish = draw
-        elif wish == "marginal" and local_sites and logarithm == "below_u":
+        elif wish == "marginal" and (summed or (local_sites and logarithm == "below_u")):
             wish = "per_datum_sample"
         chosen[name] = wish
     return chosen
