@@ -12,6 +12,7 @@ from numpyro.infer.svi import SVIState
 
 from ppl_dgp.fit.program import PROGRAMS_KEPT, array_bytes
 from ppl_dgp.gp.numpyro_internals import bijections_of
+from ppl_dgp.gp.parameters import check_start
 from ppl_dgp.guides import Guide
 from ppl_dgp.numerics.compatibility import is_traced, program_identity
 
@@ -24,11 +25,21 @@ def initialise(svi: SVI, key: Any, x: Array, y: Array, start: Mapping[str, Array
     NumPyro's own runs model and guide operation by operation, each compiled for itself: ten seconds for three layers.
     It is left to initialise guides that keep arrays of their first call, as AutoGuides do, and models whose start looks
     at values that are drawn.
+
+    :raises ValueError: for a start with unknown names, other shapes than the program's, or values it cannot have.
     """
     warm = None if start is None else dict(start)
     guide = svi.guide
     # of several processes only the first can call the host from a compiled program
-    if not isinstance(guide, Guide) or guide.others is not None or jax.process_count() > 1:
+    by_numpyro = not isinstance(guide, Guide) or guide.others is not None or jax.process_count() > 1
+    if warm is not None:
+        usual = lambda key: svi.get_params(svi.init(key, x, y))
+        try:
+            expected = usual(key) if by_numpyro else jax.eval_shape(usual, key)
+        except jax.errors.JAXTypeError:
+            expected = usual(key)
+        check_start(warm, expected, bijections_of(svi))
+    if by_numpyro:
         return svi.init(key, x, y, init_params=warm)
     try:
         # the data stay known while it is traced, so that what is wrong with them is still said

@@ -15,6 +15,7 @@ from numpyro.primitives import Messenger
 
 from ppl_dgp.gp.contract import DATA_PLATE, INDUCING_SUFFIX, Parameters, Propagation, Representation, role_of
 from ppl_dgp.gp.emission import Emission, emission_of
+from ppl_dgp.gp.parameters import ParameterCheck
 from ppl_dgp.guides import Guide
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
 from ppl_dgp.numerics.gaussian import Gaussian
@@ -35,18 +36,24 @@ def model_sites(
     joint_rows: bool = False,
     propagation: Propagation = "draws",
 ) -> SiteValues:
-    """A run of the model at new rows, its globals from the guide; ``params`` may hold values of sites too."""
+    """A run of the model at new rows, its globals from the guide; ``params`` may hold values of sites too.
+
+    :raises ValueError: for parameters that are missing, unknown, or of other shapes than the programs'.
+    """
     key_globals, key_model = jax.random.split(key)
     kind: Representation = "shared_sample" if shared_sample else "marginal"
     # rows that are drawn jointly share one function, so where u is drawn it is one draw too
     draw: Representation = "shared_sample" if joint_rows else "per_datum_sample"
-    globals_, represented = global_sites(key_globals, guide, params, x, kind, draw, propagation)
+    given = ParameterCheck(params)
+    with given:
+        globals_, represented = global_sites(key_globals, guide, params, x, kind, draw, propagation)
     program = seed(replay(model, globals_), key_model)
     rows = _JointRows() if joint_rows else Messenger()
-    with represented:
+    with given, represented:
         # seed is the outer handler: the row sampler inside it asks it for keys
         found: SiteValues = trace(substitute(_within(program, rows), params)).get_trace(x)
     represented.check_heard()
+    given.check_known()
     return found
 
 

@@ -1,0 +1,102 @@
+"""Parameters that come from elsewhere: each that a program asks for has to be there, and none that it does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.distributions import constraints
+from numpyro.primitives import Messenger
+
+from ppl_dgp.gp.contract import Parameters
+from ppl_dgp.numerics.compatibility import is_traced
+
+
+class ParameterCheck(Messenger):
+    """Around runs of programs at given parameters: notes the names they declare, and refuses what is not given.
+
+    :param params: constrained, by name.
+    :param argument: that they were given as, for errors.
+    :raises ValueError: from within a run, for a parameter that is missing, or has another shape than the program's.
+    """
+
+    def __init__(self, params: Parameters, argument: str = "params") -> None:
+        super().__init__()
+        self.params, self.argument = params, argument
+        self.declared: set[str] = set()
+        self.sites: set[str] = set()
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "sample":
+            self.sites.add(msg["name"])
+        if msg["type"] != "param":
+            return
+        name = msg["name"]
+        self.declared.add(name)
+        if name not in self.params:
+            raise ValueError(
+                f"{self.argument}: found no {name!r}, which the program has; {_nearest(name, self.params)}"
+            )
+        # a start that is made from a key has no shape yet
+        expected = jnp.shape(msg["args"][0]) if msg["args"] else None
+        if expected is not None and jnp.shape(self.params[name]) != expected:
+            raise ValueError(
+                f"{self.argument}: found {name!r} of shape {jnp.shape(self.params[name])}, expected {expected}; give "
+                "the parameters of a fit of this model and guide"
+            )
+
+    def check_known(self) -> None:
+        """Refuse what belongs to no site of the programs; call it when they have run.
+
+        What a guide holds for training rows alone is not declared at new ones, but bears the name of a site.
+        """
+        owners = (*self.sites, *self.declared)
+        for name in self.params:
+            if not any(name.startswith(owner) for owner in owners):
+                raise ValueError(
+                    f"{self.argument}: found {name!r}, which the program does not have; "
+                    f"{_nearest(name, self.declared)}"
+                )
+
+
+def check_start(start: Mapping[str, Any], expected: Mapping[str, Any], bijections: Mapping[str, Any]) -> None:
+    """Refuse, by a ValueError, parameters to start from that a program does not have, or cannot start from.
+
+    :param start: constrained parameters, by name; not all need be there.
+    :param expected: what has the shapes of all.
+    :param bijections: NumPyro's, by name.
+    """
+    for name, value in start.items():
+        if name not in expected:
+            raise ValueError(
+                f"start: found {name!r}, which the program does not have; {_nearest(name, expected)}"
+            )
+        shape = jnp.shape(expected[name])
+        if jnp.shape(value) != shape:
+            raise ValueError(f"start: found {name!r} of shape {jnp.shape(value)}, expected {shape}")
+        if is_traced(value):
+            continue
+        with jax.ensure_compile_time_eval():
+            inverse = np.asarray(bijections[name].inv(jnp.asarray(value))) if name in bijections else value
+        if not np.isfinite(np.asarray(inverse)).all():
+            inside = bijections[name].codomain if name in bijections else constraints.real
+            raise ValueError(
+                f"start: found a value of {name!r} that is not finite, or outside of {inside}, which it has to obey"
+            )
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    """A remedy: the names most like it."""
+    near = get_close_matches(name, known, 3, 0.5)
+    if near:
+        return f"the nearest of those given or declared are {_listed(near)}"
+    few = sorted(known)[:6]
+    return f"there are {_listed(few)}{' …' if len(known) > len(few) else ''}" if few else "there are none"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))
