@@ -28,7 +28,6 @@ from numpyro.distributions import constraints
 from ppl_dgp.gp.contract import hidden_role
 from ppl_dgp.gp.representation import offer
 from ppl_dgp.gp.sparse_gp import SparseGP, sparse_gp
-from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF, Kernel, Stationary
 from ppl_dgp.models.gplvm import LATENT_INDUCING
 from ppl_dgp.models.inducing import GivenInducing, inducing_inputs
@@ -36,7 +35,7 @@ from ppl_dgp.models.kernel_values import KernelChoice, kernel_parameters
 from ppl_dgp.models.latents import latents_around, where_latents_begin
 from ppl_dgp.models.learnt import learnt_fields
 from ppl_dgp.models.observation import NoiseChoice, Observed, emission, observed_by
-from ppl_dgp.models.parts import as_columns
+from ppl_dgp.models.parts import as_columns, rows_plate
 from ppl_dgp.models.settings import checked_settings
 from ppl_dgp.models.zoo_model import ZooModel
 
@@ -79,7 +78,7 @@ class _LatentsWithPrior(ZooModel):
         inducing = inducing_inputs("gp", scores, self.num_inducing, given=self.inducing)
         k = kernel_parameters("gp", self.kernel, self.latent, lengthscale)
         f = sparse_gp("gp", k, inducing, given.num_functions(self.num_outputs), jitter=self.jitter)
-        with data_plate(size or x.shape[0], index):
+        with rows_plate(x, index, size):
             infer = hidden_role()
             if y is not None:
                 infer = hidden_role(lambda: latents_around(scores))

@@ -27,14 +27,13 @@ from ppl_dgp.gp.marginal import Marginal
 from ppl_dgp.gp.means import Linear, layer_map
 from ppl_dgp.gp.representation import offer
 from ppl_dgp.gp.sparse_gp import SparseGP, sparse_gp
-from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF
 from ppl_dgp.likelihoods import Likelihood
 from ppl_dgp.models.gp_regression import NUM_INDUCING
 from ppl_dgp.models.inducing import GivenInducing, inducing_inputs
 from ppl_dgp.models.kernel_values import KernelChoice, kernel_parameters
 from ppl_dgp.models.observation import NoiseChoice, Observed, emission, observed_by
-from ppl_dgp.models.parts import as_columns
+from ppl_dgp.models.parts import as_columns, rows_plate
 from ppl_dgp.models.zoo_model import ZooModel
 from ppl_dgp.numerics.gaussian import Gaussian
 
@@ -98,7 +97,7 @@ class deep_gp(ZooModel):
             train=self.train_inducing,
             jitter=self.jitter,
         )
-        with data_plate(size or x.shape[0], index, self.subsample_size) as rows:
+        with rows_plate(x, index, size, self.subsample_size) as rows:
             if self.subsample_size is not None:
                 x, y, index = x[rows], None if y is None else y[rows], rows
             return numpyro.sample("y", emission(through(x), given, index, y is not None), obs=y)

@@ -22,7 +22,6 @@ import jax.numpy as jnp
 import numpyro
 from jaxtyping import Array
 
-from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF
 from ppl_dgp.models.deep_gp import INNER_NOISE, layers
 from ppl_dgp.models.gp_regression import NUM_INDUCING
@@ -31,7 +30,7 @@ from ppl_dgp.models.inducing import GivenInducing
 from ppl_dgp.models.kernel_values import KernelChoice
 from ppl_dgp.models.latents import LATENT_STARTS, latents_around, standard_normal, where_latents_begin
 from ppl_dgp.models.observation import NoiseChoice, Observed, emission, observed_by
-from ppl_dgp.models.parts import as_columns
+from ppl_dgp.models.parts import as_columns, rows_plate
 from ppl_dgp.models.settings import checked_settings
 from ppl_dgp.models.zoo_model import ZooModel
 from ppl_dgp.numerics.gaussian import Gaussian, beside
@@ -81,7 +80,7 @@ class deep_gplvm(ZooModel):
             lengthscale=lengthscale,
             jitter=self.jitter,
         )
-        with data_plate(size or x.shape[0], index):
+        with rows_plate(x, index, size):
             h = standard_normal("x", self.latent, lambda: latents_around(scores))
             return numpyro.sample("y", emission(through(h), given, index, y is not None, self.missing), obs=y)
 
@@ -124,7 +123,7 @@ class latent_input_gp(ZooModel):
             inducing=self.inducing,
             jitter=self.jitter,
         )
-        with data_plate(size or x.shape[0], index):
+        with rows_plate(x, index, size):
             # near its prior, but a little to the side that y is on: at 0 for all rows nothing would tell z apart
             z = standard_normal("z", self.latent, lambda: Gaussian(0.1 * scores, jnp.ones_like(scores)))
             return numpyro.sample("y", emission(through(beside(x, z)), given, index, y is not None), obs=y)

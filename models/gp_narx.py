@@ -20,12 +20,11 @@ from jaxtyping import Array
 
 from ppl_dgp.gp.means import Linear, Zero
 from ppl_dgp.gp.sparse_gp import sparse_gp
-from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF
 from ppl_dgp.models.checks import positive
 from ppl_dgp.models.inducing import GivenInducing, inducing_inputs
 from ppl_dgp.models.kernel_values import KernelChoice, kernel_parameters
-from ppl_dgp.models.parts import as_columns, noise_variance
+from ppl_dgp.models.parts import as_columns, noise_variance, rows_plate
 from ppl_dgp.models.settings import checked_settings
 from ppl_dgp.models.zoo_model import ZooModel
 
@@ -84,5 +83,5 @@ class gp_narx(ZooModel):
         m = Linear(jnp.eye(x.shape[1], self.num_outputs)) if last else Zero(self.num_outputs)
         f = sparse_gp("gp", k, inducing, self.num_outputs, mean=m, jitter=self.jitter)
         s2 = noise_variance(self.noise)
-        with data_plate(size or x.shape[0], index):
+        with rows_plate(x, index, size):
             return numpyro.sample("y", f(x).noisy(s2), obs=y)

@@ -19,7 +19,6 @@ from jaxtyping import Array
 
 from ppl_dgp.gp.exact_gp import ExactGP
 from ppl_dgp.gp.sparse_gp import sparse_gp
-from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF
 from ppl_dgp.likelihoods import Likelihood
 from ppl_dgp.models.inducing import GivenInducing, inducing_inputs
@@ -31,7 +30,7 @@ from ppl_dgp.models.observation import (
     emission,
     observed_by,
 )
-from ppl_dgp.models.parts import as_columns, noise_variance, rows_of_noise
+from ppl_dgp.models.parts import as_columns, noise_variance, rows_of_noise, rows_plate
 from ppl_dgp.models.zoo_model import ZooModel
 
 #: M unless told
@@ -116,7 +115,7 @@ class sparse_gp_regression(ZooModel):
         inducing = inducing_inputs("gp", x, self.num_inducing, self.train_inducing, self.inducing)
         k = kernel_parameters("gp", self.kernel, x.shape[1])
         f = sparse_gp("gp", k, inducing, given.num_functions(self.num_outputs), jitter=self.jitter)
-        with data_plate(size or x.shape[0], index, self.subsample_size) as rows:
+        with rows_plate(x, index, size, self.subsample_size) as rows:
             if self.subsample_size is not None:
                 x, y, index = x[rows], None if y is None else y[rows], rows
             return numpyro.sample("y", emission(f(x), given, index, y is not None), obs=y)

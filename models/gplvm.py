@@ -22,13 +22,12 @@ import numpyro
 from jaxtyping import Array
 
 from ppl_dgp.gp.sparse_gp import sparse_gp
-from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF
 from ppl_dgp.models.inducing import GivenInducing, inducing_inputs
 from ppl_dgp.models.kernel_values import KernelChoice, kernel_parameters
 from ppl_dgp.models.latents import LATENT_STARTS, latents_around, standard_normal, where_latents_begin
 from ppl_dgp.models.observation import NoiseChoice, Observed, emission, observed_by
-from ppl_dgp.models.parts import as_columns
+from ppl_dgp.models.parts import as_columns, rows_plate
 from ppl_dgp.models.settings import checked_settings
 from ppl_dgp.models.zoo_model import ZooModel
 
@@ -83,6 +82,6 @@ class gplvm(ZooModel):
         inducing = inducing_inputs("gp", scores, self.num_inducing, self.train_inducing, self.inducing)
         k = kernel_parameters("gp", self.kernel, self.latent, lengthscale)
         f = sparse_gp("gp", k, inducing, given.num_functions(self.num_outputs), jitter=self.jitter)
-        with data_plate(size or x.shape[0], index):
+        with rows_plate(x, index, size):
             h = standard_normal("x", self.latent, lambda: latents_around(scores))
             return numpyro.sample("y", emission(f(h), given, index, y is not None, self.missing), obs=y)

@@ -22,11 +22,10 @@ from numpyro.distributions import constraints
 
 from ppl_dgp.gp.means import Constant
 from ppl_dgp.gp.sparse_gp import sparse_gp
-from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF
 from ppl_dgp.models.inducing import GivenInducing, inducing_inputs
 from ppl_dgp.models.kernel_values import KernelChoice, kernel_parameters
-from ppl_dgp.models.parts import as_columns
+from ppl_dgp.models.parts import as_columns, rows_plate
 from ppl_dgp.models.zoo_model import ZooModel
 
 #: M unless told
@@ -74,7 +73,7 @@ class mixture_of_functions(ZooModel):
         heights = numpyro.param("gp/offset", lambda _key: _spread(y, number))
         k = kernel_parameters("gp", self.kernel, x.shape[1])
         f = sparse_gp("gp", k, inducing, number, mean=Constant(heights), jitter=self.jitter)
-        with data_plate(size or x.shape[0], index):
+        with rows_plate(x, index, size):
             z = numpyro.sample("z", dist.Categorical(probs=weights), infer={"enumerate": "parallel"})
             return numpyro.sample("y", f(x).output(z).noisy(noise[z][:, None]), obs=y)
 

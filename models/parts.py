@@ -9,6 +9,8 @@ import numpyro
 from jaxtyping import Array, Num
 from numpyro.distributions import constraints
 
+from ppl_dgp.gp.wrappers import data_plate
+
 
 def noise_variance(noise: Any, start: float = 0.1) -> Array:
     """The observation noise: the site ``likelihood/noise`` where it is learnt, else the given number or rows."""
@@ -27,6 +29,28 @@ def rows_of_noise(variance: Array, index: Array | None, observed: bool) -> Array
     if not observed:
         return variance.mean()
     return variance[:, None] if index is None else variance[index][:, None]
+
+
+def rows_plate(
+    x: Array, index: Array | None, size: int | None, subsample_size: int | None = None
+) -> numpyro.plate:
+    """The plate of the rows at hand, of a table of ``size`` rows.
+
+    :raises ValueError: for a minibatch of a table of unknown size, whose rows would count once each, or a wrong one.
+    """
+    rows = x.shape[0]
+    if index is not None and size is None:
+        raise ValueError(
+            f"size: found none beside an index of {index.shape[0]} rows, expected the number of rows that they are "
+            "drawn from; give size=N"
+        )
+    if index is not None and index.shape[0] != rows:
+        raise ValueError(f"index: found {index.shape[0]} rows, expected {rows} as x has")
+    if size is not None and size < rows:
+        raise ValueError(
+            f"size: found {size} for {rows} rows, expected at least as many; give that of the table"
+        )
+    return data_plate(size or rows, index, subsample_size)
 
 
 def as_columns(x: Array, y: Array | None, num_outputs: int | None = None) -> Num[Array, "B P"] | None:

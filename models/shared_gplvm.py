@@ -24,14 +24,13 @@ from numpyro.distributions import constraints
 
 from ppl_dgp.gp.emission import JointEmission
 from ppl_dgp.gp.sparse_gp import sparse_gp
-from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF
 from ppl_dgp.models.checks import whole_sequence
 from ppl_dgp.models.gplvm import LATENT_INDUCING
 from ppl_dgp.models.inducing import GivenInducing, inducing_inputs
 from ppl_dgp.models.kernel_values import KernelChoice, kernel_parameters
 from ppl_dgp.models.latents import LATENT_STARTS, latents_around, standard_normal, where_latents_begin
-from ppl_dgp.models.parts import as_columns
+from ppl_dgp.models.parts import as_columns, rows_plate
 from ppl_dgp.models.settings import checked_settings
 from ppl_dgp.models.zoo_model import ZooModel
 
@@ -79,7 +78,7 @@ class shared_gplvm(ZooModel):
             positive = constraints.softplus_positive
             variance = numpyro.param(f"{name}/noise", jnp.asarray(0.1), constraint=positive)
             views.append((sparse_gp(name, k, inducing, width, jitter=self.jitter), variance))
-        with data_plate(size or x.shape[0], index):
+        with rows_plate(x, index, size):
             h = standard_normal("x", self.latent, lambda: latents_around(scores))
             joint = JointEmission(*(f(h).noisy(variance) for f, variance in views))
             return numpyro.sample("y", joint.partly_observed() if self.missing else joint, obs=y)

@@ -59,7 +59,11 @@ class Emission(dist.Distribution):
         return Emission(self.marginal, self.likelihood, partly=True)
 
     def tempered(self, value: Array, alpha: Alpha, *, u_outside: bool = False) -> Float[Array, "B"]:
-        """t_α of each row, summed over targets; ``u_outside`` averages the variance of q(u) outside the log."""
+        """t_α of each row, summed over targets; ``u_outside`` averages the variance of q(u) outside the log.
+
+        :raises ValueError: for values of another shape than (…, B, P), which would broadcast.
+        """
+        check_shape(value, self)
         if not self.partly or not jnp.issubdtype(jnp.result_type(value), jnp.floating):
             return self._tempered(value, alpha, u_outside).sum(-1)
         observed = ~jnp.isnan(value)
@@ -133,6 +137,7 @@ class JointEmission(Emission):
         return jnp.split(value, np.cumsum(self._widths)[:-1], axis=-1)
 
     def tempered(self, value: Array, alpha: Alpha, *, u_outside: bool = False) -> Float[Array, "B"]:
+        check_shape(value, self)
         pairs = zip(self._parts, self.split(value), strict=True)
         rows = [part.tempered(columns, alpha, u_outside=u_outside) for part, columns in pairs]
         return jnp.stack(rows).sum(0)
@@ -149,6 +154,19 @@ class JointEmission(Emission):
     @property
     def variance(self) -> Float[Array, "B _"]:
         return jnp.concatenate([part.variance for part in self._parts], -1)
+
+
+def check_shape(value: Array, emission: Emission) -> None:
+    """Refuse values whose last axes are not the rows and columns of an emission.
+
+    :raises ValueError: naming both shapes.
+    """
+    expected = (*emission.batch_shape, *emission.event_shape)
+    if jnp.shape(value)[-2:] != expected:
+        raise ValueError(
+            f"y: found shape {jnp.shape(value)}, expected {expected}, a row for each input and a column for each "
+            "target; reshape it, y[:, None]"
+        )
 
 
 def emission_of(distribution: dist.Distribution) -> Emission | None:

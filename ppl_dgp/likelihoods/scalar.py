@@ -103,6 +103,25 @@ class Scalar(Elementwise):
     of: Callable[[Array], dist.Distribution] = field(metadata=dict(static=True))  # type: ignore[assignment]
     num_nodes: int = 64
 
+    def num_functions(self, num_targets: int) -> int:
+        self._check_elementwise(num_targets)
+        return num_targets
+
+    def num_targets(self, num_functions: int) -> int:
+        self._check_elementwise(num_functions)
+        return num_functions
+
+    def _check_elementwise(self, number: int) -> None:
+        """Refuse, by a ValueError, what mixes the values of several functions or rows."""
+        shape = (2, number)
+        f = jax.ShapeDtypeStruct(shape, float)
+        found = jax.eval_shape(lambda f: jnp.zeros(self.of(f).shape()), f).shape
+        if found != shape:
+            raise ValueError(
+                f"likelihood: found a distribution of shape {found} for f of shape {shape}, expected one number y for "
+                "each value of f; a likelihood of several functions is a subclass of ppl_dgp.likelihoods.Likelihood"
+            )
+
     @property
     def expects(self) -> str:  # type: ignore[override]
         return f"values in {self.support}"
