@@ -151,5 +151,8 @@ def _centres(rows: ArrayLike, others: ArrayLike, seed: ArrayLike) -> np.ndarray:
     numbers = rows.astype(float)
     # k-means++ seeds, then Lloyd's iterations until they rest; a centre that loses all its rows is left out
     seeds, _ = kmeans2(numbers, size, iter=1, minit="++", seed=int(np.asarray(seed)))
+    if seeds.size == 1:  # which SciPy would take for a number of centres
+        seeds = numbers.mean(0, keepdims=True)
+        return np.asarray(seeds, rows.dtype)
     centres = kmeans(numbers, seeds, thresh=1e-4)[0].astype(rows.dtype)
     return np.concatenate([centres, others[: size - len(centres)]])

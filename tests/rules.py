@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 from numpyro.primitives import Messenger
 
-from ppl_dgp.gp.contract import Representation
+from ppl_dgp.gp.contract import Representation, role_of, with_request
 from ppl_dgp.guides import (
     AcrossOutputs,
     Conditional,
@@ -87,8 +87,8 @@ class _Carried(Messenger):
         self.representation = representation
 
     def process_message(self, msg: dict[str, Any]) -> None:
-        if msg["type"] == "sample" and msg["infer"].get("role") == "inducing":
-            msg["infer"] = {**msg["infer"], "representation": self.representation}
+        if msg["type"] == "sample" and role_of(msg).inducing:
+            msg["infer"] = with_request(msg, representation=self.representation)
 
 
 def carried(guide: Guide, representation: Representation) -> Callable[..., Any]:

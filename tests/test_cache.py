@@ -69,7 +69,7 @@ def test_the_users_choice_stands(tmp_path):
 @pytest.mark.slow
 def test_a_second_process_finds_what_the_first_compiled(tmp_path):
     first, second = (run(FIT, tmp_path) for _ in range(2))
-    assert first["misses"] > 10
+    assert first["misses"] > 5
     # what calls the host, for k-means, is never kept
     assert second["misses"] <= 2 and second["hits"] >= first["misses"] - 2
 

@@ -256,6 +256,14 @@ def test_interrupted_run_is_saved_and_resumes_to_the_same_numbers(
     assert found["test_log_density"] == uninterrupted["test_log_density"]
 
 
+#: the command line; where tests run in the background of a shell, they and what they start ignore Ctrl-C
+HEARS_CTRL_C = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("ppl_dgp.cli", run_name="__main__")
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["gp", "sparse-gp"])
 def test_ctrl_c_saves_the_fit_and_resuming_continues_it(
@@ -269,16 +277,19 @@ def test_ctrl_c_saves_the_fit_and_resuming_continues_it(
     pd.DataFrame(x, columns=["a", "b"]).assign(y=y).to_csv(source, index=False)
     steps = {"gp": ["--steps", "60"], "sparse-gp": ["--steps", "1000000", "--inducing", "20"]}[model]
     argv = ["fit", source, "--model", model, *steps]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ppl_dgp.cli", *argv, "--out", str(folder)],
+    with subprocess.Popen(
+        [sys.executable, "-c", HEARS_CTRL_C, *argv, "--out", str(folder)],
         stderr=subprocess.PIPE,
         env=os.environ | {"PYTHONUNBUFFERED": "1"},
         text=True,
-    )
-    while not (folder / "checkpoint" / "checkpoint.json").is_file() and process.poll() is None:
-        time.sleep(0.005)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=300)
+    ) as process:
+        try:
+            while not (folder / "checkpoint" / "checkpoint.json").is_file() and process.poll() is None:
+                time.sleep(0.005)
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=300)
+        finally:
+            process.kill()
     assert process.returncode == 130 and "--resume" in err and "Traceback" not in err
     assert run_directory.read(folder).status == "interrupted"
     done = read_meta(folder / "checkpoint")["step"]

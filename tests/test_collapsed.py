@@ -139,7 +139,7 @@ def test_the_formula_for_q_of_h_given_u_is_no_optimum_of_the_whole_bound():
 
     def own(p):
         carried = RepresentationHandler(
-            {f"layer{k}/u": "moments" for k in (1, 2, 3)}, 7, KEY, propagation={"layer1/h": "moments"}
+            {f"layer{k}/u": "marginal" for k in (1, 2, 3)}, 7, KEY, propagation={"layer1/h": "moments"}
         )
         with carried:
             sites = handlers.trace(handlers.substitute(handlers.seed(guide, KEY), data=p)).get_trace(X, Y)

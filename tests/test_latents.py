@@ -157,18 +157,49 @@ def test_latents_of_a_deep_model_are_those_below_its_layers():
     assert np.all(np.abs(np.log(found.sites["layer1/h"].scale / spread)) < 0.35)
 
 
-@pytest.mark.slow
-def test_new_times_of_a_sequence():
-    """Rows between those of training: their latents by the prior over time and what is observed."""
-    x = T[:, None]
-    model = dynamical_gplvm(3, 1, 6, times=6, missing=True)
+def curves(times):
+    """Four curves of a point on a circle."""
+    a, b = np.sin(times), np.cos(times)
+    return np.stack([a, b, a * b, a**2 - b], 1)
+
+
+@pytest.fixture(scope="module")
+def moving():
+    times = np.linspace(0.0, 12.0, 40)
+    y = curves(times) + 0.05 * np.random.default_rng(0).normal(size=(40, 4))
+    model = dynamical_gplvm(4, 2, 12, times=12, missing=True)
     guide = Guide(model, hidden=MeanField())
-    fit = fit_lbfgs(KEY, model, x[::2], Y[::2], guide=guide, objective=Collapsed(), steps=200)
-    gaps = Y[1::2].copy()
-    gaps[:, 1:] = np.nan
-    found = infer_latents(KEY, fit, x[1::2], gaps)
-    filled = predict(KEY, fit, x[1::2], latents=found.sites)
-    assert np.sqrt(np.square(filled.mean - Y[1::2])[:, 1:].mean()) < 0.5 * Y[:, 1:].std()
+    return fit_lbfgs(KEY, model, times[:, None], y, guide=guide, objective=Collapsed(), steps=200)
+
+
+def test_latents_of_times_without_data_are_the_priors(moving):
+    """Far from all that is known a standard normal; between times of training what the prior function is there."""
+    far = infer_latents(KEY, moving, np.array([[60.0], [90.0]]), np.full((2, 4), np.nan))
+    assert np.abs(far.mean).max() < 1e-6
+    deviation = np.sqrt(1.0 + float(moving.params["prior/noise"]))
+    np.testing.assert_allclose(far.scale, deviation, rtol=1e-3)
+    between = infer_latents(KEY, moving, np.array([[6.05]]), np.full((1, 4), np.nan))
+    sites = model_sites(KEY, moving.model, moving.guide, moving.params, jnp.asarray([[6.05]]))["x"]["fn"]
+    np.testing.assert_allclose(between.mean, sites.mean, atol=1e-3)
+    np.testing.assert_allclose(between.variance, sites.variance, rtol=1e-2)
+
+
+def test_a_gap_of_a_new_sequence_is_filled_by_its_dynamics(moving):
+    """Rows are inferred together: a straight line through the gap errs several times as much."""
+    times = np.linspace(30.0, 36.0, 40)
+    y, gone = curves(times), slice(15, 25)
+    seen = y.copy()
+    seen[gone] = np.nan
+    found = infer_latents(KEY, moving, times[:, None], seen)
+    filled = predict(KEY, moving, times[:, None], latents=found.sites)
+    error = lambda mean: np.sqrt(np.square(mean - y[gone]).mean())
+    known = ~np.isnan(seen[:, 0])
+    line = np.stack([np.interp(times[gone], times[known], y[known, c]) for c in range(4)], 1)
+    assert error(filled.mean[gone]) < 0.3 * error(line)
+    # what is not seen is less certain
+    assert found.scale[20].min() > found.scale[8].max()
+    with pytest.raises(ValueError, match="y: found 40 rows, expected at most batch_size=30"):
+        infer_latents(KEY, moving, times[:, None], seen, batch_size=30)
 
 
 @pytest.fixture(scope="module")

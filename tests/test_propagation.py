@@ -134,7 +134,7 @@ def test_nested_compression_is_the_free_family_at_averaged_weights():
     from ppl_dgp.objectives.representation import RepresentationHandler
 
     names = {"layer1/h": "moments", "layer2/h": "moments"}
-    u = {f"layer{layer}/u": "moments" for layer in (1, 2, 3)}
+    u = {f"layer{layer}/u": "marginal" for layer in (1, 2, 3)}
     with RepresentationHandler(u, 5, KEY, propagation=names):
         sites = found.get_trace(X, Y)
     free, _ = started(Conditional(free=True))

@@ -186,10 +186,11 @@ def program_elbo(
     from ppl_dgp.diagnostics.khat import elbo as bound
 
     key = jax.random.key(program.settings.seed + 1)
+    inputs = x if x.shape[1] else None
     if program.objective is CLOSED:
-        return energy(key, fitted, x, y, objective=CLOSED), 0.0
+        return energy(key, fitted, inputs, y, objective=CLOSED), 0.0
     if program.guide is None:
-        return energy(key, fitted, x, y), 0.0
+        return energy(key, fitted, inputs, y), 0.0
     return bound(key, fitted, jnp.asarray(x), jnp.asarray(y), ELBO_DRAWS)
 
 

@@ -31,6 +31,14 @@ class Chains:
     effective_size: Mapping[str, float]
     stats: Mapping[str, Shaped[np.ndarray, "C S"]]
 
+    def __repr__(self) -> str:
+        chains, draws = self.stats["diverging"].shape
+        r_hat, size = max(self.r_hat.values()), min(self.effective_size.values())
+        return (
+            f"{type(self).__name__}({chains} of {draws} draws, R-hat up to {r_hat:.3g}, effective number of draws from "
+            f"{size:.0f}, {self.divergences} divergences)"
+        )
+
     @property
     def divergences(self) -> int:
         """Draws, over all chains, whose trajectory diverged."""

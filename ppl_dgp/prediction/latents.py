@@ -27,6 +27,7 @@ from ppl_dgp.gp.contract import Model, Parameters
 from ppl_dgp.guides import Amortised, Guide
 from ppl_dgp.guides.latents import gaussian
 from ppl_dgp.numerics.gaussian import Gaussian
+from ppl_dgp.prediction.joint_inference import infer_jointly, site_with_prior
 from ppl_dgp.prediction.local_inference import bound_of_rows, candidates, fold_in
 from ppl_dgp.prediction.predictive_trace import blocks, drawn, model_sites
 
@@ -80,17 +81,20 @@ def infer_latents(
 ) -> Latents:
     """q of the latents of K rows given what is observed of them, NaN where nothing is.
 
-    An encoder answers at once; otherwise the rows' own parameters are trained by Adam under the bound (α = 0), q(u) and
-    all else as fitted, from the better of where the model starts its latents and the latents of the training row that
-    explains the row best.
+    Latents with a Gaussian process prior over known inputs, as of :func:`ppl_dgp.models.dynamical_gplvm`, are inferred
+    together, for the prior ties them: what is known of one time says much of its neighbours. Others do not depend on
+    each other. An encoder answers at once; otherwise the rows' own parameters are trained by Adam under the bound
+    (α = 0), q(u) and all else as fitted, from the better of where the model starts its latents and the latents of the
+    training row that explains the row best.
 
     :param fit: of a model with latents, its guide a ``Guide``.
     :param x: inputs (K, D) where the model has any, else None.
     :param y: (K, P), in the units of training; NaN for missing entries where the model was made with ``missing=True``.
     :param steps: of Adam, its rate falling to 0.
-    :param batch_size: rows at a time.
+    :param batch_size: rows at a time; where they are inferred together the most rows, at O(K³) a step.
     :raises TypeError: if the guide is not a ``Guide``.
-    :raises ValueError: for rows that cannot be used, or a model without hidden sites.
+    :raises ValueError: for more rows than can be inferred together, rows that cannot be used, or a model without
+        hidden sites.
     """
     if not isinstance(fit.guide, Guide):
         raise TypeError(
@@ -105,6 +109,8 @@ def infer_latents(
         raise ValueError(
             "y: found missing entries, NaN, but the encoder was made without missing='mask'; fill them in"
         )
+    if (site := site_with_prior(key, fit, rows[:1])) is not None:
+        return _inferred_jointly(key, fit, site, rows, targets, steps, learning_rate, batch_size)
     program = fold_in(
         fit.model, fit.guide, bound_of_rows(getattr(fit, "objective", None)), steps, learning_rate
     )
@@ -112,6 +118,27 @@ def infer_latents(
     with one_blas_thread():
         pieces = [program(key, fit.params, starts, *block) for _, block in blocks(batch_size, rows, targets)]
     return Latents(*_joined(pieces, len(targets)))
+
+
+def _inferred_jointly(
+    key: Array,
+    fit: Posterior,
+    site: str,
+    rows: np.ndarray,
+    targets: np.ndarray,
+    steps: int,
+    learning_rate: float,
+    batch_size: int,
+) -> Latents:
+    if len(targets) > batch_size:
+        raise ValueError(
+            f"y: found {len(targets)} rows, expected at most batch_size={batch_size}, for the prior of {site!r} ties "
+            "all of them; raise it, or pass each sequence by itself"
+        )
+    program = infer_jointly(fit.model, fit.guide, site, steps, learning_rate)
+    with one_blas_thread():
+        found = program(key, fit.params, jnp.asarray(rows), jnp.asarray(targets))
+    return Latents(*found)
 
 
 def row_log_density(

@@ -78,7 +78,7 @@ def fold_in(
                     if decoded.shape[1] != y.shape[1]:  # probabilities of classes
                         continue
                     mine = model_sites(key, model, guide, known | {site: start}, x)[TARGET_SITE]["fn"].mean
-                    own[site + LOC_SUFFIX] = _better(y, start, mine, at, decoded)
+                    own[site + LOC_SUFFIX] = better_start(y, start, mine, at, decoded)
             free = {name: bijections[name].inv(value) for name, value in own.items()}
             constrain = lambda free: {name: bijections[name](value) for name, value in free.items()}
 
@@ -98,7 +98,7 @@ def fold_in(
     return jax.jit(program)
 
 
-def _better(y: Array, start: Array, mine: Array, at: Array, decoded: Array) -> Array:
+def better_start(y: Array, start: Array, mine: Array, at: Array, decoded: Array) -> Array:
     """Of each row's own start and the training latents, what explains its entries best in squares."""
     there = ~jnp.isnan(y)
     seen, filled = there.astype(decoded.dtype), jnp.where(there, y, 0.0)
