@@ -26,7 +26,7 @@ from test_gpssm import (
 from test_gpssm import Y as Y6
 
 from ppl_dgp.diagnostics import to_arviz
-from ppl_dgp.fit import fit_svi
+from ppl_dgp.fit import Posterior, fit_svi
 from ppl_dgp.guides import (
     Amortised,
     Conditional,
@@ -41,6 +41,7 @@ from ppl_dgp.guides.trajectory import TrajectoryConditional
 from ppl_dgp.models import gpssm
 from ppl_dgp.numerics.gaussian import moments_of
 from ppl_dgp.objectives import PowerEP
+from ppl_dgp.prediction.forecast import forecast, smooth
 from ppl_dgp.state_space.sequences import layout
 from ppl_dgp.state_space.trajectory import Trajectory
 from ppl_dgp.state_space.windows import Windows, WindowSpec
@@ -202,3 +203,25 @@ def test_surrogate_is_the_bound_where_no_step_shares_a_function():
     both = [Guide(guide.model, hidden=rule) for rule in (PRSSMSurrogate(), DoublyStochastic())]
     (one, e1), (other, e2) = (mean_of(PowerEP(0.0), params, guide.model, each, x, y) for each in both)
     assert one == pytest.approx(other, abs=4 * np.hypot(e1, e2))
+
+
+@pytest.mark.parametrize(
+    "rule", few([DoublyStochastic(), PRSSMSurrogate()], 0), ids=lambda rule: type(rule).__name__
+)
+@pytest.mark.parametrize("length", few([9, 8], 1))
+def test_the_series_goes_on_from_what_its_windows_learnt(rule, length):
+    """A level that jumps to 50 at step 6: states, and forecasts of either kind, are of the windows they were learnt in.
+
+    With next to no f and no noise x_t = x_{t−1}; of 8 steps the third window begins at step 5.
+    """
+    level = jnp.repeat(jnp.array([0.0, 3.0, 50.0]), 3)[:length, None]
+    settings = {"window": 3, "kernel": nearly_nothing, "process_noise": 1e-6, "emission": "identity"}
+    model, guide, params = prepared(rule, jnp.zeros((length, 0)), level, **settings)
+    params["x_0_loc"], params["x_0_scale"] = jnp.array([[0.0], [3.0], [50.0]]), jnp.full((3, 1), 1e-4)
+    fit = Posterior(model, guide, params)
+    smoothed = smooth(KEY, fit, None, level, num_samples=20)
+    expected = np.repeat([0.0, 3.0, 50.0], 3)[:length]
+    np.testing.assert_allclose(np.ravel(smoothed.mean)[-length:], expected, atol=0.01)
+    for function in ("path", "moments"):
+        ahead = forecast(KEY, fit, None, level, 2, function=function, num_samples=20)
+        np.testing.assert_allclose(ahead.mean, 50.0, atol=0.01)

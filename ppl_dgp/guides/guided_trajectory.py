@@ -52,9 +52,12 @@ def guided_trajectory(
         return _in_windows(name, trajectory, rule, initial_rule, begin, initial, datum)
     step = without_mean(started_step(whole.steps(begin.mean), lambda: whole.states(begin)))
     params = rule.declare(name, step.batch_shape[0], step, _surroundings(datum, rule, whole))
-    if windows is not None and not smoothed:
-        initial = tree.map(lambda leaf: leaf[windows.opening], initial)
-    return TrajectoryConditional(trajectory, rule, params, initial_rule, initial)
+    if windows is None or smoothed:
+        return TrajectoryConditional(trajectory, rule, params, initial_rule, initial)
+    in_windows = trajectory.in_windows(windows.all_at_hand)
+    pieces = _in_windows(name, in_windows, rule, initial_rule, begin, initial, datum)
+    initial = tree.map(lambda leaf: leaf[windows.opening], initial)
+    return TrajectoryConditional(trajectory, rule, params, initial_rule, initial, pieces=pieces)
 
 
 def _in_windows(

@@ -36,6 +36,7 @@ class TrajectoryConditional(dist.Distribution):
     :param rule: of the steps, with their parameters.
     :param initial_rule: of x_0, with its parameters; not looked at where ``begun`` is given.
     :param begun: moments of the states before the steps of a window, (S, Q), where q of the whole series knows them.
+    :param pieces: of a whole series that is trained on windows, each from a first state of its own: q of all of them.
     """
 
     def __init__(
@@ -46,8 +47,9 @@ class TrajectoryConditional(dist.Distribution):
         initial_rule: HiddenRule,
         initial: Parameters,
         begun: Gaussian | None = None,
+        pieces: TrajectoryConditional | None = None,
     ) -> None:
-        self.trajectory, self.rule, self.params = trajectory, rule, params
+        self.trajectory, self.rule, self.params, self.pieces = trajectory, rule, params, pieces
         if begun is None:
             self.begun = initial_rule.latent.conditional(initial, Latent(trajectory.prior))
         else:
@@ -134,6 +136,26 @@ class TrajectoryConditional(dist.Distribution):
             return Gaussian(where.path(begun.mean, around.mean), where.path(begun.scale, around.scale))
         marginals = self.chain().marginals()
         return Gaussian(marginals.means, cholesky(marginals.covariances, 0.0)[0])
+
+    def trained_path(self, key: Array) -> Float[Array, "slots Q"]:
+        """A path as q was trained: in one piece, or window by window, each from the first state that it learnt."""
+        if self.pieces is None:
+            return self.sample(key)
+        return self._joined(self.pieces.sample(key))
+
+    def trained_moments(self) -> Gaussian:
+        """Moments of each state as q was trained, see :meth:`trained_path`."""
+        if self.pieces is None:
+            return self.moments("moments")
+        found: Gaussian = jax.tree.map(self._joined, self.pieces.moments("moments"))
+        return found
+
+    def _joined(self, pieces: Float[Array, "_ ..."]) -> Float[Array, "_ ..."]:
+        """What the windows say of the slots of the whole series, each state from the window that it counts in."""
+        assert self.pieces is not None and self.pieces.trajectory.windows is not None
+        inside, windows = self.pieces.trajectory.layout, self.pieces.trajectory.windows
+        begun = pieces[inside.initial[windows.opening]]
+        return self.trajectory.layout.path(begun, pieces[inside.after][windows.places])
 
     def _passed_on(self, begun: Gaussian, propagation: Propagation) -> Gaussian:
         where, linearise = self.trajectory.layout, propagation == "linearised"

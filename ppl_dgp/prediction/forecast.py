@@ -269,7 +269,7 @@ def _last_state(
         return result
     q = drawn.q
     if isinstance(q, TrajectoryConditional) and not q.rule.depends_on.on_function:
-        result = jax.tree.map(lambda leaf: leaf[drawn.last(sequence)][None], q.moments("moments"))
+        result = jax.tree.map(lambda leaf: leaf[drawn.last(sequence)][None], q.trained_moments())
         return result
     ends = paths()[:, drawn.last(sequence)]
     if ends.shape[0] <= ends.shape[1]:

@@ -105,11 +105,14 @@ def draw(key: Array, model: Model, guide: Model, params: Parameters, x: Array, y
     """
     key_guide, key_model = jax.random.split(key)
     drawn = trace(substitute(seed(guide, key_guide), params)).get_trace(x, y)
-    sites = trace(substitute(seed(replay(model, drawn), key_model), params)).get_trace(x, y)
     samples = {name: site for name, site in drawn.items() if site["type"] == "sample"}
     found = [
         site for site in samples.values() if isinstance(site["fn"], TrajectoryConditional | TrajectoryDraw)
     ]
+    for site in found:
+        if isinstance(site["fn"], TrajectoryConditional) and site["fn"].pieces is not None:
+            site["value"] = site["fn"].trained_path(jax.random.fold_in(key_guide, 0))
+    sites = trace(substitute(seed(replay(model, drawn), key_model), params)).get_trace(x, y)
     emission = emission_of(sites["y"]["fn"]) if "y" in sites else None
     if len(found) != 1 or emission is None or len(emission.parts) != 1:
         raise ValueError(

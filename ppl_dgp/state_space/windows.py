@@ -8,7 +8,7 @@ S sequences, W windows at hand.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -80,6 +80,19 @@ class Windows:
             number * self.length, self._lengths[sequence] - self.length
         )
         return (jnp.arange(self.length) >= shared[:, None]).reshape(-1)
+
+    @property
+    def places(self) -> Int[Array, " T"]:
+        """Where among the rows at hand each row of the series counts, all windows being at hand."""
+        numbers = jnp.repeat(self.at_hand, self.length)
+        rows = jnp.where(self.counted & (numbers < self.count), self.rows, self.layout.first.shape[0])
+        places = jnp.zeros(self.layout.first.shape, int)
+        return places.at[rows].set(jnp.arange(len(rows)), mode="drop")
+
+    @property
+    def all_at_hand(self) -> Windows:
+        """The same series with all its windows at hand; beyond their number the last, once more."""
+        return replace(self, index=jnp.arange(self.most))
 
     @property
     def begins(self) -> Bool[Array, " W"]:
