@@ -24,6 +24,8 @@ from ppl_dgp.state_space.sequences import Layout
 
 STATE_STARTS = ("outputs", "linear")
 EMISSIONS = ("identity", "linear", "gp")
+#: of the variance of the states, the least that a linear start leaves to the noise of the transition
+LEAST_NOISE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,11 @@ class StateInitialiser:
         emission = system.weights.T, system.offset
         if functions != y.shape[1]:
             emission = jnp.eye(states.shape[1], functions), jnp.zeros(functions)
-        return Start(smoothed.means, system.transition.T, system.bias, *emission, system.noise)
+        # few steps, or a series that repeats itself, are followed without any noise, from which no fit could begin
+        spread = states.var(0)
+        spread = jnp.where(spread > 1e-12, spread, self._initial[1] ** 2)
+        noise = jnp.maximum(system.noise, LEAST_NOISE * spread)
+        return Start(smoothed.means, system.transition.T, system.bias, *emission, noise)
 
 
 def emission_function(

@@ -74,6 +74,7 @@ _HOMES = {
         "Interrupted",
         "JitterWarning",
         "Posterior",
+        "ResumeWarning",
         "SamplingWarning",
         "SiteWarning",
         "energy",

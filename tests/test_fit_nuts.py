@@ -347,7 +347,7 @@ def test_settings_and_data_that_cannot_be_used(sparse):
         fit_nuts(key, model, X, Y, start=fit)
     with pytest.raises(ValueError, match=r"start: found \(4, 1\) for the parameter 'gp/inducing'"):
         fit_nuts(key, sparse_gp_regression(5, noise=NOISE), X, Y, start=fit)
-    with pytest.raises(ValueError, match="guide: found no 'gp/u_draws'"):
+    with pytest.raises(ValueError, match="params: found no 'gp/u_draws'"):
         predict(key, Posterior(fit.model, fit.guide, {"gp/inducing": fit.params["gp/inducing"]}), X)
 
 

@@ -59,7 +59,7 @@ def test_density_of_rows_is_the_integral_over_x(fitted, again):
     """One latent: by quadrature; entries that are missing have no part."""
     x = np.linspace(-6.0, 6.0, 4001)[:, None]
     sites = model_sites(
-        KEY, fitted.model, fitted.guide, fitted.params | {"x": jnp.asarray(x)}, jnp.zeros((4001, 0))
+        KEY, fitted.model, fitted.guide, fitted.params, jnp.zeros((4001, 0)), values={"x": jnp.asarray(x)}
     )
     emission = sites["y"]["fn"]
     mean, deviation = np.asarray(emission.mean), np.sqrt(np.asarray(emission.variance))
@@ -73,7 +73,7 @@ def test_density_of_rows_is_the_integral_over_x(fitted, again):
 
 def test_latents_decode_by_the_fitted_function(fitted, again):
     at = jnp.linspace(-1.0, 1.0, 14)[:, None]
-    sites = model_sites(KEY, fitted.model, fitted.guide, fitted.params | {"x": at}, jnp.zeros((14, 0)))
+    sites = model_sites(KEY, fitted.model, fitted.guide, fitted.params, jnp.zeros((14, 0)), values={"x": at})
     settings = dict(num_samples=1, latents={"x": Gaussian(at, jnp.zeros_like(at))})
     points = predict(KEY, fitted, None, **settings)
     assert np.allclose(points.mean, sites["y"]["fn"].mean, atol=1e-10)

@@ -19,6 +19,7 @@ from ppl_dgp.diagnostics.alignment import aligned
 from ppl_dgp.diagnostics.arviz_api import container
 from ppl_dgp.diagnostics.draws import Draws, inputs_of, joint_draws
 from ppl_dgp.fit import Fit, Posterior
+from ppl_dgp.fit.arguments import takes_fit
 from ppl_dgp.fit.chains import Chains
 from ppl_dgp.gp.contract import Parameters
 from ppl_dgp.guides import EmpiricalPosterior
@@ -31,6 +32,7 @@ HIDDEN_NUMBERS = 2_000_000
 NUM_DRAWS = 200
 
 
+@takes_fit
 def to_arviz(
     key: Array,
     fit: Fit,

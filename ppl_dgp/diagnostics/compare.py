@@ -22,6 +22,7 @@ from ppl_dgp.diagnostics.khat import elbo, expected_log_density, importance_weig
 from ppl_dgp.diagnostics.plots import COLOURS, INK
 from ppl_dgp.diagnostics.scores import held_out_scores, positive_scale
 from ppl_dgp.fit import Fit, Posterior, fit_svi
+from ppl_dgp.fit.arguments import takes_fit
 from ppl_dgp.gp.contract import Model
 from ppl_dgp.guides import HIDDEN_RULES, Guide, HiddenRule
 from ppl_dgp.guides.names import named
@@ -207,6 +208,7 @@ def compare(
     return replace(tabulate(rows, say), fits=fits)
 
 
+@takes_fit
 def compare_fits(
     key: Array,
     fit: Fit,

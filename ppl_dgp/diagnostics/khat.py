@@ -21,6 +21,7 @@ from jaxtyping import Array, Float
 from ppl_dgp.diagnostics.arviz_api import pareto_smoothed
 from ppl_dgp.diagnostics.draws import Draws, columns, inputs_of, joint_draws
 from ppl_dgp.fit import Posterior
+from ppl_dgp.fit.arguments import takes_fit
 from ppl_dgp.guides import HiddenRule
 from ppl_dgp.objectives import PowerEP
 
@@ -36,6 +37,7 @@ class ParetoK:
     rows: np.ndarray
 
 
+@takes_fit
 def elbo(
     key: Array, fit: Posterior, x: ArrayLike | None, y: ArrayLike, num_draws: int = 100
 ) -> tuple[float, float]:
@@ -52,6 +54,7 @@ def elbo(
     return float(values.mean()), float(values.std(ddof=1) / np.sqrt(num_draws))
 
 
+@takes_fit
 def importance_weighted_bound(
     key: Array, fit: Posterior, x: ArrayLike | None, y: ArrayLike, num_draws: int = 200, num_locals: int = 8
 ) -> tuple[float, float]:
@@ -78,6 +81,7 @@ def importance_weighted(log_ratio: Float[np.ndarray, " S"]) -> tuple[float, floa
     return value, float(relative.std(ddof=1) / np.sqrt(size)) if size > 1 else float("nan")
 
 
+@takes_fit
 def pareto_k(
     key: Array,
     fit: Posterior,

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from numpyro.handlers import replay, seed, substitute, trace
 
 from ppl_dgp.fit import Posterior
+from ppl_dgp.fit.arguments import takes_fit
 from ppl_dgp.gp.contract import role_of
 from ppl_dgp.gp.emission import emission_of
 from ppl_dgp.gp.marginal import Marginal
@@ -36,6 +37,7 @@ class LayerMap:
     grid_deviation: np.ndarray | None = None
 
 
+@takes_fit
 def layer_maps(
     fit: Posterior,
     x: Float[Array, "N D"],

@@ -9,9 +9,11 @@ from jaxtyping import Array, Float
 
 from ppl_dgp.diagnostics.draws import columns
 from ppl_dgp.fit import Posterior
+from ppl_dgp.fit.arguments import takes_fit
 from ppl_dgp.prediction.predict import Prediction, predict
 
 
+@takes_fit
 def held_out_scores(
     key: Array,
     fit: Posterior,

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ppl_dgp.fit import Posterior
+from ppl_dgp.fit.arguments import takes_fit
 
 #: what is larger is left out: inducing inputs, weights, what a row has for itself
 MOST_NUMBERS = 100
@@ -15,6 +16,7 @@ MOST_NUMBERS = 100
 OF_GUIDE = re.compile(r"(^|/)[a-z]\d?_")
 
 
+@takes_fit
 def summary(fit: Posterior) -> pd.DataFrame:
     """The hyperparameters in their constrained units, layer by layer: kernels, noises, means, likelihoods.
 

@@ -16,6 +16,7 @@ from ppl_dgp.fit.power_ep import SiteWarning, fit_power_ep
 from ppl_dgp.fit.result import Fit, FitError, Interrupted
 from ppl_dgp.fit.series import fit_series
 from ppl_dgp.fit.stochastic import fit_svi
+from ppl_dgp.fit.training import ResumeWarning
 
 if TYPE_CHECKING:
     from ppl_dgp.fit.streamed import fit_stream
@@ -27,6 +28,7 @@ __all__ = [
     "FitError",
     "Interrupted",
     "JitterWarning",
+    "ResumeWarning",
     "Posterior",
     "SamplingWarning",
     "SiteWarning",

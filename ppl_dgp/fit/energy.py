@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array
 from numpyro.infer import ELBO
 
+from ppl_dgp.fit.arguments import takes_fit
 from ppl_dgp.fit.posterior import Posterior
 from ppl_dgp.fit.result import checked_data
 from ppl_dgp.gp.contract import Model, Parameters
@@ -19,6 +20,7 @@ from ppl_dgp.objectives import Collapsed
 AnyPosterior = TypeVar("AnyPosterior", bound=Posterior)
 
 
+@takes_fit
 def energy(
     key: Array, fit: Posterior, x: ArrayLike | None, y: ArrayLike, *, objective: ELBO | None = None
 ) -> float:
@@ -41,6 +43,7 @@ def energy(
     return -float(_loss(fit.model, fit.guide, chosen)(key, dict(fit.params), *rows))
 
 
+@takes_fit
 def optimal_inducing(
     fit: AnyPosterior, x: ArrayLike | None, y: ArrayLike, *, objective: Collapsed | None = None
 ) -> AnyPosterior:

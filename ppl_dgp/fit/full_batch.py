@@ -22,6 +22,7 @@ from numpyro.infer import ELBO, SVI, Trace_ELBO
 
 from ppl_dgp import checkpoint as saved
 from ppl_dgp.fit import program
+from ppl_dgp.fit.arguments import check_key, check_programs
 from ppl_dgp.fit.initial import initialise
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.result import Fit, FitError, Interrupted, assemble, checked_data, fingerprint, finished
@@ -87,6 +88,9 @@ def fit_lbfgs(
 
     Warns with ``JitterWarning`` as ``fit_svi`` does.
     """
+    check_key(key)
+    check_programs(model, guide)
+    objective = _trace_elbo if objective is None else objective_of(objective)
     x, y = checked_data(x, y, model)
     if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 1:
         raise ValueError(
@@ -97,7 +101,6 @@ def fit_lbfgs(
             f"tolerance: found {tolerance!r}, expected a number of at least 0; change it or leave it out"
         )
     started, compile_seconds = time.perf_counter(), 0.0
-    objective = _trace_elbo if objective is None else objective_of(objective)
     data = fingerprint(x, y)
     saving = Saving(checkpoint, {"data": data, "objective": type(objective).__name__, "optimiser": "L-BFGS"})
     earlier = saving.resumable(resume)

@@ -12,7 +12,7 @@ from numpyro.infer.svi import SVIState
 
 from ppl_dgp.fit.program import PROGRAMS_KEPT, array_bytes
 from ppl_dgp.gp.numpyro_internals import bijections_of
-from ppl_dgp.gp.parameters import check_start
+from ppl_dgp.gp.parameters import check_starting_values
 from ppl_dgp.guides import Guide
 from ppl_dgp.numerics.compatibility import is_traced, program_identity
 
@@ -38,7 +38,7 @@ def initialise(svi: SVI, key: Any, x: Array, y: Array, start: Mapping[str, Array
             expected = usual(key) if by_numpyro else jax.eval_shape(usual, key)
         except jax.errors.JAXTypeError:
             expected = usual(key)
-        check_start(warm, expected, bijections_of(svi))
+        check_starting_values(warm, expected, bijections_of(svi))
     if by_numpyro:
         return svi.init(key, x, y, init_params=warm)
     try:

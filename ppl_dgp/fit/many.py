@@ -21,6 +21,7 @@ from numpyro.infer import ELBO, SVI
 from numpyro.infer.svi import SVIState
 
 from ppl_dgp.fit import padding, program
+from ppl_dgp.fit.arguments import check_key, check_programs
 from ppl_dgp.fit.initial import initialise
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.result import Fit, Interrupted, assemble, checked_data, fingerprint, finished
@@ -89,6 +90,8 @@ def fit_many(
     :raises FitError: after too many rejected steps in a row.
     :raises Interrupted: on Ctrl-C, after saving; its ``fits`` are those of the programs that have begun.
     """
+    check_key(key, several=True)
+    check_programs(model, guide, batch_size is not None)
     objective = objective_of(objective)
     check_inducing(guide, objective)
     members = _members(key, model, objective, xs, ys, alphas, learning_rates)

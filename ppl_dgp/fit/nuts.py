@@ -22,6 +22,7 @@ from numpyro.infer import ELBO, MCMC, NUTS
 from numpyro.infer.util import constrain_fn, log_density, potential_energy, unconstrain_fn
 from numpyro.primitives import Messenger, prng_key
 
+from ppl_dgp.fit.arguments import check_key, check_programs
 from ppl_dgp.fit.chains import SamplingWarning, chains_of
 from ppl_dgp.fit.jitter import warn_of_jitter
 from ppl_dgp.fit.result import Fit, FitError, assemble, checked_data, fingerprint
@@ -118,6 +119,8 @@ def fit_nuts(
         raise ValueError(
             f"target_accept_prob: found {target_accept_prob}, expected a number in (0, 1); try 0.9"
         )
+    check_key(key)
+    check_programs(model, None)
     started = time.perf_counter()
     x, y = checked_data(x, y, model)
     if start is not None and not isinstance(start, Fit):

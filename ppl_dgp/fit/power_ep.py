@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, Int, Num, Shaped
 from numpyro.infer import SVI
 
 from ppl_dgp.fit import program
+from ppl_dgp.fit.arguments import check_key, check_programs
 from ppl_dgp.fit.initial import initialise
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.result import Fit, FitError, Interrupted, assemble, checked_data, fingerprint
@@ -93,6 +94,8 @@ def fit_power_ep(
     variance would not be positive, as happens with likelihoods that are not log-concave), with ``JitterWarning`` as
     ``fit_svi`` does.
     """
+    check_key(key)
+    check_programs(model, guide)
     x, y = checked_data(x, y)
     rows = x.shape[0]
     objective = _objective(checked_alpha("fit_power_ep", alpha))

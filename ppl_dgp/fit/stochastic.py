@@ -18,6 +18,7 @@ from jaxtyping import Float, Shaped
 from numpyro.infer import ELBO
 
 from ppl_dgp.fit import program
+from ppl_dgp.fit.arguments import check_key, check_programs
 from ppl_dgp.fit.devices import Placement
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.result import Fit, assemble, checked_data, fingerprint, finished
@@ -100,6 +101,8 @@ def fit_svi(
     found.
     """
     since = time.perf_counter()
+    check_key(key)
+    check_programs(model, guide, batch_size is not None)
     objective = objective_of(objective)
     x, y = checked_data(x, y, model)
     check_inducing(guide, objective)

@@ -21,6 +21,7 @@ from numpyro.infer import ELBO, SVI
 from ppl_dgp.data import RowSource, open_rows
 from ppl_dgp.data.batches import WINDOW
 from ppl_dgp.fit import program
+from ppl_dgp.fit.arguments import check_key, check_programs
 from ppl_dgp.fit.devices import Placement
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.prefetch import Waited, prefetched
@@ -87,6 +88,8 @@ def fit_stream(
     since = time.perf_counter()
     rows = rows if isinstance(rows, RowSource) else open_rows(rows)
     count = rows.count
+    check_key(key)
+    check_programs(model, guide, in_batches=True)
     objective = objective_of(objective)
     check_inducing(guide, objective)
     check_settings(count, locals())

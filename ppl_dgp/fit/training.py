@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -25,6 +26,10 @@ from ppl_dgp.guides import Guide, Optimal
 from ppl_dgp.objectives.capabilities import capabilities_of
 
 Fits = TypeVar("Fits", Fit, list[Fit])
+
+
+class ResumeWarning(UserWarning):
+    """A fit was resumed that had taken more steps than were asked for."""
 
 
 def started(
@@ -87,6 +92,13 @@ class Training:
         self._since, self.compile_seconds = since, 0.0
         if saving.directory is not None and earlier is not None:
             self.step, self.lasted = earlier["step"], earlier["seconds"]
+            if self.step > steps:
+                warnings.warn(
+                    f"steps: found {steps} to resume a fit of {self.step} steps, which is returned as it is; raise "
+                    "steps to go on",
+                    ResumeWarning,
+                    stacklevel=4,
+                )
             like = {"state": state, "words": words, "losses": np.empty((restarts, self.step))}
             found, _ = saved.load(saving.directory, like)
             self.state, self.words, losses = (

@@ -12,7 +12,7 @@ import numpy as np
 from numpyro.distributions import constraints
 from numpyro.primitives import Messenger
 
-from ppl_dgp.gp.contract import Parameters
+from ppl_dgp.gp.contract import INDUCING_SUFFIX, Parameters
 from ppl_dgp.numerics.compatibility import is_traced
 
 
@@ -42,7 +42,8 @@ class ParameterCheck(Messenger):
                 f"{self.argument}: found no {name!r}, which the program has; {_nearest(name, self.params)}"
             )
         # a start that is made from a key has no shape yet
-        expected = jnp.shape(msg["args"][0]) if msg["args"] else None
+        known = msg["args"] and msg["args"][0] is not None
+        expected = jnp.shape(msg["args"][0]) if known else None
         if expected is not None and jnp.shape(self.params[name]) != expected:
             raise ValueError(
                 f"{self.argument}: found {name!r} of shape {jnp.shape(self.params[name])}, expected {expected}; give "
@@ -50,11 +51,12 @@ class ParameterCheck(Messenger):
             )
 
     def check_known(self) -> None:
-        """Refuse what belongs to no site of the programs; call it when they have run.
+        """Refuse what belongs to no site and no function of the programs; call it when they have run.
 
-        What a guide holds for training rows alone is not declared at new ones, but bears the name of a site.
+        What a guide holds for training rows alone is not declared at new ones, but bears the name of one.
         """
-        owners = (*self.sites, *self.declared)
+        functions = {site.removesuffix("u") for site in self.sites if site.endswith(INDUCING_SUFFIX)}
+        owners = (*self.sites, *self.declared, *functions)
         for name in self.params:
             if not any(name.startswith(owner) for owner in owners):
                 raise ValueError(
@@ -63,7 +65,9 @@ class ParameterCheck(Messenger):
                 )
 
 
-def check_start(start: Mapping[str, Any], expected: Mapping[str, Any], bijections: Mapping[str, Any]) -> None:
+def check_starting_values(
+    start: Mapping[str, Any], expected: Mapping[str, Any], bijections: Mapping[str, Any]
+) -> None:
     """Refuse, by a ValueError, parameters to start from that a program does not have, or cannot start from.
 
     :param start: constrained parameters, by name; not all need be there.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +65,20 @@ class HiddenConditional(dist.Distribution):
     def moments(self, propagation: Propagation) -> Gaussian:
         """Moments of h in place of a draw."""
         return moments(self.rule, self.params, self.step, propagation)
+
+
+@contextmanager
+def _rows_of_training(site: str) -> Iterator[None]:
+    """Say of parameters that do not fit the rows at hand what they are; NumPyro's plate only says that they do not."""
+    try:
+        yield
+    except ValueError as error:
+        if "invalid shape of numpyro.param" not in str(error):
+            raise
+        raise ValueError(
+            f"x: found other rows than the guide was trained on, each of which has a q of its own at {site!r}; at new "
+            "rows take ppl_dgp.predict(key, fit, x), or guide.with_model_hidden() in NumPyro's Predictive"
+        ) from error
 
 
 class _GuideHandler(Messenger):
@@ -148,7 +163,8 @@ class _GuideHandler(Messenger):
             self._latent(msg, size)
             return
         rule = self._hidden_rule()
-        params = rule.declare(msg["name"], size, started_step(step, start), self.datum)
+        with _rows_of_training(msg["name"]):
+            params = rule.declare(msg["name"], size, started_step(step, start), self.datum)
         mask = mask_of(msg["fn"])
         conditional = HiddenConditional(rule, params, step)
         msg["fn"] = conditional if mask is True else conditional.mask(mask)
@@ -173,7 +189,9 @@ class _GuideHandler(Messenger):
             )
         mask = mask_of(prior)
         latent = Latent(prior, role_of(msg).start)
-        q = rule.latent.conditional(rule.latent.declare(name, size, latent, self.datum), latent)
+        with _rows_of_training(name):
+            params = rule.latent.declare(name, size, latent, self.datum)
+        q = rule.latent.conditional(params, latent)
         msg["fn"] = q if mask is True or rule.depends_on.on_model else q.mask(mask)
 
     @property
@@ -241,6 +259,17 @@ class Guide:
         self.latent = named("latent", latent, HIDDEN_RULES)
         if not callable(self.model):
             raise TypeError(f"model: found {type(self.model).__name__}, expected a NumPyro model")
+        if isinstance(self.model, type):
+            name = self.model.__name__
+            raise TypeError(
+                f"model: found the class {name}, expected a model made by it; call it first, {name}(…)"
+            )
+        if isinstance(self.others, AutoGuide):
+            name = type(self.others).__name__
+            raise TypeError(
+                f"others: found a guide, an instance of {name}, expected its class, of which a guide of the latents "
+                f"without a role is made; give others={name}"
+            )
         if not isinstance(self.hidden, HiddenRule):
             raise TypeError(f"hidden: found {self.hidden!r}, expected a rule such as MeanField()")
         if self.latent is not None and not isinstance(self.latent, HiddenRule):

@@ -25,7 +25,14 @@ def objective_of(value: str | ELBO) -> ELBO:
     """The objective that a name of ``OBJECTIVES`` stands for, at α = 0; what is no name stands for itself.
 
     :raises ValueError: for a name that is not among them.
+    :raises TypeError: for what has no loss, or is a class.
     """
+    if isinstance(value, type):
+        raise TypeError(
+            f"objective: found the class {value.__name__}, expected an objective; call it, {value.__name__}()"
+        )
+    if not isinstance(value, str) and not callable(getattr(value, "loss", None)):
+        raise TypeError(f"objective: found {value!r}, expected an ELBO, or one of {', '.join(OBJECTIVES)}")
     kind = named("objective", value, OBJECTIVES)
     objective: ELBO = kind() if isinstance(value, str) else kind
     return objective

@@ -28,6 +28,7 @@ import numpyro.distributions as dist
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
+from ppl_dgp.fit.arguments import takes_fit
 from ppl_dgp.fit.posterior import Posterior
 from ppl_dgp.gp.contract import Model, Parameters
 from ppl_dgp.gp.emission import Emission
@@ -71,6 +72,7 @@ class Forecast:
     log_density: np.ndarray | None = None
 
 
+@takes_fit
 def smooth(
     key: Array,
     fit: Posterior,
@@ -93,6 +95,7 @@ def smooth(
     return Smoothed(paths.mean(0), paths.std(0), paths, initial)
 
 
+@takes_fit
 def forecast(
     key: Array,
     fit: Posterior,
@@ -133,6 +136,7 @@ def forecast(
     return Forecast(**{name: np.asarray(value) for name, value in steps.items()})
 
 
+@takes_fit
 def simulate(
     key: Array, fit: Posterior, x: Array | None, y: Array, controls: Array | int, **settings: Any
 ) -> Forecast:
@@ -140,6 +144,7 @@ def simulate(
     return forecast(key, fit, x, y, controls, sequence=None, **settings)
 
 
+@takes_fit
 def transition_function(fit: Posterior, x: Float[Array, "T C"] | None, y: Array) -> SparseGP:
     """The transition's f, of Q + C inputs, which offered the moments of q(u): ``f(inputs)`` is its marginal.
 
@@ -152,6 +157,7 @@ def transition_function(fit: Posterior, x: Float[Array, "T C"] | None, y: Array)
     return drawn.integrated(drawn.trajectory.function)
 
 
+@takes_fit
 def transition_moments(
     fit: Posterior,
     x: Float[Array, "T C"] | None,

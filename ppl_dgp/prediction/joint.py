@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from ppl_dgp.fit.arguments import takes_fit
 from ppl_dgp.fit.posterior import Posterior
 from ppl_dgp.gp.emission import Emission
 from ppl_dgp.numerics.linalg import cholesky
@@ -14,6 +15,7 @@ from ppl_dgp.prediction.exact import exact_joint, is_exact
 from ppl_dgp.prediction.predictive_trace import model_sites, shared_sample, target_emission
 
 
+@takes_fit
 def sample_functions(
     key: Array,
     fit: Posterior,
@@ -43,6 +45,7 @@ def sample_functions(
     return result
 
 
+@takes_fit
 def joint_prediction(
     key: Array,
     fit: Posterior,

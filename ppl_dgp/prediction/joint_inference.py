@@ -77,7 +77,7 @@ def infer_jointly(
 
     def program(key: Array, params: Parameters, x: Array, y: Array) -> tuple[dict[str, Gaussian], Parameters]:
         def run(key: Array, latents: Array, inputs: Array) -> dict[str, Any]:
-            return model_sites(key, model, guide, params | {site: latents}, inputs)
+            return model_sites(key, model, guide, params, inputs, values={site: latents})
 
         mean, covariance = _prior(model_sites(key, model, guide, params, x)[site]["fn"])
         own_parameters = _has_rows(params, site)

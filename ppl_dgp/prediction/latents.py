@@ -20,6 +20,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 from numpyro.handlers import substitute
 
+from ppl_dgp.fit.arguments import takes_fit
 from ppl_dgp.fit.posterior import Posterior
 from ppl_dgp.fit.result import checked_data
 from ppl_dgp.fit.session import one_blas_thread
@@ -69,6 +70,7 @@ class Latents:
         return self.sites[min(self.sites, key=_site_above)]
 
 
+@takes_fit
 def infer_latents(
     key: Array,
     fit: Posterior,
@@ -141,6 +143,7 @@ def _inferred_jointly(
     return Latents(*found)
 
 
+@takes_fit
 def row_log_density(
     key: Array,
     fit: Posterior,
@@ -174,6 +177,7 @@ def row_log_density(
     return np.asarray(_joined(pieces, len(targets)))
 
 
+@takes_fit
 def relevance(
     fit: Posterior,
     layer: str = "gp",
@@ -224,7 +228,7 @@ def _density(model: Model, guide: Model, num_samples: int) -> Callable[..., Arra
             key_run, key_latents = jax.random.split(key)
             # a row's density must not depend on the rows beside it
             values = drawn(key_latents, latents, alike=True)
-            sites = model_sites(key_run, model, guide, params | values, x)
+            sites = model_sites(key_run, model, guide, params, x, values=values)
             total = sites["y"]["fn"].log_prob(y)
             for name, value in values.items():
                 total = total + sites[name]["fn"].log_prob(value) - gaussian(latents[name]).log_prob(value)

@@ -77,7 +77,9 @@ def fold_in(
                     start = own[site + LOC_SUFFIX]
                     if decoded.shape[1] != y.shape[1]:  # probabilities of classes
                         continue
-                    mine = model_sites(key, model, guide, known | {site: start}, x)[TARGET_SITE]["fn"].mean
+                    mine = model_sites(key, model, guide, known, x, values={site: start})[TARGET_SITE][
+                        "fn"
+                    ].mean
                     own[site + LOC_SUFFIX] = better_start(y, start, mine, at, decoded)
             free = {name: bijections[name].inv(value) for name, value in own.items()}
             constrain = lambda free: {name: bijections[name](value) for name, value in free.items()}

@@ -23,6 +23,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 from numpyro.handlers import block, replay, seed, substitute, trace
 
+from ppl_dgp.fit.arguments import takes_fit
 from ppl_dgp.fit.posterior import Posterior
 from ppl_dgp.gp.contract import Parameters
 from ppl_dgp.gp.emission import emission_of
@@ -85,6 +86,7 @@ def lagged(
     return Lagged(jnp.asarray(inputs[known]), jnp.asarray(outputs[rows[known]]), rows[known])
 
 
+@takes_fit
 def simulate_narx(
     key: Array,
     fit: Posterior,

@@ -22,6 +22,7 @@ import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Int
 
+from ppl_dgp.fit.arguments import takes_fit
 from ppl_dgp.fit.posterior import Posterior
 from ppl_dgp.gp.contract import Model, Parameters
 from ppl_dgp.gp.emission import Emission
@@ -47,6 +48,7 @@ class ParticleFiltered:
     effective_size: np.ndarray
 
 
+@takes_fit
 def filter_forward(
     key: Array,
     fit: Posterior,

@@ -16,6 +16,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 from numpyro.handlers import seed, substitute, trace
 
+from ppl_dgp.fit.arguments import takes_fit
 from ppl_dgp.fit.posterior import Posterior
 from ppl_dgp.gp.contract import Parameters, Propagation, role_of
 from ppl_dgp.gp.representation import check_propagation
@@ -57,6 +58,7 @@ class Prediction:
     log_density: np.ndarray | None = None
 
 
+@takes_fit
 def predict(
     key: Array,
     fit: Posterior,
@@ -169,6 +171,7 @@ def _nothing_to_draw(fit: Posterior, x: np.ndarray) -> bool:
     return all(known_moments) and not guide.summed
 
 
+@takes_fit
 def log_likelihood(key: Array, fit: Posterior, x: ArrayLike, y: ArrayLike) -> Float[Array, " N"]:
     """log p(y_n | θ) at one draw of θ ~ q(θ) and of the hidden layers, all rows at once: what ArviZ's LOO averages."""
     sites = model_sites(key, fit.model, fit.guide, fit.params, jnp.asarray(x), shared_sample=True)
@@ -231,8 +234,8 @@ def _prediction_program(
     ) -> dict[str, Array]:
         def one(sample_key: Array) -> dict[str, Array]:
             key_run, key_y, key_latents = jax.random.split(sample_key, 3)
-            values = params | drawn(key_latents, latents)
-            sites = model_sites(key_run, model, guide, values, x, propagation=propagation)
+            values = drawn(key_latents, latents)
+            sites = model_sites(key_run, model, guide, params, x, values=values, propagation=propagation)
             _check_latents(latents, sites)
             emission = target_emission(sites)
             if unordered := [part for part in emission.parts if part.likelihood.unordered] if levels else []:

@@ -32,11 +32,12 @@ def model_sites(
     params: Parameters,
     x: Array,
     *,
+    values: Parameters | None = None,
     shared_sample: bool = False,
     joint_rows: bool = False,
     propagation: Propagation = "draws",
 ) -> SiteValues:
-    """A run of the model at new rows, its globals from the guide; ``params`` may hold values of sites too.
+    """A run of the model at new rows, its globals from the guide, and sites at ``values`` where they are given.
 
     :raises ValueError: for parameters that are missing, unknown, or of other shapes than the programs'.
     """
@@ -45,6 +46,7 @@ def model_sites(
     # rows that are drawn jointly share one function, so where u is drawn it is one draw too
     draw: Representation = "shared_sample" if joint_rows else "per_datum_sample"
     given = ParameterCheck(params)
+    params = params | (values or {})
     with given:
         globals_, represented = global_sites(key_globals, guide, params, x, kind, draw, propagation)
     program = seed(replay(model, globals_), key_model)

@@ -11,12 +11,14 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpyro.handlers import seed, substitute, trace
 
+from ppl_dgp.fit.arguments import takes_fit
 from ppl_dgp.fit.posterior import Posterior
 from ppl_dgp.gp.contract import Parameters
 from ppl_dgp.prediction.posterior_path import check_number, series
 from ppl_dgp.state_space.switching_trajectory import SwitchingTrajectory
 
 
+@takes_fit
 def regime_probabilities(
     key: Array,
     fit: Posterior,

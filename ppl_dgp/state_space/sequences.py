@@ -69,6 +69,14 @@ def layout(num_steps: int, numbers: Num[Array, " T"] | None = None, num_sequence
 
 
 def sequence_numbers(x: Num[Array, "T K"]) -> Num[Array, " T"]:
-    """The last column, known wherever x is."""
+    """The last column, known wherever x is.
+
+    :raises ValueError: where there is none.
+    """
+    if x.shape[1] == 0:
+        raise ValueError(
+            "x: found no columns, expected at least one, its last numbering the sequence of each row; give it, or "
+            "leave num_sequences out"
+        )
     with jax.ensure_compile_time_eval():
         return x[:, -1]

@@ -1,0 +1,102 @@
+"""What fits and their verbs are called with: what cannot be right is refused before anything is traced."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import is_dataclass
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ppl_dgp.fit.posterior import Posterior
+from ppl_dgp.guides import Guide
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def takes_fit(function: Callable[P, R]) -> Callable[P, R]:
+    """A verb whose ``fit`` is one, and whose ``key``, if it takes any, is a key: their places are easily swapped."""
+    signature = inspect.signature(function)
+    order = ", ".join(list(signature.parameters)[:4])
+
+    @wraps(function)
+    def verb(*args: P.args, **settings: P.kwargs) -> R:
+        given = signature.bind_partial(*args, **settings).arguments
+        if "fit" in given and not isinstance(given["fit"], Posterior):
+            raise TypeError(
+                f"fit: found {_kind(given['fit'])}, expected a Fit, or a Posterior; call "
+                f"{function.__name__}({order}, …)"
+            )
+        if "key" in given:
+            check_key(given["key"])
+        return function(*args, **settings)
+
+    return verb
+
+
+def check_key(key: Any, several: bool = False) -> None:
+    """Refuse, by a TypeError, what is no key of JAX's random numbers, or no array of ``several``."""
+    dtype = getattr(key, "dtype", None)
+    is_key = dtype is not None and (
+        jnp.issubdtype(dtype, jax.dtypes.prng_key)
+        or (dtype == np.uint32 and np.ndim(key) in ((1, 2) if several else (1,)))
+    )
+    if not is_key:
+        seed = key if isinstance(key, int) else 0
+        raise TypeError(
+            f"key: found {_kind(key)}, expected a key of random numbers; pass jax.random.key({seed})"
+        )
+
+
+def check_programs(model: Any, guide: Any, in_batches: bool = False) -> None:
+    """Refuse a model or guide that cannot be run: a class not called, one of another model, no argument ``index``.
+
+    :param guide: None where there is none.
+    :param in_batches: whether the model is to be called with ``index`` and ``size``.
+    :raises TypeError: for what is no program.
+    :raises ValueError: for a guide of another model.
+    """
+    for name, program in (("model", model), ("guide", guide)):
+        if name == "guide" and program is None:
+            continue
+        if isinstance(program, type):
+            raise TypeError(
+                f"{name}: found the class {program.__name__}, expected a {name} made by it; call it first, "
+                f"{program.__name__}(…)"
+            )
+        if not callable(program):
+            raise TypeError(f"{name}: found {_kind(program)}, expected a NumPyro program")
+    other = getattr(guide, "model", None) if isinstance(guide, Guide) else None
+    if is_dataclass(other) and type(other) is type(model) and other != model:
+        raise ValueError(
+            f"guide: found one of {other!r}, expected one of the model, {model!r}; make Guide(model)"
+        )
+    if in_batches and not _takes(model, "index", "size"):
+        raise TypeError(
+            "model: found no arguments index and size, which minibatches need; write model(x, y=None, index=None, "
+            "size=None) with data_plate(size or x.shape[0], index), or leave batch_size out"
+        )
+
+
+def _takes(program: Callable[..., Any], *names: str) -> bool:
+    try:
+        parameters = inspect.signature(program).parameters
+    except (TypeError, ValueError):
+        return True
+    every = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    return every or set(names) <= parameters.keys()
+
+
+def _kind(value: Any) -> str:
+    """What a wrong argument is, in a few words."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if isinstance(value, bool | int | float | str | None):
+        return repr(value)
+    shape = getattr(value, "shape", None)
+    return type(value).__name__ if shape is None else f"an array of shape {tuple(shape)}"
