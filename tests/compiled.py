@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import numpy as np
 import numpyro
 import pytest
 from jax import Array
@@ -34,3 +35,13 @@ def loss(
 def refuse(objective: Any, params: dict[str, Array], model: Any, guide: Any, *args: Any) -> None:
     """``objective.loss`` without numbers, for errors that do not wait for them."""
     jax.eval_shape(lambda values: objective.loss(KEY, values, model, guide, *args), params)
+
+
+def on_host(params: dict[str, Array]) -> dict[str, np.ndarray]:
+    """Parameters in NumPy: arithmetic on each of other shapes would be compiled."""
+    return {name: np.asarray(value) for name, value in params.items()}
+
+
+def noise_like(value: np.ndarray, number: int) -> np.ndarray:
+    """Standard normal numbers of a parameter's shape, others for each number."""
+    return np.random.default_rng(number).normal(size=value.shape).astype(value.dtype)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled import initial, loss, refuse
+from compiled import initial, loss, noise_like, on_host, refuse
 from fast import few
 from numpyro.handlers import seed as seeded
 from numpyro.handlers import substitute, trace
@@ -58,19 +58,15 @@ def prepared(rule, x=NONE, y=Y, **settings):
 
 def moved(params, size=0.3):
     """Parameters away from where they start, the scales still positive."""
-    return jax.jit(lambda values: _moved(values, size))(params)
-
-
-def _moved(params, size):
     found = {}
-    for number, (name, value) in enumerate(sorted(params.items())):
-        noise = size * jax.random.normal(jax.random.fold_in(KEY, number), value.shape, value.dtype)
+    for number, (name, value) in enumerate(sorted(on_host(params).items())):
+        noise = size * noise_like(value, number)
         if name.endswith("_scale") and value.ndim == 3:
-            noise = jnp.tril(noise)
+            noise = np.tril(noise)
         found[name] = (
-            value * jnp.exp(noise) if name.endswith(("scale", "noise", "residual")) else value + noise
+            value * np.exp(noise) if name.endswith(("scale", "noise", "residual")) else value + noise
         )
-    return found
+    return {name: jnp.asarray(value) for name, value in found.items()}
 
 
 def mean_of(objective, params, model, guide, x, y, draws=4000):

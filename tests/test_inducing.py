@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from compiled import initial
+from compiled import initial, noise_like, on_host
 from fast import few
 from numpyro import handlers
 from numpyro.distributions.kl import kl_divergence
@@ -47,20 +47,20 @@ SITES = ("layer1/u", "layer2/u", "layer3/u")
 def started(rule, hidden=OWN):
     """A guide and parameters that are nowhere special."""
     guide = Guide(MODEL, hidden=hidden, inducing=rule)
-    return guide, jax.jit(_moved)(initial(KEY, MODEL, guide, X, Y))
+    return guide, _moved(initial(KEY, MODEL, guide, X, Y))
 
 
 def _moved(params):
     moved = {}
-    for position, (name, value) in enumerate(sorted(params.items())):
-        step = 0.3 * jax.random.normal(jax.random.fold_in(KEY, position), jnp.shape(value), value.dtype)
+    for position, (name, value) in enumerate(sorted(on_host(params).items())):
+        step = 0.3 * noise_like(value, position)
         if name.endswith("u_scale") and value.shape[-1] == value.shape[-2]:
-            moved[name] = jnp.tril(step, -1) + 0.4 * jnp.eye(value.shape[-1])
+            moved[name] = np.tril(step, -1) + 0.4 * np.eye(value.shape[-1])
         elif "/u_" in name and not name.endswith("u_scale"):
             moved[name] = value + step
         else:
-            moved[name] = value * jnp.exp(0.3 * step)
-    return moved
+            moved[name] = value * np.exp(0.3 * step)
+    return {name: jnp.asarray(value) for name, value in moved.items()}
 
 
 def sites_of(rule, key=KEY):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from compiled import initial
+from compiled import initial, noise_like, on_host
 from fast import few
 from numpyro import handlers
 from rules import MODEL, RULES, X, Y
@@ -41,20 +41,20 @@ KEY = jax.random.PRNGKey(3)
 def moved(name, inducing=FullRank()):  # noqa: B008
     """A guide and its parameters, moved away from where they start."""
     guide = Guide(MODEL, hidden=RULES[name], inducing=inducing)
-    return guide, jax.jit(_moved)(initial(KEY, MODEL, guide, X, Y))
+    return guide, _moved(initial(KEY, MODEL, guide, X, Y))
 
 
 def _moved(params):
     found = {}
-    for position, (site, value) in enumerate(sorted(params.items())):
-        step = 0.1 * jax.random.normal(jax.random.fold_in(KEY, position), jnp.shape(value), value.dtype)
+    for position, (site, value) in enumerate(sorted(on_host(params).items())):
+        step = 0.1 * noise_like(value, position)
         if site.endswith(("_loc", "inducing", "core")) or "link" in site:
             found[site] = value + step
         elif site.endswith("u_scale") and value.ndim == 3:
-            found[site] = value * jnp.exp(step) + 0.3 * jnp.eye(value.shape[-1])
+            found[site] = value * np.exp(step) + 0.3 * np.eye(value.shape[-1])
         else:
-            found[site] = value * jnp.exp(step)
-    return found
+            found[site] = value * np.exp(step)
+    return {name: jnp.asarray(value) for name, value in found.items()}
 
 
 def bound(objective, guide, params, key=KEY):

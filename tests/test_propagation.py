@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import pytest
-from compiled import initial, loss, refuse
+from compiled import initial, loss, noise_like, on_host, refuse
 from fast import few
 from jaxtyping import TypeCheckError
 from numpyro.infer import Trace_ELBO
@@ -45,20 +45,20 @@ TWO = deep_gp((2,), 4, inner_noise=0.05)
 def started(rule, model=DEEP):
     guide = Guide(model, hidden=rule)
     starting = Guide(model, hidden=DoublyStochastic()) if isinstance(rule, NestedCompression) else guide
-    return guide, jax.jit(_moved)(initial(KEY, model, starting, X, Y))
+    return guide, _moved(initial(KEY, model, starting, X, Y))
 
 
 def _moved(params):
     moved = {}
-    for position, (name, value) in enumerate(sorted(params.items())):
-        step = 0.3 * jax.random.normal(jax.random.fold_in(KEY, position), jnp.shape(value), value.dtype)
+    for position, (name, value) in enumerate(sorted(on_host(params).items())):
+        step = 0.3 * noise_like(value, position)
         if name.endswith("_scale") and value.ndim == 3:
-            moved[name] = jnp.tril(0.3 * step) + 0.4 * jnp.eye(value.shape[-1])
+            moved[name] = np.tril(0.3 * step) + 0.4 * np.eye(value.shape[-1])
         elif name.endswith(("_loc", "_slope", "_weights")):
             moved[name] = value + step
         else:
-            moved[name] = value * jnp.exp(0.3 * step)
-    return moved
+            moved[name] = value * np.exp(0.3 * step)
+    return {name: jnp.asarray(value) for name, value in moved.items()}
 
 
 def draws(objective, guide, params, number=20_000):
