@@ -1,7 +1,8 @@
 """Parts of NumPyro beyond its documented interface, in one place, so that a new release is met here alone.
 
 * ``numpyro.primitives._PYRO_STACK``, the handlers in force: a message can be forwarded to some of them, which
-  ``apply_stack`` cannot (:func:`handlers_in_force`, :func:`forward`).
+  ``apply_stack`` cannot (:func:`handlers_in_force`, :func:`forward`). It is one list for all threads, so that programs
+  that are traced in two at once hear each other's handlers: here each thread has its own (:class:`_HandlersOfThread`).
 * ``SVI.constrain_fn.args[0]``, the bijections of an initialised SVI: two SVIs share a compiled program only if theirs
   are the same, and NumPyro has no accessor (:func:`bijections_of`).
 * A copy of an initialised SVI with another objective or optimiser, which its constructor would leave uninitialised
@@ -11,15 +12,75 @@
 from __future__ import annotations
 
 import copy
+import sys
+import threading
+from collections.abc import Iterator
 from typing import Any
 
+import numpyro.contrib.control_flow
+import numpyro.primitives
 from numpyro.infer import SVI
-from numpyro.primitives import _PYRO_STACK, Messenger
+from numpyro.primitives import Messenger
+
+
+class _HandlersOfThread(list[Messenger]):
+    """A list of handlers of which every thread sees its own."""
+
+    def __init__(self, begun: list[Messenger]) -> None:
+        super().__init__()
+        self._local = threading.local()
+        self._local.handlers = list(begun)
+
+    @property
+    def _mine(self) -> list[Messenger]:
+        if not hasattr(self._local, "handlers"):
+            self._local.handlers = []
+        mine: list[Messenger] = self._local.handlers
+        return mine
+
+    def append(self, handler: Messenger, /) -> None:
+        self._mine.append(handler)
+
+    def pop(self, place: Any = -1, /) -> Messenger:
+        return self._mine.pop(place)
+
+    def index(self, handler: Messenger, *bounds: Any) -> int:
+        return self._mine.index(handler, *bounds)
+
+    def __getitem__(self, place: Any, /) -> Any:
+        return self._mine[place]
+
+    def __len__(self) -> int:
+        return len(self._mine)
+
+    def __iter__(self) -> Iterator[Messenger]:
+        return iter(self._mine)
+
+    def __reversed__(self) -> Iterator[Messenger]:
+        backwards: Iterator[Messenger] = reversed(self._mine)
+        return backwards
+
+    def __contains__(self, handler: object, /) -> bool:
+        return handler in self._mine
+
+
+def _keep_threads_apart() -> None:
+    """Put a list of each thread's handlers wherever NumPyro has the one of all threads."""
+    shared = numpyro.primitives._PYRO_STACK
+    if isinstance(shared, _HandlersOfThread):
+        return
+    apart = _HandlersOfThread(shared)
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "numpyro" and getattr(module, "_PYRO_STACK", None) is shared:
+            module._PYRO_STACK = apart  # type: ignore[attr-defined]
+
+
+_keep_threads_apart()
 
 
 def handlers_in_force() -> tuple[Messenger, ...]:
     """The effect handlers that a message would meet, the outermost first."""
-    return tuple(_PYRO_STACK)
+    return tuple(numpyro.primitives._PYRO_STACK)
 
 
 def forward(message: dict[str, Any], handlers: tuple[Messenger, ...]) -> None:
