@@ -75,6 +75,7 @@ _HOMES = {
         "JitterWarning",
         "Posterior",
         "ResumeWarning",
+        "SaveWarning",
         "SamplingWarning",
         "SiteWarning",
         "energy",

@@ -71,6 +71,7 @@ from ppl_dgp.fit import JitterWarning as JitterWarning
 from ppl_dgp.fit import Posterior as Posterior
 from ppl_dgp.fit import ResumeWarning as ResumeWarning
 from ppl_dgp.fit import SamplingWarning as SamplingWarning
+from ppl_dgp.fit import SaveWarning as SaveWarning
 from ppl_dgp.fit import SiteWarning as SiteWarning
 from ppl_dgp.fit import energy as energy
 from ppl_dgp.fit import fit_lbfgs as fit_lbfgs

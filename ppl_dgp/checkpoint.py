@@ -8,7 +8,8 @@ state the current one. Nothing is pickled: reading a checkpoint runs no code of 
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,14 @@ from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
 from safetensors.numpy import load as arrays_from_bytes
 from safetensors.numpy import save as arrays_to_bytes
 
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks; there no directory is refused
+    fcntl = None  # type: ignore[assignment]
+
 CHECKPOINT_FORMAT = 1
 INDEX = "checkpoint.json"
+LOCK = "in-use.lock"
 
 
 class CheckpointError(ValueError):
@@ -189,3 +196,32 @@ def _mismatch(folder: Path, cause: str) -> CheckpointError:
     return CheckpointError(
         f"checkpoint {folder} is of another fit: {cause}; use the model, guide and settings it was made with"
     )
+
+
+@contextmanager
+def alone_in(directory: str | os.PathLike[str]) -> Iterator[None]:
+    """Hold a directory, made if need be, as long as the context lasts.
+
+    :raises CheckpointError: if another fit holds it, of this process or another.
+    :raises OSError: if it cannot be written.
+    """
+    if fcntl is None:
+        yield
+        return
+    folder = Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    # the operating system gives a lock back when its process ends, however it ends
+    with open(folder / LOCK, "a+", encoding="ascii") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            owner = file.read().strip() or "unknown"
+            raise CheckpointError(
+                f"checkpoint: found {folder} in use by process {owner}, expected one fit at a time; give each its own "
+                "directory, or wait until it has ended"
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield

@@ -14,6 +14,7 @@ from ppl_dgp.fit.nuts import fit_nuts
 from ppl_dgp.fit.posterior import Posterior
 from ppl_dgp.fit.power_ep import SiteWarning, fit_power_ep
 from ppl_dgp.fit.result import Fit, FitError, Interrupted
+from ppl_dgp.fit.saving import SaveWarning
 from ppl_dgp.fit.series import fit_series
 from ppl_dgp.fit.stochastic import fit_svi
 from ppl_dgp.fit.training import ResumeWarning
@@ -29,6 +30,7 @@ __all__ = [
     "Interrupted",
     "JitterWarning",
     "ResumeWarning",
+    "SaveWarning",
     "Posterior",
     "SamplingWarning",
     "SiteWarning",

@@ -140,7 +140,8 @@ def fit_lbfgs(
         return assemble(stacked, losses[None], seconds=seconds(), compile_seconds=compile_seconds, **about)
 
     threads = nullcontext() if dense else one_blas_thread()
-    with threads, deferred_interrupt() as presses, progress_bar(progress, len(losses), steps) as advance:
+    bar = progress_bar(progress, len(losses), steps)
+    with saving.alone(), threads, deferred_interrupt() as presses, bar as advance:
         while len(losses) < steps and not state["done"]:
             count, before = min(pace, steps - len(losses)), time.perf_counter()
             state, piece, turns = kept.run(state, loss_key, x, y, limit, np.int32(count))

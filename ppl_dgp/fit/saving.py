@@ -2,13 +2,19 @@
 
 import os
 import time
+import warnings
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from ppl_dgp import checkpoint
-from ppl_dgp.checkpoint import CheckpointError
+from ppl_dgp.checkpoint import CheckpointError, alone_in
 
 SAVING_SHARE = 0.05  # of the time, unless told how often to save
+
+
+class SaveWarning(UserWarning):
+    """A state could not be saved, for want of space or of a directory; the one before stands, and training goes on."""
 
 
 class Saving:
@@ -33,9 +39,26 @@ class Saving:
         if self.directory is None or not self.writes:
             return
         before = time.perf_counter()
-        checkpoint.save(self.directory, state, self.identity | meta)
+        try:
+            checkpoint.save(self.directory, state, self.identity | meta)
+        except OSError as error:
+            warnings.warn(
+                f"checkpoint: could not write to {self.directory} ({error.strerror or error}); what was saved before "
+                "stands, and training goes on",
+                SaveWarning,
+                stacklevel=2,
+            )
         self._last = time.perf_counter()
         self._cost = self._last - before
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Hold the directory while training: no other fit writes there.
+
+        :raises CheckpointError: if another fit holds it.
+        """
+        if self.directory is None or not self.writes:
+            return nullcontext()
+        return alone_in(self.directory)
 
     def resumable(self, resume: bool) -> dict[str, Any] | None:
         """What describes the saved state, None if none is to be resumed.

@@ -150,7 +150,7 @@ class Training:
         chunk, of_chunk, drawn = self.chunk, (), -1
         pace = 1 if in_pieces else chunk
         bar = progress_bar(progress, self.step, self.steps)
-        with one_blas_thread(), deferred_interrupt() as presses, bar as advance:
+        with self.saving.alone(), one_blas_thread(), deferred_interrupt() as presses, bar as advance:
             try:
                 while self.step < self.steps:
                     begin = self.step % chunk
