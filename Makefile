@@ -2,6 +2,7 @@
 # make test-all     the slow tests too; at most an hour and a half
 # make test-campaigns, test-notebooks, test-wheel: what test-all leaves out, many trainings compared, the notebooks, the
 #                   wheel built; an hour, minutes, a minute
+# make campaigns    searches for rare failures: fits of both precisions interleaved in one process; minutes
 # make test-matrix  the fast tests on every Python 3.11-3.13 found, with the newest allowed dependencies
 # make demo         guides compared on a real table, the step function; figures and netCDF files in demo/
 # make bench        milliseconds of training steps, beside code by hand and what bench-peers installed; some minutes
@@ -24,7 +25,7 @@ PIP     := -m pip --disable-pip-version-check install --quiet
 PYTEST  := -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := test
-.PHONY: env lint test test-all test-campaigns test-notebooks test-wheel test-matrix demo bench bench-peers lock clean
+.PHONY: env lint test test-all campaigns test-campaigns test-notebooks test-wheel test-matrix demo bench bench-peers lock clean
 
 env: $(STAMP)
 
@@ -68,6 +69,9 @@ test: lint
 
 test-all: lint
 	@$(PY) $(PYTEST) -m "not campaign and not notebook and not wheel" $(PYTEST_ARGS)
+
+campaigns: $(STAMP)
+	@$(PY) -W ignore -m benchmarks.precisions
 
 test-campaigns: $(STAMP)
 	@$(PY) $(PYTEST) -m campaign $(PYTEST_ARGS)

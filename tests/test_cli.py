@@ -81,6 +81,15 @@ def refuses(capsys: pytest.CaptureFixture[str]):
     return check
 
 
+def test_a_target_of_zeros_and_ones_is_noted(tmp_path: Path) -> None:
+    x = np.linspace(-1.0, 1.0, 12)
+    for name, y in {"classes": (x > 0).astype(int), "numbers": np.sin(x)}.items():
+        pd.DataFrame({"x": x, "y": y}).to_csv(tmp_path / f"{name}.csv", index=False)
+        notes = commands.load_task(str(tmp_path / f"{name}.csv"), Settings(model="sparse-gp")).notes
+        told = [note for note in notes if "y: found the values 0 and 1 alone" in note]
+        assert len(told) == (name == "classes") and all("SparseGPClassifier" in note for note in told)
+
+
 def test_exact_gp_agrees_with_scikit_learn_in_original_units(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -86,7 +86,7 @@ def fit(
     task = load_task(source, settings)
     record = record_of(source, task, settings)
     run_directory.check_same_data(folder, earlier, record)
-    for note in task.table.notes:
+    for note in task.notes:
         say(f"note: {note}")
     say(f"fitting {settings.model} to {record.num_train} rows, writing to {folder}")
     return folder, run_program(folder, record, task, resume, progress, say)

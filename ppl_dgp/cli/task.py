@@ -28,6 +28,17 @@ class Task:
         """Inputs and targets of some rows in their own units."""
         return self.table.X[which], self.table.y[which]
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What reading left out, and targets that look like classes beside a likelihood of numbers."""
+        columns = zip(self.table.target_names, self.table.y.T, strict=True)
+        classes = [name for name, values in columns if set(np.unique(values)) == {0.0, 1.0}]
+        told = (
+            f"{', '.join(classes)}: found the values 0 and 1 alone, which are taken for numbers; for classes "
+            "use SparseGPClassifier or DeepGPClassifier of ppl_dgp.estimators"
+        )
+        return (*self.table.notes, *([told] if classes else []))
+
     def fingerprint(self) -> str:
         """SHA-256 of the table and of which rows are trained on."""
         digest = hashlib.sha256(self.table.fingerprint().encode())
