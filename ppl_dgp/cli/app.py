@@ -269,7 +269,12 @@ def _print_record(folder: str, record: Any) -> None:
         for name, value in record.settings.to_json().items()
         if value is not None and name not in unused
     }
-    for name, value in (shown | settings | record.result).items():
+    result = dict(record.result)
+    advice = result.pop("advice", ())
+    for name, value in (shown | settings | result).items():
         text = "–" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
         table.add_row(name.replace("_", " "), text)
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    for text in advice:
+        console.print(f"advice: {text}", highlight=False, markup=False)

@@ -23,7 +23,7 @@ from ppl_dgp.cli.settings import Settings
 from ppl_dgp.cli.task import Task
 from ppl_dgp.data import Standardiser, load_rows, load_table, split
 from ppl_dgp.fit import Fit, Interrupted, JitterWarning
-from ppl_dgp.fit.jitter import jitter_advice
+from ppl_dgp.fit.advice import advice_of
 
 CONTINUE = "continue it with the same command and --resume"
 
@@ -178,9 +178,10 @@ def _train_and_evaluate(
                 folder.mkdir(exist_ok=True)
         raise
     run_directory.save_parameters(folder, fitted.params, training)
-    if (advice := jitter_advice(fitted.jitter, record.settings.precision)) is not None:
+    done = finish(folder, record, task, program, fitted)
+    for advice in done.result["advice"]:
         say(f"note: {advice}")
-    return finish(folder, record, task, program, fitted)
+    return done
 
 
 def finish(folder: Path, record: Record, task: Task, program: Program, fitted: Fit) -> Record:
@@ -191,7 +192,10 @@ def finish(folder: Path, record: Record, task: Task, program: Program, fitted: F
         measures = series.evaluate_series(folder, record, task, program, fitted)
     else:
         measures = _evaluate(folder, record, task, program, fitted)
-    done = dataclasses.replace(record, status="done", result=measures | effort(fitted))
+    told = advice_of(fitted, khat=measures.get("khat"))
+    done = dataclasses.replace(
+        record, status="done", result=measures | effort(fitted) | {"advice": list(told)}
+    )
     run_directory.write(folder, done)
     return done
 

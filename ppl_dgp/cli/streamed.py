@@ -23,7 +23,6 @@ from ppl_dgp.cli.settings import DEFAULT_BATCH, Settings
 from ppl_dgp.data import BUILT_INS, RowSource, load_table, open_rows
 from ppl_dgp.data.column_statistics import ColumnStatistics
 from ppl_dgp.fit import Interrupted, JitterWarning, fit_stream
-from ppl_dgp.fit.jitter import jitter_advice
 from ppl_dgp.fit.result import mean_loss
 
 #: rules without parameters for each datum
@@ -121,12 +120,13 @@ def _run_streamed(
         "loss": finite(mean_loss(fitted.losses[:, -max(1, fitted.steps // 10) :])[fitted.best]),
         "input_seconds": finite(fitted.input_seconds),
         **effort(fitted),
+        "advice": list(fitted.advice),
     }
     done = dataclasses.replace(record, status="done", result=result)
     if first:
         from ppl_dgp.diagnostics import plots
 
-        if (advice := jitter_advice(fitted.jitter, settings.precision)) is not None:
+        for advice in fitted.advice:
             say(f"note: {advice}")
         run_directory.save_parameters(folder, fitted.params, {})
         figure = plots.plot_losses(fitted.losses)

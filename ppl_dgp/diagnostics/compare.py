@@ -15,6 +15,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array
 from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
+from rich.markup import escape
 from rich.table import Table
 
 from ppl_dgp.diagnostics.draws import columns, inputs_of, joint_draws
@@ -22,6 +23,7 @@ from ppl_dgp.diagnostics.khat import elbo, expected_log_density, importance_weig
 from ppl_dgp.diagnostics.plots import COLOURS, INK
 from ppl_dgp.diagnostics.scores import held_out_scores, positive_scale
 from ppl_dgp.fit import Fit, Posterior, fit_svi
+from ppl_dgp.fit.advice import advice_of
 from ppl_dgp.fit.arguments import takes_fit
 from ppl_dgp.gp.contract import Model
 from ppl_dgp.guides import HIDDEN_RULES, Guide, HiddenRule
@@ -91,7 +93,21 @@ class Comparison:
             ]
             alpha = "–" if pd.isna(row["alpha"]) else f"{row['alpha']:g}"
             shown.add_row(str(row["fit"]), alpha, *bold)
+        if self.advice:
+            shown.caption, shown.caption_justify = escape("\n".join(self.advice)), "left"
         return shown
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """What may be wrong with its fits, by row, and what to do about it."""
+        found = []
+        for _, row in self.table.iterrows():
+            label = _label(row["fit"], row["alpha"])
+            fit = next((fit for key, fit in self.fits.items() if _label(*key) == label), None)
+            khat = None if pd.isna(row["khat"]) else float(row["khat"])
+            told = advice_of(fit, khat) if fit is not None else ()
+            found += [f"{label}: {text}" for text in told]
+        return tuple(found)
 
     def figure(self) -> Figure:
         """Row by row: ELBO ± 2 s.e. and importance-weighted bound, test log density (or LOO), k-hat."""

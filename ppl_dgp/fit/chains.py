@@ -9,8 +9,7 @@ import numpy as np
 from jaxtyping import Shaped
 from numpyro.diagnostics import summary
 
-#: R-hat above this says that the chains do not agree
-LARGEST_R_HAT = 1.01
+from ppl_dgp.fit.advice import chains_advice
 
 
 class SamplingWarning(UserWarning):
@@ -47,19 +46,7 @@ class Chains:
     @property
     def advice(self) -> str | None:
         """What is wrong with the chains and what to do about it; None if nothing is known to be."""
-        complaints = []
-        if self.divergences:
-            complaints.append(
-                f"divergences: found {self.divergences} in {self.stats['diverging'].size} draws, expected none; raise "
-                "target_accept_prob"
-            )
-        worst = max(self.r_hat, key=lambda name: self.r_hat[name])
-        if not self.r_hat[worst] <= LARGEST_R_HAT:
-            complaints.append(
-                f"R-hat of {worst}: found {self.r_hat[worst]:.3f}, expected at most {LARGEST_R_HAT}: the chains do not "
-                "agree; raise num_warmup and num_samples, or give start= a fit near the posterior"
-            )
-        return "; ".join(complaints) or None
+        return "; ".join(chains_advice(self)) or None
 
 
 def chains_of(

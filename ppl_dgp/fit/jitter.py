@@ -10,8 +10,8 @@ from jaxtyping import Array, Float, Num
 from numpyro.handlers import replay, seed, substitute, trace
 from numpyro.infer import SVI
 
+from ppl_dgp.fit.advice import jitter_advice
 from ppl_dgp.fit.program import cached_program
-from ppl_dgp.numerics.linalg import first_jitter
 
 
 class JitterWarning(UserWarning):
@@ -32,21 +32,6 @@ def warn_of_jitter(jitter: Mapping[str, float], dtype: Any) -> None:
     """Warn, with advice, where more was needed than is added to every matrix."""
     if (advice := jitter_advice(jitter, dtype)) is not None:
         warnings.warn(JitterWarning(advice), stacklevel=3)
-
-
-def jitter_advice(jitter: Mapping[str, float], dtype: Any) -> str | None:
-    """One line on the sites that needed more than the usual first jitter of the precision; None without any."""
-    usual = first_jitter(dtype)
-    # a hair above: the usual one itself is no news
-    grown = {name: value for name, value in jitter.items() if value > 1.01 * usual}
-    if not grown:
-        return None
-    remedy = "use fewer inducing points" + (", or 64 bits" if jnp.finfo(dtype).bits < 64 else "")
-    found = ", ".join(f"{value:.0e} at {name}" for name, value in grown.items())
-    return (
-        f"covariance matrices were singular to working precision: {found} of the mean diagonal was added, "
-        f"expected {usual:.0e} to suffice; {remedy}, or check for columns that hardly vary"
-    )
 
 
 def _build_jitter(svi: SVI) -> Callable[..., dict[str, Array]]:

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Num, Shaped
 from numpyro.handlers import seed, trace
 from numpyro.infer import ELBO, SVI
 
+from ppl_dgp.fit.advice import advice_of
 from ppl_dgp.fit.chains import Chains
 from ppl_dgp.fit.posterior import Posterior, shortened
 from ppl_dgp.fit.program import build_finish, cached_program, selected
@@ -62,7 +63,14 @@ class Fit(Posterior):
             steps += f", {self.rejected_steps} rejected"
         last = f"{self.losses[self.best, -1]:.6g}" if self.losses.size else "none"
         about = {"objective": shortened(self.objective), "steps": steps, "last loss": last}
+        if self.advice:
+            about["advice"] = "; ".join(text.partition(":")[0] for text in self.advice) + ", see fit.advice"
         return "\n".join([super().__repr__(), *(f"  {name:<10}{text}" for name, text in about.items())])
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """What may be wrong with it and what to do about it, a line each; nothing if nothing is known to be."""
+        return advice_of(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fit to one file; see :func:`ppl_dgp.fit.files.save_fit`."""

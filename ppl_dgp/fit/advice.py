@@ -1,0 +1,170 @@
+"""What may be wrong with a fit, and what to do about it: every text, and when it is said, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from ppl_dgp.gp.contract import Parameters
+from ppl_dgp.numerics.linalg import first_jitter
+
+if TYPE_CHECKING:
+    from ppl_dgp.fit.chains import Chains
+    from ppl_dgp.fit.result import Fit
+else:  # they give advice: their files import this one
+    Chains = Fit = Any
+
+#: what each piece of advice says, its blanks filled in
+ADVICE = {
+    "rejected": (
+        "rejected steps: found {rejected} of {steps}, whose loss or gradient was not finite; lower the learning rate, "
+        "standardise the data, or use 64 bits"
+    ),
+    "jitter": (
+        "covariance matrices were singular to working precision: {found} of the mean diagonal was added, expected "
+        "{usual:.0e} to suffice; {remedy}, or check for columns that hardly vary"
+    ),
+    "falling": (
+        "loss: it still falls, by {drop:.3g} nats from the last tenth of the steps but one to the last, {share:.0%} of "
+        "what it fell in all; raise steps, or the learning rate, before comparing this fit with others"
+    ),
+    "noise": (
+        "{name}: found {noise:.1e} beside a function of variance {variance:.1e}; the data are followed as if they had "
+        "no noise: check for duplicates, or bound it by a prior"
+    ),
+    "inducing": (
+        "{name}: found {count} inducing inputs within a thousandth of a lengthscale of another, which say nothing new; "
+        "use fewer"
+    ),
+    "khat": (
+        "k-hat: found {khat:.2f}, expected at most 0.7: q is too narrow somewhere, or far from the posterior, so that "
+        "bounds and LOO made by its weights are not to be trusted; judge by held-out data, or take a richer rule"
+    ),
+    "energy": (
+        "energy: found {energy:.6g} nats in training, above {bound:.6g} ± {error:.2g}, the tightest bound of the log "
+        "evidence known of this fit: an energy is no bound; compare fits by elbo, or by held-out data"
+    ),
+    "divergences": "divergences: found {count} in {draws} draws, expected none; raise target_accept_prob",
+    "r_hat": (
+        "R-hat of {name}: found {r_hat:.3f}, expected at most {most}: the chains do not agree; raise num_warmup and "
+        "num_samples, or give start= a fit near the posterior"
+    ),
+}
+#: k-hat beyond which importance weights are not to be trusted (Vehtari et al. 2024), and R-hat beyond which chains are
+LARGEST_K_HAT, LARGEST_R_HAT = 0.7, 1.01
+#: of all that a loss fell, and in standard errors, the fall in a tenth of the steps that is worth a word
+FALL, FALL_ERRORS, FEWEST_STEPS = 0.01, 4.0, 50
+#: noise variance beside the function's, and distance of inducing inputs in lengthscales, below which they are none
+LEAST_NOISE, LEAST_DISTANCE = 1e-6, 1e-3
+#: inducing inputs looked at, of one function
+MOST_INDUCING = 1000
+
+
+def advice_of(
+    fit: Fit, khat: float | None = None, bound: tuple[float, float] | None = None
+) -> tuple[str, ...]:
+    """What may be wrong with a fit, a line each with its remedy.
+
+    :param khat: of its global sites, where it is known.
+    :param bound: of the log evidence, in the units of the losses, with its standard error.
+    """
+    found = []
+    if fit.rejected_steps:
+        found.append(ADVICE["rejected"].format(rejected=fit.rejected_steps, steps=fit.losses.size))
+    dtype = jnp.result_type(*fit.params.values()) if fit.params else float
+    found += [text for text in (jitter_advice(fit.jitter, dtype),) if text is not None]
+    if fit.losses.size:
+        found += _falling(fit.losses[fit.best])
+    found += _noise(fit.params) + _inducing(fit.params)
+    if khat is not None and not khat <= LARGEST_K_HAT:
+        found.append(ADVICE["khat"].format(khat=khat))
+    if bound is not None and fit.losses.size:
+        energy, (value, error) = -float(np.nanmean(fit.losses[fit.best][-_tenth(fit.losses) :])), bound
+        if energy > value + FALL_ERRORS * error:
+            found.append(ADVICE["energy"].format(energy=energy, bound=value, error=error))
+    if fit.chains is not None:
+        found += chains_advice(fit.chains)
+    return tuple(found)
+
+
+def jitter_advice(jitter: Mapping[str, float], dtype: Any) -> str | None:
+    """On the sites that needed more than the usual first jitter of the precision; None without any."""
+    usual = first_jitter(dtype)
+    # a hair above: the usual one itself is no news
+    grown = {name: value for name, value in jitter.items() if value > 1.01 * usual}
+    if not grown:
+        return None
+    remedy = "use fewer inducing points" + (", or 64 bits" if jnp.finfo(dtype).bits < 64 else "")
+    listed = ", ".join(f"{value:.0e} at {name}" for name, value in grown.items())
+    return ADVICE["jitter"].format(found=listed, usual=usual, remedy=remedy)
+
+
+def chains_advice(chains: Chains) -> list[str]:
+    """On divergences, and on chains that do not agree."""
+    found = []
+    if chains.divergences:
+        draws = chains.stats["diverging"].size
+        found.append(ADVICE["divergences"].format(count=chains.divergences, draws=draws))
+    worst = max(chains.r_hat, key=lambda name: chains.r_hat[name])
+    if not chains.r_hat[worst] <= LARGEST_R_HAT:
+        found.append(ADVICE["r_hat"].format(name=worst, r_hat=chains.r_hat[worst], most=LARGEST_R_HAT))
+    return found
+
+
+def _tenth(losses: Float[np.ndarray, "R steps"]) -> int:
+    steps: int = losses.shape[1]
+    return max(1, steps // 10)
+
+
+def _falling(losses: Float[np.ndarray, " steps"]) -> list[str]:
+    """Whether the last tenth of the steps is lower than that before, beyond noise and by a share of the whole fall."""
+    if len(losses) < FEWEST_STEPS:
+        return []
+    tenth = len(losses) // 10
+    parts = [part[np.isfinite(part)] for part in (losses[-2 * tenth : -tenth], losses[-tenth:])]
+    begun = losses[np.isfinite(losses)][:tenth]
+    if min(len(part) for part in (*parts, begun)) < 2:
+        return []
+    before, last = (float(part.mean()) for part in parts)
+    # of differences, so that a slope within a tenth is no noise
+    errors = [np.diff(part).std() / np.sqrt(2.0 * len(part)) for part in parts]
+    drop, whole = before - last, float(begun[0]) - last
+    if drop <= FALL_ERRORS * float(np.hypot(*errors)) or drop <= FALL * whole:
+        return []
+    return [ADVICE["falling"].format(drop=drop, share=drop / max(whole, drop))]
+
+
+def _noise(params: Parameters) -> list[str]:
+    """Observation noise that has shrunk to nothing."""
+    variances = [np.max(value) for name, value in params.items() if name.endswith("/variance")]
+    noise = params.get("likelihood/noise")
+    if noise is None or not variances or not np.size(noise):
+        return []
+    least, variance = float(np.min(noise)), float(max(variances))
+    if least > LEAST_NOISE * variance:
+        return []
+    return [ADVICE["noise"].format(name="likelihood/noise", noise=least, variance=variance)]
+
+
+def _inducing(params: Parameters) -> list[str]:
+    """Inducing inputs that coincide."""
+    found = []
+    for name, value in params.items():
+        layer, _, suffix = name.rpartition("/")
+        inputs = np.asarray(value)
+        if suffix != "inducing" or inputs.ndim != 2 or len(inputs) > MOST_INDUCING:
+            continue
+        lengthscale = np.asarray(params.get(f"{layer}/lengthscale", 1.0))
+        if lengthscale.ndim > 1 or lengthscale.size not in (1, inputs.shape[1]):
+            continue
+        scaled = inputs / lengthscale
+        squares = np.square(scaled).sum(1)
+        distances = squares[:, None] + squares - 2.0 * scaled @ scaled.T
+        near = np.triu(distances < LEAST_DISTANCE**2, 1).any(0)
+        if near.any():
+            found.append(ADVICE["inducing"].format(name=name, count=int(near.sum())))
+    return found

@@ -1,0 +1,101 @@
+"""Advice is said where it is due, once, and nowhere else."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ppl_dgp.diagnostics.compare import Comparison, compare_fits
+from ppl_dgp.fit import Fit, fit_svi
+from ppl_dgp.fit.advice import ADVICE, FEWEST_STEPS, advice_of
+from ppl_dgp.fit.chains import chains_of
+from ppl_dgp.guides import Guide
+from ppl_dgp.models import sparse_gp_regression
+from ppl_dgp.objectives import PowerEP
+
+KEY = jax.random.PRNGKey(0)
+X = np.linspace(-1.0, 1.0, 12)[:, None]
+Y = np.sin(4.0 * X)
+MODEL = sparse_gp_regression(4)
+GOOD = {
+    "gp/inducing": np.linspace(-1.0, 1.0, 4)[:, None],
+    "gp/lengthscale": np.ones(1),
+    "gp/variance": np.asarray(1.0),
+    "likelihood/noise": np.asarray(0.1),
+}
+
+
+def fit_of(losses=None, *, params=None, **changed):
+    """A fit that is at rest, but for what is changed."""
+    rng = np.random.default_rng(0)
+    losses = 10.0 + rng.normal(size=(1, 200)) if losses is None else np.atleast_2d(losses)
+    usual = dict(
+        objective=PowerEP(0.5), losses=losses, rejected_steps=0, seconds=1.0, steps=losses.shape[1],
+        restart_params={}, best=0, fingerprint="", jitter={"gp/jitter": 1e-8},
+    )  # fmt: skip
+    values = {name: jnp.asarray(value) for name, value in {**GOOD, **(params or {})}.items()}
+    return Fit(MODEL, Guide(MODEL), values, **{**usual, **changed})
+
+
+def began(text):
+    """The blanks of a text as wildcards."""
+    return re.sub(r"\\{.*?\\}", ".*", re.escape(text))
+
+
+DRAWS = {"u": np.random.default_rng(0).normal(size=(2, 200, 1)) + np.arange(2.0)[:, None, None]}
+DIVERGED = {"diverging": np.arange(400).reshape(2, 200) == 7}
+CASES = {
+    "rejected": (fit_of(rejected_steps=3), {}),
+    "jitter": (fit_of(jitter={"gp/jitter": 1e-4}), {}),
+    "falling": (fit_of(np.linspace(100.0, 0.0, 200)), {}),
+    "noise": (fit_of(params={"likelihood/noise": np.asarray(1e-9)}), {}),
+    "inducing": (fit_of(params={"gp/inducing": np.array([[-1.0], [0.3], [0.3 + 1e-5], [1.0]])}), {}),
+    "khat": (fit_of(), {"khat": 0.9}),
+    "energy": (fit_of(), {"bound": (-20.0, 1.0)}),
+    "divergences": (fit_of(np.empty((1, 0)), chains=chains_of(DRAWS, DIVERGED, 10)), {}),
+    "r_hat": (fit_of(np.empty((1, 0)), chains=chains_of(DRAWS, DIVERGED, 10)), {}),
+}
+
+
+def test_every_text_has_a_case():
+    assert CASES.keys() == ADVICE.keys()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_said_where_it_is_due(name):
+    fit, known = CASES[name]
+    found = advice_of(fit, **known)
+    expected = {"divergences", "r_hat"} if name in ("divergences", "r_hat") else {name}
+    assert {key for key in ADVICE for text in found if re.fullmatch(began(ADVICE[key]), text)} == expected
+    assert len(found) == len(expected) and all("\n" not in text for text in found)
+
+
+@pytest.mark.parametrize(
+    ("losses", "known"),
+    [
+        (None, {"khat": 0.5, "bound": (-9.0, 1.0)}),
+        # noise that is larger than the fall, a fall of less than a hundredth, few steps
+        (10.0 + np.random.default_rng(1).normal(size=200) - np.linspace(0.0, 0.5, 200), {}),
+        (np.r_[1e4, np.linspace(10.0, 0.0, 199)], {}),
+        (np.linspace(100.0, 0.0, FEWEST_STEPS - 1), {}),
+        # half of the steps rejected
+        (np.where(np.arange(200) % 2, np.nan, 10.0), {}),
+    ],
+    ids=["at rest", "noise", "little", "few steps", "gaps"],
+)
+def test_it_is_said_nowhere_else(losses, known):
+    assert advice_of(fit_of(losses), **known) == ()
+
+
+def test_a_fit_and_a_comparison_show_it():
+    short = fit_svi(KEY, MODEL, Guide(MODEL), PowerEP(0.0), X, Y, steps=60)
+    assert len(short.advice) == 1 and short.advice[0].startswith("loss: it still falls")
+    assert "advice    loss, see fit.advice" in repr(short)
+    assert "advice" not in repr(fit_of())
+    table = compare_fits(KEY, short, X, Y, {"another": short}, num_draws=20, num_samples=2)
+    told = [text for text in table.advice if "loss: it still falls" in text]
+    assert len(told) == 2 and told[0].startswith("this fit, α = 0: ")
+    assert "it still falls" in str(table.to_rich().caption)
+    assert Comparison(table.table).advice == ()
