@@ -1,0 +1,168 @@
+"""The hostile campaign: nasty fits, each of which ends in finite and sane numbers or in an error of one line.
+
+    python -m benchmarks.hostile --cases 3000 --out benchmarks/hostile.csv
+
+A row is appended for every case as soon as it is known, and cases that have a row are left out: it goes on where it was
+stopped. Each case has a time and a process that can be killed. Prints how the cases ended; exits with 1 if any ended
+in anything else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import multiprocessing
+import resource
+import sys
+import time
+import warnings
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.hostile_cases import data_of, drawn, guide_of, model_of
+
+STEPS, NEW_ROWS, BUDGET = 5, 4, 180.0
+#: of one target: a point mass of deviation 10⁻⁶
+MOST_DENSITY = float(-np.log(1e-6) - 0.5 * np.log(2.0 * np.pi))
+MOST_MEMORY = 4 * 2**30
+DOCUMENTED = ("ValueError", "TypeError", "DataError", "FitError", "CheckpointError")
+FIELDS = ("number", "outcome", "detail", "seconds", "model", "hidden", "inducing", "objective", "alpha", "likelihood",
+          "kernel", "trouble", "rows", "inputs", "outputs", "num_inducing", "batch_size", "wide")  # fmt: skip
+
+
+def outcome(number: int) -> tuple[str, str]:
+    """How a case ends: "finite", "refused", or what is wrong with it."""
+    import jax
+
+    case = drawn(number)
+    with jax.enable_x64(case.wide):
+        try:
+            return _fitted(case)
+        except Exception as error:
+            kind, text = type(error).__name__, str(error).partition("\n----")[0].strip()
+            if kind not in DOCUMENTED or not text or "\n" in text or ":" not in text:
+                return "wrong error", f"{kind}: {' '.join(text.split())[:300]}"
+            return "refused", f"{kind}: {text[:300]}"
+
+
+def _fitted(case: Any) -> tuple[str, str]:
+    import jax
+    from numpyro.infer import Trace_ELBO
+
+    from ppl_dgp import objectives
+    from ppl_dgp.fit import fit_lbfgs, fit_svi
+    from ppl_dgp.prediction.predict import predict
+
+    key, (x, y) = jax.random.PRNGKey(case.number), data_of(case)
+    model = model_of(case)
+    guide = guide_of(case, model)
+    if case.objective == "Trace_ELBO":
+        objective: Any = Trace_ELBO()
+    elif case.objective == "ImportanceWeighted":
+        objective = objectives.ImportanceWeighted(3, case.alpha)
+    else:
+        objective = getattr(objectives, case.objective)(case.alpha)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if case.objective == "Collapsed":
+            fit = fit_lbfgs(key, model, x, y, guide=guide, objective=objective, steps=STEPS)
+        else:
+            fit = fit_svi(key, model, guide, objective, x, y, steps=STEPS, batch_size=case.batch_size)
+    if not np.isfinite(fit.losses).all():
+        return "loss not finite", str(fit.losses.ravel()[:5])
+    wrong = [name for name, value in fit.params.items() if not np.isfinite(np.asarray(value)).all()]
+    if wrong:
+        return "parameters not finite", ", ".join(wrong)
+    if x is None or "ssm" in case.model:
+        return "finite", ""
+    new = np.concatenate([np.asarray(x)[:1], np.asarray(x)[:1] * 3.0 + 1.0])
+    found = predict(key, fit, new, num_samples=5)
+    if not (np.isfinite(found.mean).all() and np.isfinite(found.variance).all()):
+        return "prediction not finite", f"{found.mean.ravel()[:3]} {found.variance.ravel()[:3]}"
+    if (found.variance < 0.0).any() or (found.f_variance < 0.0).any():
+        return "negative variance", str(found.variance.min())
+    return "finite", ""
+
+
+def _work(numbers: Any, results: Any) -> None:
+    """A process that makes cases one after another, within a bound of memory."""
+    while (number := numbers.get()) is not None:
+        began = time.perf_counter()
+        ended = outcome(number)
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        results.put((number, *ended, time.perf_counter() - began, grown))
+
+
+def run(todo: list[int], path: Path) -> None:
+    """Make the cases, a row each; a process is replaced when it hangs, dies or has grown."""
+    context = multiprocessing.get_context("spawn")
+    new = not path.exists()
+    with path.open("a", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, FIELDS)
+        if new:
+            table.writeheader()
+        worker, numbers, results = None, context.Queue(), context.Queue()
+        for number in todo:
+            if worker is None or not worker.is_alive():
+                numbers, results = context.Queue(), context.Queue()
+                worker = context.Process(target=_work, args=(numbers, results), daemon=True)
+                worker.start()
+            numbers.put(number)
+            began, found = time.perf_counter(), None
+            while found is None and worker.is_alive() and time.perf_counter() - began < BUDGET:
+                try:
+                    found = results.get(timeout=1.0)
+                except Exception:  # nothing yet
+                    continue
+            if found is None:
+                ended = "hang" if worker.is_alive() else f"died with {worker.exitcode}"
+                found = number, ended, "", time.perf_counter() - began, 0
+                worker.kill()
+                worker.join()
+            elif found[4] > MOST_MEMORY:
+                numbers.put(None)
+                worker.join()
+            row = {
+                "outcome": found[1],
+                "detail": found[2],
+                "seconds": f"{found[3]:.1f}",
+                **asdict(drawn(number)),
+            }
+            table.writerow(row)
+            file.flush()
+        if worker is not None:
+            numbers.put(None)
+            worker.join(10.0)
+
+
+def main() -> int:
+    """Run the campaign; 1 if a case is neither finite nor refused."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cases", type=int, default=3000)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/hostile.csv"))
+    settings = parser.parse_args()
+    done = set()
+    if settings.out.exists():
+        with settings.out.open(encoding="utf-8") as file:
+            done = {int(row["number"]) for row in csv.DictReader(file)}
+    todo = [n for n in range(settings.first, settings.first + settings.cases) if n not in done]
+    run(todo, settings.out)
+    with settings.out.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    count = Counter(row["outcome"] for row in rows)
+    print(f"{len(rows)} cases: " + ", ".join(f"{number} {name}" for name, number in count.most_common()))
+    for row in rows:
+        if row["outcome"] not in ("finite", "refused"):
+            print(f"case {row['number']}: {row['outcome']}: {row['detail']}")
+    return int(any(name not in ("finite", "refused") for name in count))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
