@@ -27,7 +27,7 @@ from ppl_dgp.fit.result import Fit, FitError, Interrupted, assemble, checked_dat
 from ppl_dgp.fit.session import PIECE_SECONDS, deferred_interrupt, one_blas_thread, progress_bar
 from ppl_dgp.fit.site_program import SweepSchedule, build_end, build_run, of_each_row
 from ppl_dgp.objectives.alpha import checked_alpha
-from ppl_dgp.objectives.site_energy import SiteEnergy, read_layer, site_names
+from ppl_dgp.objectives.site_energy import SITE_SUFFIXES, SiteEnergy, read_layer, site_names
 from ppl_dgp.objectives.sites import SiteParameters
 
 SWEEPS_PER_PIECE = 50  # turns between two looks at Ctrl-C, at most; with minibatches an epoch
@@ -112,7 +112,9 @@ def fit_power_ep(
     index_key, init_key = program.split_key(key, 2)
     adam = program.adam(learning_rate)
     svi = SVI(model, guide, program.as_numpyro(adam), objective)
-    first = svi.optim.get_params(initialise(svi, init_key, x, y, start).optim_state)
+    # the sites are no parameters of the program
+    beginning = {name: value for name, value in (start or {}).items() if not name.endswith(SITE_SUFFIXES)}
+    first = svi.optim.get_params(initialise(svi, init_key, x, y, beginning or None).optim_state)
     site = _checked_site(model, svi.constrain_fn(first), settings, x, y)
     kept = program.cached_program(svi, build_run, settings, adam, batch_size is not None)
     ending = program.cached_program(svi, build_end, settings.alpha)

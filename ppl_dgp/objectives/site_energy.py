@@ -19,6 +19,9 @@ from ppl_dgp.likelihoods import Likelihood
 from ppl_dgp.objectives.alpha import checked_alpha
 from ppl_dgp.objectives.sites import SiteParameters, SweepRows, energy_of_sites
 
+#: of the parameters that hold ν and τ, after the layer's name
+SITE_SUFFIXES = ("/site_location", "/site_precision")
+
 
 class Layer(NamedTuple):
     """The one layer of a model, as a run of it has it: the inducing site's name, the rows, the likelihood."""
@@ -78,7 +81,8 @@ def read_layer(model: Model, params: Mapping[str, Array], *args: Any, **kwargs: 
 def site_names(inducing: str) -> tuple[str, str]:
     """The parameters that hold ν and τ, (N, P), of the layer whose inducing site is named."""
     layer = inducing.rpartition("/")[0]
-    return f"{layer}/site_location", f"{layer}/site_precision"
+    location, precision = SITE_SUFFIXES
+    return layer + location, layer + precision
 
 
 class SiteEnergy(ELBO):
