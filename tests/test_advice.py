@@ -96,6 +96,6 @@ def test_a_fit_and_a_comparison_show_it():
     assert "advice" not in repr(fit_of())
     table = compare_fits(KEY, short, X, Y, {"another": short}, num_draws=20, num_samples=2)
     told = [text for text in table.advice if "loss: it still falls" in text]
-    assert len(told) == 2 and told[0].startswith("this fit, α = 0: ")
+    assert len(told) == 1 and told[0].startswith("this fit, α = 0; another, α = 0: ")
     assert "it still falls" in str(table.to_rich().caption)
     assert Comparison(table.table).advice == ()

@@ -23,7 +23,7 @@ from ppl_dgp.diagnostics.khat import elbo, expected_log_density, importance_weig
 from ppl_dgp.diagnostics.plots import COLOURS, INK
 from ppl_dgp.diagnostics.scores import held_out_scores, positive_scale
 from ppl_dgp.fit import Fit, Posterior, fit_svi
-from ppl_dgp.fit.advice import advice_of
+from ppl_dgp.fit.advice import LARGEST_K_HAT, advice_of
 from ppl_dgp.fit.arguments import takes_fit
 from ppl_dgp.gp.contract import Model
 from ppl_dgp.guides import HIDDEN_RULES, Guide, HiddenRule
@@ -99,15 +99,23 @@ class Comparison:
 
     @property
     def advice(self) -> tuple[str, ...]:
-        """What may be wrong with its fits, by row, and what to do about it."""
-        found = []
+        """What may be wrong with its fits and what to do about it, each said once, of the rows that it is true of.
+
+        Of several a k-hat is the worst.
+        """
+        found: dict[str, list[str]] = {}
+        fits = {_label(*key): fit for key, fit in self.fits.items()}
+        worst = self.table["khat"].max()
         for _, row in self.table.iterrows():
             label = _label(row["fit"], row["alpha"])
-            fit = next((fit for key, fit in self.fits.items() if _label(*key) == label), None)
+            if label not in fits:
+                continue
             khat = None if pd.isna(row["khat"]) else float(row["khat"])
-            told = advice_of(fit, khat) if fit is not None else ()
-            found += [f"{label}: {text}" for text in told]
-        return tuple(found)
+            if khat is not None and khat > LARGEST_K_HAT:
+                khat = float(worst)
+            for text in advice_of(fits[label], khat):
+                found.setdefault(text, []).append(label)
+        return tuple(f"{'; '.join(labels)}: {text}" for text, labels in found.items())
 
     def figure(self) -> Figure:
         """Row by row: ELBO ± 2 s.e. and importance-weighted bound, test log density (or LOO), k-hat."""
