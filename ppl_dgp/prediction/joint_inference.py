@@ -19,18 +19,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Float
 
 from ppl_dgp.fit.posterior import Posterior
-from ppl_dgp.gp.contract import LATENT_SITE, LOC_SUFFIX, SCALE_SUFFIX, TARGET_SITE, Model, Parameters, role_of
-from ppl_dgp.gp.emission import Emission, emission_of
+from ppl_dgp.gp.contract import LATENT_SITE, LOC_SUFFIX, SCALE_SUFFIX, Model, Parameters, role_of
+from ppl_dgp.gp.emission import emission_of
 from ppl_dgp.guides import Guide
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.linalg import cholesky
-from ppl_dgp.prediction.local_inference import CANDIDATES, better_start
-from ppl_dgp.prediction.predictive_trace import model_sites
+from ppl_dgp.prediction.local_inference import CANDIDATES, better_start, trained
+from ppl_dgp.prediction.predictive_trace import model_sites, target_emission
 
 #: draws of a row's latents in a step's estimate of the bound
 DRAWS = 4
@@ -51,8 +50,8 @@ def site_with_prior(key: Array, fit: Posterior, x: np.ndarray) -> str | None:
     def look(params: Parameters) -> None:
         sites = model_sites(key, fit.model, fit.guide, params, jnp.asarray(x))
         hidden = {n: s for n, s in sites.items() if s["type"] == "sample" and role_of(s).hidden}
-        emissions = {name: emission_of(site["fn"]) for name, site in hidden.items()}
-        for name, emission in emissions.items():
+        for name, site in hidden.items():
+            emission = emission_of(site["fn"])
             if len(hidden) == 1 and emission is not None and isinstance(emission.likelihood, GaussianNoise):
                 found.append(name)
 
@@ -73,7 +72,6 @@ def infer_jointly(
     model: Model, guide: Guide, site: str, steps: int, learning_rate: float
 ) -> Callable[..., tuple[dict[str, Gaussian], Parameters]]:
     """The rows' q under the bound, all else as fitted, as one compiled program."""
-    optimiser = optax.adam(optax.cosine_decay_schedule(learning_rate, steps))
 
     def program(key: Array, params: Parameters, x: Array, y: Array) -> tuple[dict[str, Gaussian], Parameters]:
         def run(key: Array, latents: Array, inputs: Array) -> dict[str, Any]:
@@ -81,8 +79,8 @@ def infer_jointly(
 
         mean, covariance = _prior(model_sites(key, model, guide, params, x)[site]["fn"])
         own_parameters = _has_rows(params, site)
-        trained = params[site + LOC_SUFFIX] if own_parameters else mean
-        candidates = trained[:: -(-len(trained) // CANDIDATES)]
+        known = params[site + LOC_SUFFIX] if own_parameters else mean
+        candidates = known[:: -(-len(known) // CANDIDATES)]
         lower = cholesky(covariance)[0]
 
         def posterior(free: Parameters) -> tuple[Float[Array, "K Q"], Float[Array, "K Q"], Array]:
@@ -107,22 +105,19 @@ def infer_jointly(
             def density(key: Array) -> Array:
                 key_draw, key_run = jax.random.split(key)
                 h = at + jnp.sqrt(variance) * jax.random.normal(key_draw, at.shape, at.dtype)
-                value: Array = _targets(run(key_run, h, x)).tempered(y, 0.0).sum()
+                value: Array = target_emission(run(key_run, h, x)).tempered(y, 0.0).sum()
                 return value
 
             result: Array = divergence - jax.vmap(density)(jax.random.split(key, DRAWS)).mean()
             return result
 
-        def step(state: Any, key: Array) -> tuple[Any, None]:
-            free, memory = state
-            updates, memory = optimiser.update(jax.grad(loss)(free, key), memory)
-            return (optax.apply_updates(free, updates), memory), None
-
         there = ~jnp.isnan(y) if jnp.issubdtype(y.dtype, jnp.floating) else jnp.ones(y.shape, bool)
-        decoded = _targets(run(key, candidates, jnp.broadcast_to(x[:1], (len(candidates), x.shape[1])))).mean
+        decoded = target_emission(
+            run(key, candidates, jnp.broadcast_to(x[:1], (len(candidates), x.shape[1])))
+        ).mean
         start, vague = mean, jnp.full(mean.shape, VAGUE)
         if decoded.shape[1] == y.shape[1]:  # not probabilities of classes
-            own = _targets(run(key, mean, x)).mean
+            own = target_emission(run(key, mean, x)).mean
             start = better_start(y, mean, own, candidates, decoded)
             near = jnp.square(params[site + SCALE_SUFFIX]).mean(0) if own_parameters else NEAR
             vague = jnp.where(there.any(1, keepdims=True), near, VAGUE)
@@ -133,8 +128,7 @@ def infer_jointly(
         )
         white = jax.scipy.linalg.solve_triangular(lower, shift[..., None], lower=True)[..., 0].T
         free = {"white": white, "log_precision": -jnp.log(vague)}
-        (free, _), _ = jax.lax.scan(step, (free, optimiser.init(free)), jax.random.split(key, steps))
-        at, variance, _ = posterior(free)
+        at, variance, _ = posterior(trained(loss, free, key, steps, learning_rate))
         q = Gaussian(at, jnp.sqrt(variance))
         return {site: q}, {site + LOC_SUFFIX: q.mean, site + SCALE_SUFFIX: q.scale} if own_parameters else {}
 
@@ -148,9 +142,3 @@ def _prior(noisy: Any) -> tuple[Float[Array, "K Q"], Float[Array, "Q K K"]]:
     mean, covariance = emission.marginal.joint()
     noise = jnp.broadcast_to(emission.likelihood.variance, mean.shape)
     return mean, covariance + jax.vmap(jnp.diag)(noise.T)
-
-
-def _targets(sites: dict[str, Any]) -> Emission:
-    emission = emission_of(sites[TARGET_SITE]["fn"])
-    assert emission is not None
-    return emission

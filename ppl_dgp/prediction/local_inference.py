@@ -64,7 +64,6 @@ def fold_in(
     model: Model, guide: Guide, objective: ELBO, steps: int, learning_rate: float
 ) -> Callable[..., tuple[dict[str, Gaussian], Parameters]]:
     """The rows' own parameters trained, as one compiled program; then q of the hidden sites."""
-    optimiser = optax.adam(optax.cosine_decay_schedule(learning_rate, steps))
 
     def program(
         key: Array, params: Parameters, starts: dict[str, tuple[Array, Array]], x: Array, y: Array
@@ -88,16 +87,25 @@ def fold_in(
                 value: Array = objective.loss(key, known | constrain(free), model, guide, x, y)
                 return value
 
-            def step(state: Any, key: Array) -> tuple[Any, None]:
-                free, memory = state
-                updates, memory = optimiser.update(jax.grad(loss)(free, key), memory)
-                return (optax.apply_updates(free, updates), memory), None
-
-            (free, _), _ = jax.lax.scan(step, (free, optimiser.init(free)), jax.random.split(key, steps))
-            own = constrain(free)
+            own = constrain(trained(loss, free, key, steps, learning_rate))
         return _hidden_sites(key, guide, known | own, x, y), own
 
     return jax.jit(program)
+
+
+def trained(
+    loss: Callable[[Parameters, Array], Array], free: Parameters, key: Array, steps: int, learning_rate: float
+) -> Parameters:
+    """Unconstrained parameters after some steps of Adam on a loss (parameters, key), its rate falling to 0."""
+    optimiser = optax.adam(optax.cosine_decay_schedule(learning_rate, steps))
+
+    def step(state: Any, key: Array) -> tuple[Any, None]:
+        free, memory = state
+        updates, memory = optimiser.update(jax.grad(loss)(free, key), memory)
+        return (optax.apply_updates(free, updates), memory), None
+
+    found: Parameters = jax.lax.scan(step, (free, optimiser.init(free)), jax.random.split(key, steps))[0][0]
+    return found
 
 
 def better_start(y: Array, start: Array, mine: Array, at: Array, decoded: Array) -> Array:
