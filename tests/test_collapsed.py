@@ -67,6 +67,18 @@ def test_it_is_the_bound_at_the_optimal_q_of_u_and_above_it_elsewhere(name):
         np.testing.assert_allclose(jnp.tril(gradient[f"layer{layer}/u_scale"]), 0.0, atol=1e-5)
 
 
+def test_the_optimal_q_of_u_is_added_where_the_parameters_have_none():
+    model = sparse_gp_regression(4)
+    guide = Guide(model, inducing=Optimal())
+    params = initial(KEY, model, guide, X, Y)
+    bare = {name: value for name, value in params.items() if "/u_" not in name}
+    expected = jax.jit(lambda p: Collapsed().finish(p, model, guide, X, Y))(params)
+    found = Collapsed().finish(bare, model, guide, X, Y)
+    assert set(found) == set(expected)
+    for name in ("gp/u_loc", "gp/u_scale"):
+        np.testing.assert_allclose(found[name], expected[name], atol=1e-12)
+
+
 @pytest.mark.slow
 def test_one_layer_ends_at_its_optimal_q_of_u():
     model = sparse_gp_regression(4)

@@ -123,13 +123,16 @@ class Collapsed(ELBO):
         *args: Any,
         **kwargs: Any,
     ) -> Parameters:
-        """The parameters, those of a full-rank q(u) (``…/u_loc`` and ``…/u_scale``) at their optimum."""
+        """The parameters, with those of a full-rank q(u) (``…/u_loc`` and ``…/u_scale``) at their optimum.
+
+        They are added where ``param_map`` has none.
+
+        :raises TypeError: if it has those of a q(u) that is not full-rank.
+        """
         runs = ProgramRuns(model, guide, args, kwargs)
         layers = LayerRegressions(self.factors, param_map, runs, jax.random.PRNGKey(0))
         params = dict(param_map)
         for site, layer in layers.by_site.items():
             optimum = layer.optimum()
-            loc, scale = params.get(site + LOC_SUFFIX), params.get(site + SCALE_SUFFIX)
-            if loc is not None and scale is not None and scale.shape == optimum.scale.shape:
-                params[site + LOC_SUFFIX], params[site + SCALE_SUFFIX] = optimum.mean, optimum.scale
+            params[site + LOC_SUFFIX], params[site + SCALE_SUFFIX] = optimum.mean, optimum.scale
         return params
