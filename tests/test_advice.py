@@ -1,5 +1,6 @@
 """Advice is said where it is due, once, and nowhere else."""
 
+import dataclasses
 import re
 
 import jax
@@ -13,7 +14,7 @@ from ppl_dgp.fit.advice import ADVICE, FEWEST_STEPS, advice_of
 from ppl_dgp.fit.chains import chains_of
 from ppl_dgp.guides import Guide
 from ppl_dgp.models import sparse_gp_regression
-from ppl_dgp.objectives import PowerEP
+from ppl_dgp.objectives import BlackBoxAlpha, Collapsed, ImportanceWeighted, PowerEP
 
 KEY = jax.random.PRNGKey(0)
 X = np.linspace(-1.0, 1.0, 12)[:, None]
@@ -53,7 +54,7 @@ CASES = {
     "noise": (fit_of(params={"likelihood/noise": np.asarray(1e-9)}), {}),
     "inducing": (fit_of(params={"gp/inducing": np.array([[-1.0], [0.3], [0.3 + 1e-5], [1.0]])}), {}),
     "khat": (fit_of(), {"khat": 0.9}),
-    "energy": (fit_of(), {"bound": (-20.0, 1.0)}),
+    "energy": (fit_of(objective=BlackBoxAlpha(0.5)), {"bound": (-20.0, 1.0)}),
     "divergences": (fit_of(np.empty((1, 0)), chains=chains_of(DRAWS, DIVERGED, 10)), {}),
     "r_hat": (fit_of(np.empty((1, 0)), chains=chains_of(DRAWS, DIVERGED, 10)), {}),
 }
@@ -87,6 +88,21 @@ def test_it_is_said_where_it_is_due(name):
 )
 def test_it_is_said_nowhere_else(losses, known):
     assert advice_of(fit_of(losses), **known) == ()
+
+
+def test_a_bound_is_no_energy_that_lies_too_high():
+    """One at a higher α lies above the ELBO, as it should."""
+    for objective in (PowerEP(0.5), ImportanceWeighted(3), BlackBoxAlpha(0.0), Collapsed.vfe()):
+        assert objective.is_bound and advice_of(fit_of(objective=objective), bound=(-20.0, 1.0)) == ()
+    for objective in (BlackBoxAlpha(1.0), PowerEP(lambda step: 0.1), Collapsed.fitc(), Collapsed.dtc()):
+        assert not objective.is_bound
+
+
+def test_a_comparison_says_that_an_energy_lies_above_the_bounds():
+    fit = fit_svi(KEY, MODEL, Guide(MODEL), BlackBoxAlpha(1.0), X, Y, steps=60)
+    higher, lower = (dataclasses.replace(fit, losses=fit.losses + step) for step in (-1000.0, 1000.0))
+    table = compare_fits(KEY, higher, X, Y, {"lower": lower}, num_draws=20, num_samples=2)
+    assert [text.partition(":")[0] for text in table.advice if "energy: found" in text] == ["this fit, α = 1"]
 
 
 def test_a_fit_and_a_comparison_show_it():

@@ -113,7 +113,8 @@ class Comparison:
             khat = None if pd.isna(row["khat"]) else float(row["khat"])
             if khat is not None and khat > LARGEST_K_HAT:
                 khat = float(worst)
-            for text in advice_of(fits[label], khat):
+            bound = max(row["elbo"], row["iw_bound"]), row["elbo_se"]
+            for text in advice_of(fits[label], khat, None if np.isnan(bound).any() else bound):
                 found.setdefault(text, []).append(label)
         return tuple(f"{'; '.join(labels)}: {text}" for text, labels in found.items())
 

@@ -11,6 +11,7 @@ from jaxtyping import Float
 
 from ppl_dgp.gp.contract import Parameters
 from ppl_dgp.numerics.linalg import first_jitter
+from ppl_dgp.objectives.capabilities import capabilities_of
 
 if TYPE_CHECKING:
     from ppl_dgp.fit.chains import Chains
@@ -70,7 +71,8 @@ def advice_of(
     """What may be wrong with a fit, a line each with its remedy.
 
     :param khat: of its global sites, where it is known.
-    :param bound: of the log evidence, in the units of the losses, with its standard error.
+    :param bound: of the log evidence, in the units of the losses, with its standard error; beside an energy, which is
+        no bound itself.
     """
     found = []
     if fit.rejected_steps:
@@ -82,7 +84,7 @@ def advice_of(
     found += _noise(fit.params) + _inducing(fit.params)
     if khat is not None and not khat <= LARGEST_K_HAT:
         found.append(ADVICE["khat"].format(khat=khat))
-    if bound is not None and fit.losses.size:
+    if bound is not None and fit.losses.size and not capabilities_of(fit.objective).is_bound:
         energy, (value, error) = -float(np.nanmean(fit.losses[fit.best][-_tenth(fit.losses) :])), bound
         if energy > value + FALL_ERRORS * error:
             found.append(ADVICE["energy"].format(energy=energy, bound=value, error=error))

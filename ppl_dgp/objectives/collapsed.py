@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 from numpyro.infer import ELBO
 
@@ -83,6 +84,11 @@ class Collapsed(ELBO):
     def alpha(self) -> float | Array:
         """The power, or the powers of the factors."""
         return self.factors.alpha
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether it lies below the log evidence for every Z, as Titsias' bound alone does."""
+        return self.correction and not np.any(np.asarray(self.alpha))
 
     @property
     def blocks(self) -> Blocks | None:

@@ -127,6 +127,11 @@ class AlphaDivergence(ELBO):
         return -self._reduce(probe.roles, resolved, *particles)
 
     @property
+    def is_bound(self) -> bool:
+        """Whether it lies below the log evidence (of the FITC model, for GPs at α > 0); a schedule promises nothing."""
+        return self.schedule is None and (self.globals_outside_log or not self._powered)
+
+    @property
     def _powered(self) -> bool:
         """Whether α is positive, so that there is a logarithm."""
         return not is_number(self.alpha, 0.0)

@@ -103,6 +103,11 @@ class SiteEnergy(ELBO):
         self.alpha = checked_alpha("SiteEnergy", alpha)
         super().__init__(1)
 
+    @property
+    def is_bound(self) -> bool:
+        """Whether it lies below the log evidence."""
+        return self.alpha == 0.0
+
     def __repr__(self) -> str:
         return f"SiteEnergy(alpha={self.alpha:g})"
 

@@ -41,7 +41,7 @@ def check_objective(
     It is tried on a conjugate toy without GPs whose evidence is −4.787, on sparse GP regression, and on a deep GP.
 
     :param objective: with its α and its particles; ``at_alpha(alpha)`` gives another α, where it has that.
-    :param is_bound: whether it claims to lie below the evidence; as its ``globals_outside_log`` says, if not given.
+    :param is_bound: whether it claims to lie below the evidence; as its ``is_bound`` says, if not given.
     :param only: the names of the checks to make; all if not given.
     :returns: a report; ``print`` it, or call its ``raise_for_failure()``.
     :raises TypeError: if it has no ``loss``.
@@ -51,7 +51,7 @@ def check_objective(
             f"objective: found {objective!r}, expected an ELBO with loss(key, params, model, guide, …)"
         )
     if is_bound is None:
-        is_bound = bool(getattr(objective, "globals_outside_log", False))
+        is_bound = bool(getattr(objective, "is_bound", False))
     with jax.enable_x64(True):
         trial = _Trial(objective, is_bound)
         return collected(
