@@ -28,6 +28,8 @@ except ImportError:  # Windows has no such locks; there no directory is refused
 CHECKPOINT_FORMAT = 1
 INDEX = "checkpoint.json"
 LOCK = "in-use.lock"
+#: how the names of files end that are being written
+UNFINISHED = ".unfinished"
 
 
 class CheckpointError(ValueError):
@@ -68,11 +70,19 @@ def save(directory: str | os.PathLike[str], state: Any, meta: Mapping[str, Any])
     }
     text = json.dumps(index, indent=1, allow_nan=False)
     folder.mkdir(parents=True, exist_ok=True)
+    known = (folder / data_file).exists()
     replace_file(folder / data_file, content)
-    replace_file(folder / INDEX, text.encode())
-    for old in folder.glob("state-*.safetensors"):
-        if old.name != data_file:
-            old.unlink(missing_ok=True)
+    try:
+        replace_file(folder / INDEX, text.encode())
+    except BaseException:
+        if not known:  # no index names it, and the disk may be full
+            (folder / data_file).unlink(missing_ok=True)
+        raise
+    # states before, and what processes that were killed had begun
+    for pattern in ("state-*.safetensors", f".state-*{UNFINISHED}", f".{INDEX}.*{UNFINISHED}"):
+        for old in folder.glob(pattern):
+            if old.name != data_file:
+                old.unlink(missing_ok=True)
 
 
 def read_meta(directory: str | os.PathLike[str]) -> dict[str, Any]:
@@ -174,7 +184,7 @@ def _read_index(folder: Path) -> dict[str, Any]:
 
 def replace_file(path: Path, content: bytes) -> None:
     """Write to a temporary name beside ``path``, flush to disk, and move it over ``path``."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
     try:
         with temporary.open("wb") as file:
             file.write(content)

@@ -123,9 +123,10 @@ def run_program(
     :raises Stopped: when interrupted.
     """
     program = _record_program(record)
-    with jax.enable_x64(record.settings.precision == "float64"):
+    existed = folder.exists()
+    with run_directory.held(folder), jax.enable_x64(record.settings.precision == "float64"):
         try:
-            return _train_and_evaluate(folder, record, task, program, resume, progress, say, poorer)
+            return _train_and_evaluate(folder, record, task, program, resume, progress, say, poorer, existed)
         except Interrupted as stop:
             raise Stopped(
                 f"interrupted after {stop.fit.steps} steps; {str(folder)!r} holds the fit so far, {CONTINUE}"
@@ -147,8 +148,8 @@ def _train_and_evaluate(
     progress: bool,
     say: Callable[[str], None],
     poorer: Path | None,
+    existed: bool,
 ) -> Record:
-    existed = folder.exists()
     earlier = run_directory.read(folder) if resume else None
     run_directory.write(folder, record)
     x, y = task.rows(task.train_rows)
@@ -172,7 +173,7 @@ def _train_and_evaluate(
     except Exception:
         if earlier is not None:  # as it was found
             run_directory.write(folder, earlier)
-        else:  # nothing half-written
+        elif not (saved / INDEX).is_file():  # nothing half-written; what was saved can be gone on with
             shutil.rmtree(folder, ignore_errors=True)
             if existed:
                 folder.mkdir(exist_ok=True)

@@ -114,7 +114,7 @@ def _height(measures: dict[str, Any]) -> float:
 
 def _row(place: Path, record: Record, task: Task, progress: bool, poorer: Path | None) -> dict[str, Any]:
     """The measures of a run: of one that is done as they are, else after it was made or continued."""
-    before = run_directory.read(place) if place.exists() else None
+    before = run_directory.read(place) if (place / run_directory.CONFIG).is_file() else None
     if before is not None and (before.fingerprint, before.settings) != (record.fingerprint, record.settings):
         raise BadInput(
             f"{str(place)!r} was made of other data or settings",

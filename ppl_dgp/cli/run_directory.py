@@ -2,7 +2,7 @@
 
 ``config.json`` (settings, data, standardisation, results), ``parameters/`` (safetensors), ``checkpoint/`` (the state of
 training), ``predictions.csv``, ``posterior.nc``, ``figures/*.png``; of a gplvm also ``latents.csv`` and ``filled.csv``,
-of a gpssm ``states.csv``.
+of a gpssm ``states.csv``. ``in-use.lock`` is locked by the process that works on it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from ppl_dgp import checkpoint
+from ppl_dgp.checkpoint import LOCK, UNFINISHED
 from ppl_dgp.cli.errors import BadInput
 from ppl_dgp.cli.settings import Settings
 from ppl_dgp.data import DataError, Standardiser
@@ -75,9 +77,26 @@ def fresh_folder(out: str | None, stem: str, remedy: str) -> Path:
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise BadInput(f"--out {out!r} is a file", "name a directory that is empty or does not exist")
-    if folder.is_dir() and any(folder.iterdir()):
+    if folder.is_dir() and not all(map(_left_by_the_dead, folder.iterdir())):
         raise BadInput(f"--out {out!r} is not empty", remedy)
     return folder
+
+
+def _left_by_the_dead(entry: Path) -> bool:
+    """Whether it is what a run that was killed before it was recorded leaves."""
+    return entry.name == LOCK or entry.name.endswith(UNFINISHED)
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold a run directory, made if need be; what a run that was killed had begun to write is removed.
+
+    :raises CheckpointError: if another process holds it.
+    """
+    with checkpoint.alone_in(folder):
+        for begun in (*folder.glob(f".*{UNFINISHED}"), *folder.glob(f"figures/.*{UNFINISHED}")):
+            shutil.rmtree(begun, ignore_errors=True)
+        yield
 
 
 def read(folder: Path) -> Record:
@@ -136,7 +155,7 @@ def write(folder: Path, record: Record) -> None:
 def place(path: Path, make: Callable[[Path], object]) -> None:
     """Let ``make`` write a file of a temporary name beside ``path``, then move it there in one step."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    scratch = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED))
     try:
         make(scratch / path.name)
         os.replace(scratch / path.name, path)

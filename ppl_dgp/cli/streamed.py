@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable, Collection
+from contextlib import nullcontext
 from functools import partial, reduce
 from pathlib import Path
 
@@ -69,7 +70,8 @@ def fit_streamed(
     record = _record(source, rows, settings)
     run_directory.check_same_data(folder, earlier, record)
     say(f"fitting {settings.model} to {record.num_train} rows of {source}, writing to {folder}")
-    with jax.enable_x64(record.settings.precision == "float64"):
+    alone = run_directory.held(folder) if first else nullcontext()
+    with alone, jax.enable_x64(record.settings.precision == "float64"):
         try:
             return folder, _run_streamed(folder, record, rows, resume, progress and first, say, first)
         except Interrupted as stop:

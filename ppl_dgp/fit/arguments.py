@@ -14,6 +14,7 @@ import numpy as np
 
 from ppl_dgp.fit.posterior import Posterior
 from ppl_dgp.guides import Guide
+from ppl_dgp.numerics.compatibility import lost_its_threads
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,7 +41,15 @@ def takes_fit(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def check_key(key: Any, several: bool = False) -> None:
-    """Refuse, by a TypeError, what is no key of JAX's random numbers, or no array of ``several``."""
+    """Refuse, by a TypeError, what is no key of JAX's random numbers, or no array of ``several``.
+
+    :raises RuntimeError: in a process where whatever the key is for would wait for ever.
+    """
+    if lost_its_threads():
+        raise RuntimeError(
+            "process: found one that was forked when JAX had begun, whose threads it lacks, expected one that starts "
+            'anew; take multiprocessing.get_context("spawn"), or fork before JAX is used'
+        )
     dtype = getattr(key, "dtype", None)
     is_key = dtype is not None and (
         jnp.issubdtype(dtype, jax.dtypes.prng_key)

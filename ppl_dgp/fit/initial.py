@@ -1,7 +1,6 @@
 """Where a fit starts: NumPyro's initialisation, as one compiled program."""
 
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -10,13 +9,12 @@ from jaxtyping import Array
 from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
 
-from ppl_dgp.fit.program import PROGRAMS_KEPT, array_bytes
+from ppl_dgp.fit.kept import keep, kept
+from ppl_dgp.fit.program import array_bytes
 from ppl_dgp.gp.numpyro_internals import bijections_of
 from ppl_dgp.gp.parameters import check_starting_values
 from ppl_dgp.guides import Guide
 from ppl_dgp.numerics.compatibility import is_traced, program_identity
-
-_runs: OrderedDict[Hashable, Callable[..., Any]] = OrderedDict()
 
 
 def initialise(svi: SVI, key: Any, x: Array, y: Array, start: Mapping[str, Array] | None = None) -> SVIState:
@@ -52,9 +50,9 @@ def initialise(svi: SVI, key: Any, x: Array, y: Array, start: Mapping[str, Array
         return svi.init(key, x, y, init_params=warm)
     # equal programs are compiled once: the arrays that they hold are arguments, but for those of inner programs
     name = program_identity(traced, array_bytes)
-    run = _runs.pop(name, None) or jax.jit(partial(jax.core.eval_jaxpr, traced.jaxpr))
-    _runs[name] = run
-    while len(_runs) > PROGRAMS_KEPT:
-        _runs.popitem(last=False)
+    run = kept(name)
+    if run is None:
+        run = jax.jit(partial(jax.core.eval_jaxpr, traced.jaxpr))
+        keep(name, run)
     state: SVIState = jax.tree.unflatten(jax.tree.structure(shapes), run(traced.consts, key))
     return state

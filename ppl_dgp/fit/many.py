@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, Int, Shaped, UInt
 from numpyro.infer import ELBO, SVI
 from numpyro.infer.svi import SVIState
 
+from ppl_dgp.checkpoint import INDEX
 from ppl_dgp.fit import padding, program
 from ppl_dgp.fit.arguments import check_key, check_programs
 from ppl_dgp.fit.initial import initialise
@@ -113,7 +114,7 @@ def fit_many(
     programs = {"bound": elbo, "power": [number for number in range(len(members)) if number not in elbo]}
     programs = {name: chosen for name, chosen in programs.items() if chosen}
     places = {name: None if checkpoint is None else Path(checkpoint) / name for name in programs}
-    begun = [name for name, place in places.items() if place is not None and place.exists()]
+    begun = [name for name, place in places.items() if place is not None and (place / INDEX).is_file()]
     for name, chosen in programs.items():
         group = [members[number] for number in chosen]
         its_own = objective

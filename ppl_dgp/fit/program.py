@@ -6,7 +6,6 @@ result.
 """
 
 import operator
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -22,11 +21,13 @@ from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
 from numpyro.optim import optax_to_numpyro
 
+from ppl_dgp.fit.kept import keep, kept
 from ppl_dgp.gp.numpyro_internals import bijections_of, svi_with
+from ppl_dgp.numerics.compatibility import shapes_compiled
 from ppl_dgp.objectives.padding import RealRows
 
-# up to three of each fit; beyond these the least recently used is dropped, and with it its model and guide
-PROGRAMS_KEPT = 48
+# tables of so many lengths under one model; beyond them all are compiled anew
+SHAPES_KEPT = 16
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,6 @@ class CachedProgram:
     transforms: Any
 
 
-_kept: OrderedDict[Hashable, CachedProgram] = OrderedDict()
-
-
 def cached_program(svi: SVI, build: Callable[..., Callable[..., Any]], *settings: Hashable) -> CachedProgram:
     """The program ``build(svi, *settings)``, or an earlier one of an SVI that means the same.
 
@@ -62,13 +60,13 @@ def cached_program(svi: SVI, build: Callable[..., Callable[..., Any]], *settings
     """
     name = (build, *map(_hashable, (svi.model, svi.guide, svi.loss, svi.optim)), *settings)
     transforms = bijections_of(svi)
-    kept = _kept.get(name)
-    if kept is None or not _same(kept.transforms, transforms):
-        kept = _kept[name] = CachedProgram(svi, build(svi, *settings), transforms)
-    _kept.move_to_end(name)
-    while len(_kept) > PROGRAMS_KEPT:
-        _kept.popitem(last=False)
-    return kept
+    found: CachedProgram | None = kept(name)
+    if found is None or not _same(found.transforms, transforms):
+        found = CachedProgram(svi, build(svi, *settings), transforms)
+        keep(name, found)
+    elif shapes_compiled(found.run) >= SHAPES_KEPT:
+        found.run.clear_cache()  # type: ignore[attr-defined]
+    return found
 
 
 def stacked_params(svi: SVI, params: dict[str, Array], stacked: bool) -> dict[str, Array]:

@@ -4,7 +4,9 @@ import os
 import time
 import warnings
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from ppl_dgp import checkpoint
@@ -14,7 +16,10 @@ SAVING_SHARE = 0.05  # of the time, unless told how often to save
 
 
 class SaveWarning(UserWarning):
-    """A state could not be saved, for want of space or of a directory; the one before stands, and training goes on."""
+    """A state could not be saved, for want of space or of a directory; the one before stands, and training goes on.
+
+    Where training is to stop instead, make it an error: ``warnings.simplefilter("error", SaveWarning)``.
+    """
 
 
 class Saving:
@@ -29,6 +34,7 @@ class Saving:
     ) -> None:
         self.directory, self.identity, self.writes = directory, dict(identity), writes
         self._cost, self._last = 0.0, time.perf_counter()
+        self._held = ExitStack()
 
     def due(self) -> bool:
         """Whether saving now keeps it a twentieth of the time."""
@@ -40,6 +46,7 @@ class Saving:
             return
         before = time.perf_counter()
         try:
+            self._hold_again()
             checkpoint.save(self.directory, state, self.identity | meta)
         except OSError as error:
             warnings.warn(
@@ -51,23 +58,52 @@ class Saving:
         self._last = time.perf_counter()
         self._cost = self._last - before
 
-    def alone(self) -> AbstractContextManager[None]:
+    def alone(self) -> ExitStack:
         """Hold the directory while training: no other fit writes there.
 
-        :raises CheckpointError: if another fit holds it.
+        :raises CheckpointError: if another fit holds it, or it cannot be written.
         """
-        if self.directory is None or not self.writes:
-            return nullcontext()
-        return alone_in(self.directory)
+        self._held = ExitStack()
+        if self.directory is not None and self.writes:
+            try:
+                self._held.enter_context(alone_in(self.directory))
+                # a lock that is there already says nothing of the files to come
+                with TemporaryFile(dir=self.directory):
+                    pass
+            except OSError as error:
+                self._held.close()
+                raise CheckpointError(
+                    f"checkpoint: found {self.directory}, which cannot be written ({error.strerror or error}), "
+                    "expected a directory for saved states; check its rights and its disk, or name another"
+                ) from None
+        return self._held
+
+    def _hold_again(self) -> None:
+        """Make a directory that has vanished while it was held anew, and say so."""
+        if self.directory is None or Path(self.directory).is_dir():
+            return
+        self._held.enter_context(alone_in(self.directory))
+        warnings.warn(
+            f"checkpoint: found {self.directory} gone, expected it to stay while a fit saves there; it was made anew, "
+            "and what was saved before is lost",
+            SaveWarning,
+            stacklevel=3,
+        )
 
     def resumable(self, resume: bool) -> dict[str, Any] | None:
-        """What describes the saved state, None if none is to be resumed.
+        """What describes the saved state, None if none is to be resumed; nothing is compiled before it is asked for.
 
-        :raises CheckpointError: if there is none, or one made with other data or settings.
+        :raises CheckpointError: if there is none, or one made with other data or settings; if the directory cannot be
+            written, or another fit holds it.
         :raises ValueError: without a directory.
         """
-        if not resume:
-            return None
+        meta = self._earlier() if resume else None
+        # said before anything is compiled; held from where training begins
+        with self.alone():
+            return meta
+
+    def _earlier(self) -> dict[str, Any]:
+        """What describes the saved state, which must be of this fit."""
         if self.directory is None:
             raise ValueError(
                 "checkpoint: found None with resume=True, expected a directory to resume from; pass checkpoint="

@@ -4,24 +4,51 @@
   its outputs depends on (:func:`input_dependencies`), and the arrays that programs inside it hold.
 * ``str(jaxpr)``: a program's text with the arrays it holds is what makes two programs one (:func:`program_identity`).
 * ``jax.core.Tracer``: whether a value is known while a program is traced (:func:`is_traced`).
+* ``jax._src.xla_bridge.backends_are_initialized``: whether JAX's threads run, which a forked process does not inherit
+  (:func:`lost_its_threads`).
+* ``_cache_size`` of what ``jax.jit`` gives: for how many shapes it is compiled (:func:`shapes_compiled`).
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import jax
+from jax._src import xla_bridge
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 Names = frozenset[str]
 #: calls of a program, through which dependencies are followed; of loops and branches all depends on all
 CALLS = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call")
 
+_forked_from_threads = False
+
+
+def _note_fork() -> None:
+    global _forked_from_threads
+    _forked_from_threads = _forked_from_threads or xla_bridge.backends_are_initialized()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
+
+
+def lost_its_threads() -> bool:
+    """Whether this process was forked from one in which JAX had begun, whose threads compile and run its programs."""
+    return _forked_from_threads
+
 
 def is_traced(value: Any) -> bool:
     """Whether a value is traced, so that it is not known yet."""
     return isinstance(value, jax.core.Tracer)
+
+
+def shapes_compiled(run: Any) -> int:
+    """For how many shapes of its arguments a function of ``jax.jit`` is compiled."""
+    count: int = run._cache_size()
+    return count
 
 
 def program_identity(program: ClosedJaxpr, array_bytes: Callable[[Any], bytes]) -> tuple[Hashable, ...]:
