@@ -5,18 +5,23 @@ SHA-256. The arrays are written first; replacing ``checkpoint.json`` is the one 
 state the current one. Nothing is pickled: reading a checkpoint runs no code of whoever wrote it.
 """
 
+import errno
 import hashlib
 import json
+import math
 import os
+import re
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
+from safetensors import SafetensorError
 from safetensors.numpy import load as arrays_from_bytes
 from safetensors.numpy import save as arrays_to_bytes
 
@@ -27,6 +32,8 @@ except ImportError:  # Windows has no such locks; there no directory is refused
 
 CHECKPOINT_FORMAT = 1
 INDEX = "checkpoint.json"
+#: names of arrays, none of which leads out of the directory
+DATA_FILE = re.compile(r"state-[0-9a-f]{16}\.safetensors")
 LOCK = "in-use.lock"
 #: how the names of files end that are being written
 UNFINISHED = ".unfinished"
@@ -34,6 +41,9 @@ UNFINISHED = ".unfinished"
 
 class CheckpointError(ValueError):
     """A checkpoint that is missing, damaged, or of another fit; the message is one line with the remedy."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
 
 
 def save(directory: str | os.PathLike[str], state: Any, meta: Mapping[str, Any]) -> None:
@@ -106,16 +116,22 @@ def load(directory: str | os.PathLike[str], like: Any = None) -> tuple[Any, dict
     index = _read_index(folder)
     path = folder / index["data"]
     try:
-        content = path.read_bytes()
+        content = read_own(path)
     except OSError as error:
         raise _damaged(folder, f"{path.name} cannot be read ({error.strerror})") from None
     if hashlib.sha256(content).hexdigest() != index["sha256"]:
         raise _damaged(folder, f"{path.name} does not have the content that {INDEX} promises")
     saved: dict[str, Any] = {}
-    with jax.enable_x64(True):  # read every dtype as it was saved, whatever the current default precision
-        for name, value in arrays_from_bytes(content).items():
-            kind = index["prng_keys"].get(name)
-            saved[name] = jax.random.wrap_key_data(jnp.array(value), impl=kind) if kind else jnp.array(value)
+    try:
+        arrays = arrays_from_bytes(content)
+        with jax.enable_x64(True):  # read every dtype as it was saved, whatever the current default precision
+            for name, value in arrays.items():
+                kind = index["prng_keys"].get(name)
+                saved[name] = (
+                    jax.random.wrap_key_data(jnp.array(value), impl=kind) if kind else jnp.array(value)
+                )
+    except (SafetensorError, ValueError, TypeError, KeyError) as error:
+        raise _damaged(folder, f"{path.name} does not hold arrays of a fit ({error})") from None
     return (saved if like is None else _arrange(folder, saved, like)), index["meta"]
 
 
@@ -161,7 +177,7 @@ def _is_key(leaf: Any) -> bool:
 
 def _read_index(folder: Path) -> dict[str, Any]:
     try:
-        index: dict[str, Any] = json.loads((folder / INDEX).read_text())
+        index: dict[str, Any] = parsed_json(read_own(folder / INDEX).decode())
         if index["format"] != CHECKPOINT_FORMAT:
             raise CheckpointError(
                 f"checkpoint {folder}: found format {index['format']}, expected {CHECKPOINT_FORMAT}; "
@@ -169,7 +185,9 @@ def _read_index(folder: Path) -> dict[str, Any]:
             )
         if not isinstance(index["meta"], dict) or not isinstance(index["prng_keys"], dict):
             raise TypeError
-        if Path(index["data"]).name != index["data"] or not isinstance(index["sha256"], str):
+        if not DATA_FILE.fullmatch(index["data"]) or not isinstance(index["sha256"], str):
+            raise TypeError
+        if not all(isinstance(kind, str) for kind in index["prng_keys"].values()):
             raise TypeError
     except OSError:
         raise CheckpointError(
@@ -182,11 +200,40 @@ def _read_index(folder: Path) -> dict[str, Any]:
     return index
 
 
+def parsed_json(text: str) -> Any:
+    """The value of JSON that this package wrote, which is never nested deeply and has no number that is not finite.
+
+    :raises ValueError: for any other text.
+    """
+
+    def number(digits: str) -> float:
+        if not math.isfinite(value := float(digits)):
+            raise ValueError(f"found {digits}, expected a finite number")
+        return value
+
+    try:
+        return json.loads(text, parse_float=number, parse_constant=number)
+    except RecursionError:
+        raise ValueError("found values nested too deeply, expected fewer levels") from None
+
+
+def read_own(path: Path) -> bytes:
+    """The content of a file of a saved state.
+
+    :raises OSError: if it cannot be read, or is a pipe or a device, which may never end.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is no plain file", str(path))
+    return path.read_bytes()
+
+
 def replace_file(path: Path, content: bytes) -> None:
     """Write to a temporary name beside ``path``, flush to disk, and move it over ``path``."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
     try:
-        with temporary.open("wb") as file:
+        # what has that name was left behind, or is a link that would be followed
+        temporary.unlink(missing_ok=True)
+        with temporary.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -208,6 +255,23 @@ def _mismatch(folder: Path, cause: str) -> CheckpointError:
     )
 
 
+def _opened_lock(path: Path) -> IO[str]:
+    """The lock of a directory, made if need be; one that is a link would let another file be emptied."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        number = os.open(path, flags, 0o666)
+        if stat.S_ISREG(os.fstat(number).st_mode):
+            return os.fdopen(number, "r+", encoding="ascii", errors="replace")
+        os.close(number)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise
+    raise CheckpointError(
+        f"checkpoint {path.parent}: found {path.name} to be a link or no plain file, expected one that a fit made; "
+        "delete it"
+    )
+
+
 @contextmanager
 def alone_in(directory: str | os.PathLike[str]) -> Iterator[None]:
     """Hold a directory, made if need be, as long as the context lasts.
@@ -221,7 +285,7 @@ def alone_in(directory: str | os.PathLike[str]) -> Iterator[None]:
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     # the operating system gives a lock back when its process ends, however it ends
-    with open(folder / LOCK, "a+", encoding="ascii") as file:
+    with _opened_lock(folder / LOCK) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -112,7 +112,7 @@ BAD: dict[str, tuple[Callable[[Path], str], str]] = {
     "foreign member": (_foreign_member, "t.npz cannot be read as npz"),
     "no X": (lambda p: npz(p, u=X, y=Y), "no array 'X'; it holds u, y: store"),
     "no X, no y": (lambda p: npz(p, u=X, v=Y), "no array 'X' and no array 'y'; it holds u, v"),
-    "objects": (lambda p: npz(p, X=X.astype(object), y=Y), "t.npz cannot be read as npz .*allow_pickle"),
+    "objects": (lambda p: npz(p, X=X.astype(object), y=Y), "t.npz cannot be read as npz .*objects"),
     "text array": (lambda p: npz(p, X=X, y=np.array(["a"] * 6)), "'y' of t.npz is not numeric"),
     "complex array": (lambda p: npz(p, X=X + 1j, y=Y), "'X' of t.npz is not numeric"),
     "cube": (lambda p: npz(p, X=X[None], y=Y), r"'X' of t.npz: found shape \(1, 6, 2\)"),

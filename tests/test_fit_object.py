@@ -285,11 +285,13 @@ def test_what_is_not_of_this_package_is_refused():
             encoder(value, "place")
     for form, match in (
         ({"name": "os:system"}, "outside ppl_dgp"),
+        # to import it would run the command line
+        ({"name": "ppl_dgp.cli.__main__:main"}, "outside ppl_dgp"),
         ({"type": "subprocess:Popen", "arguments": {"args": "ls"}}, "outside ppl_dgp"),
-        ({"name": "ppl_dgp.checkpoint:os"}, "no class or function of ppl_dgp"),
+        ({"name": "ppl_dgp.fit.files:os"}, "no class or function of ppl_dgp"),
         ({"name": "ppl_dgp.guides:NoRule"}, "found no such name"),
         ({"type": "MeanField", "arguments": {"colour": 1}}, r"settings \['colour'\]"),
-        ({"type": "predict", "arguments": {}}, "expected a class"),
+        ({"type": "fit_svi", "arguments": {}}, "expected a class"),
         ({"numpy": "absent"}, "expected the form of a value"),
         ({"given": "model"}, "pass model="),
     ):

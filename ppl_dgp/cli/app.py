@@ -257,9 +257,15 @@ def _print_json(values: dict[str, Any]) -> None:
 
 def _print_record(folder: str, record: Any) -> None:
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
+    from rich.text import Text
 
-    table = Table("", folder, title=f"{record.settings.model} on {record.source} ({record.status})")
+    def plain(text: str) -> Text:
+        """Text as it is: no markup, and nothing that a terminal or a file in UTF-8 cannot take."""
+        return Text("".join(c if c.isprintable() else repr(c)[1:-1] for c in text))
+
+    title = f"{record.settings.model} on {record.source} ({record.status})"
+    table = Table("", Column(plain(folder)), title=plain(title))
     shown = {"rows": f"{record.num_train} to train on, {record.num_test} to test"}
     features = "controls" if record.settings.model == "gpssm" else "features"
     shown |= {features: ", ".join(record.feature_names), "targets": ", ".join(record.target_names)}
@@ -273,8 +279,8 @@ def _print_record(folder: str, record: Any) -> None:
     advice = result.pop("advice", ())
     for name, value in (shown | settings | result).items():
         text = "–" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
-        table.add_row(name.replace("_", " "), text)
+        table.add_row(plain(name.replace("_", " ")), plain(text))
     console = Console()
     console.print(table)
-    for text in advice:
-        console.print(f"advice: {text}", highlight=False, markup=False)
+    for text in advice if isinstance(advice, list) else ():
+        console.print(plain(f"advice: {text}"))

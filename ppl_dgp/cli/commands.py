@@ -24,6 +24,7 @@ from ppl_dgp.cli.task import Task
 from ppl_dgp.data import Standardiser, load_rows, load_table, split
 from ppl_dgp.fit import Fit, Interrupted, JitterWarning
 from ppl_dgp.fit.advice import advice_of
+from ppl_dgp.gp.parameters import ParameterError
 
 CONTINUE = "continue it with the same command and --resume"
 
@@ -258,15 +259,34 @@ def predict(
     :raises BadInput, CheckpointError, DataError: if the run or the rows cannot be used.
     """
     record = run_directory.read(folder)
-    params, training = run_directory.load_parameters(folder)
+    params, saved = run_directory.load_parameters(folder)
+    training = run_directory.training_rows(folder, record, saved)
     if record.status != "done":
         say(f"note: the run in {str(folder)!r} was not finished; predictions are those of its fit so far")
     settings = record.settings
-    program = _record_program(record)
-    rows_seed = settings.seed if seed is None else seed
+    program, rows_seed = _record_program(record), settings.seed if seed is None else seed
+    try:
+        return _predicted(record, program, params, training, source, target, drop_missing, rows_seed, say)
+    except ParameterError as error:
+        raise run_directory.foreign_parameters(folder, error) from None
+
+
+def _predicted(
+    record: Record,
+    program: Program,
+    params: dict[str, Any],
+    training: tuple[np.ndarray, np.ndarray] | None,
+    source: str,
+    target: str | None,
+    drop_missing: bool,
+    rows_seed: int,
+    say: Any,
+) -> tuple[Any, dict[str, Any]]:
+    settings = record.settings
     if settings.model == "gplvm":
         return latent.predict_latents(record, program.model, program.guide, params, source, rows_seed)
     if settings.model == "gpssm":
+        assert training is not None
         return series.predict_series(record, program, params, training, source, rows_seed)
     x, y, notes = load_rows(
         source,
@@ -278,10 +298,14 @@ def predict(
     )
     for note in notes:
         say(f"note: {note}")
-    rows = (np.asarray(training["x"]), np.asarray(training["y"])) if program.guide is None else None
     targets = None if y is None else record.y_units.transform(y)
     with jax.enable_x64(settings.precision == "float64"):
-        standardised = predict_rows(program, params, record.x_units.transform(x), targets, training=rows)
+        standardised = predict_rows(program, params, record.x_units.transform(x), targets, training=training)
     prediction = in_units(standardised, record.y_units)
+    if not (np.isfinite(prediction.mean).all() and np.isfinite(prediction.variance).all()):
+        raise BadInput(
+            f"predictions of a {settings.model} at {source} are not finite",
+            "look for values far outside of those it was trained on, or fit again",
+        )
     frame = prediction_frame(prediction, y, record.target_names, np.arange(len(x)))
     return frame, {"rows": len(x), **metrics(prediction, y)}

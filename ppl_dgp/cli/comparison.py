@@ -68,6 +68,7 @@ def compare(
         folder = Path(out)
         if not folder.is_dir():
             raise BadInput(f"{out!r} is not a directory of runs", "leave --resume out to start one")
+        run_directory.check_links(folder)
     else:
         stem = f"{Path(source).stem}-compare"
         folder = run_directory.fresh_folder(out, stem, "name another directory, or continue it with --resume")

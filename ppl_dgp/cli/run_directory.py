@@ -28,6 +28,7 @@ from ppl_dgp.data import DataError, Standardiser
 
 RUN_FORMAT = 1
 CONFIG = "config.json"
+STATUSES = ("training", "interrupted", "done")
 
 
 @dataclass(frozen=True)
@@ -107,24 +108,27 @@ def read(folder: Path) -> Record:
             f"{str(folder)!r} is not a run directory (it has no {CONFIG})",
             "give one that 'ppl-dgp fit' wrote",
         )
+    check_links(folder)
     try:
-        values = json.loads(path.read_text())
+        values = checkpoint.parsed_json(path.read_text(encoding="utf-8"))
         if values["format"] != RUN_FORMAT:
             raise ValueError
         record = Record(
             settings=Settings.from_json(values["settings"]),
-            source=str(values["source"]),
-            fingerprint=str(values["fingerprint"]),
-            feature_names=tuple(map(str, values["features"])),
-            target_names=tuple(map(str, values["targets"])),
+            source=_text(values["source"]),
+            fingerprint=_text(values["fingerprint"]),
+            feature_names=_texts(values["features"]),
+            target_names=_texts(values["targets"]),
             x_units=Standardiser.from_dict(values["standardise"]["x"]),
             y_units=Standardiser.from_dict(values["standardise"]["y"]),
-            num_train=int(values["train_rows"]),
-            num_test=int(values["test_rows"]),
-            status=str(values["status"]),
+            num_train=_count(values["train_rows"]),
+            num_test=_count(values["test_rows"]),
+            status=_text(values["status"]),
             result=dict(values["result"]),
-            sequences=tuple(map(str, values.get("sequences", ()))),
+            sequences=_texts(values.get("sequences", [])),
         )
+        if record.status not in STATUSES or not all(map(_is_plain, record.result.values())):
+            raise ValueError
         lengths = len(record.x_units.mean), len(record.y_units.mean)
         if lengths != (len(record.feature_names), len(record.target_names)):
             raise ValueError
@@ -134,6 +138,56 @@ def read(folder: Path) -> Record:
             "restore it from a copy, or fit again",
         ) from None
     return record
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    if not isinstance(values, list):
+        raise TypeError
+    "".join(map(_text, values)).encode()  # a half of a surrogate pair can be neither shown nor written
+    return tuple(values)
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise TypeError
+    return value
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is what results are: a number, text, nothing, or a list of those."""
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, float | int | str)
+
+
+def check_links(folder: Path) -> None:
+    """Raise BadInput if a link in a directory leads out of it, where a fit that goes on would write, or nowhere.
+
+    Pipes and devices, which may never end, are refused as well.
+    """
+    home = folder.resolve()
+    for place, folders, files in os.walk(folder):
+        for name in sorted(folders + files):
+            path = Path(place) / name
+            if path.is_symlink():
+                try:
+                    found = path.resolve(strict=True).is_relative_to(home)
+                except (OSError, RuntimeError):  # nothing there, or a circle
+                    found = False
+                what = "a link that leads out of it"
+            else:
+                found, what = path.is_file() or path.is_dir() or not path.exists(), "no plain file"
+            if not found:
+                raise BadInput(
+                    f"{str(folder)!r} holds {str(path.relative_to(folder))!r}, {what}",
+                    "put in its place what it stands for, or fit again",
+                )
 
 
 def check_same_data(folder: Path, earlier: Record | None, record: Record) -> None:
@@ -168,6 +222,31 @@ def save_parameters(folder: Path, params: dict[str, Any], training: dict[str, np
     checkpoint.save(folder / "parameters", {"params": params, "training": training}, {})
 
 
+def foreign_parameters(folder: Path, cause: object) -> BadInput:
+    """The error of parameters that are not those of a fit under the run's settings."""
+    return BadInput(
+        f"run directory {str(folder)!r} holds parameters of something else ({cause})",
+        "restore it from a copy, or fit again",
+    )
+
+
+def training_rows(
+    folder: Path, record: Record, training: dict[str, Any]
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """The rows and targets that a gp or gpssm predicts from, None of others. Raises BadInput if they cannot be it."""
+    if record.settings.model not in ("gp", "gpssm"):
+        return None
+    of_sequences = len(record.sequences) > 1  # their numbers are a column of the rows
+    widths = {"x": len(record.feature_names) + of_sequences, "y": len(record.target_names)}
+    found = {name: np.asarray(training.get(name, np.empty(0))) for name in widths}
+    for name, array in found.items():
+        shape, missing = (record.num_train, widths[name]), name == "y" and record.settings.model == "gpssm"
+        sound = array.shape == shape and array.dtype.kind == "f"
+        if not sound or not (np.isfinite(array) | (missing & np.isnan(array))).all():
+            raise foreign_parameters(folder, f"training/{name} is not finite numbers of shape {shape}")
+    return found["x"], found["y"]
+
+
 def load_parameters(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The inverse of ``save_parameters``. Raises BadInput or CheckpointError if nothing sound is there."""
     if not (folder / "parameters").is_dir():
@@ -176,6 +255,9 @@ def load_parameters(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             "finish it with 'ppl-dgp fit ... --resume'",
         )
     state, _ = checkpoint.load(folder / "parameters")
+    for name, value in state.items():
+        if name.startswith("params/") and not np.isfinite(np.asarray(value)).all():
+            raise foreign_parameters(folder, f"{name.removeprefix('params/')!r} is not finite")
     halves: dict[str, dict[str, Any]] = {"params": {}, "training": {}}
     for name, value in state.items():
         half, _, rest = name.partition("/")

@@ -108,14 +108,18 @@ def evaluate_series(
 
 
 def predict_series(
-    record: Record, program: Program, params: dict[str, Any], training: dict[str, Any], source: str, seed: int
+    record: Record,
+    program: Program,
+    params: dict[str, Any],
+    data: tuple[np.ndarray, np.ndarray],
+    source: str,
+    seed: int,
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Forecasts of the steps after those trained on, under the controls of ``source``, and their log density."""
     settings = record.settings
     named = record.feature_names, record.target_names, record.sequences
     asked = settings.target, settings.controls, settings.sequence_column
     u, y, sequence = load_steps(source, *named, *asked, seed=seed)
-    data = np.asarray(training["x"]), np.asarray(training["y"])
     with jax.enable_x64(settings.precision == "float64"):
         frame, measures, _ = forecasts(record, program, params, data, u, y, sequence)
     return frame, {"rows": len(u), **measures}

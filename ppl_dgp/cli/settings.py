@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from ppl_dgp.cli.errors import BadInput
 
@@ -261,12 +261,25 @@ class Settings:
             "likelihood": "gaussian",
             **values,
         }
-        settings = cls(
-            **{field.name: values[field.name] for field in dataclasses.fields(cls)}
-            | {"widths": tuple(int(width) for width in values["widths"])}
-        )
+        fields = {field.name: values[field.name] for field in dataclasses.fields(cls)}
+        fields["widths"] = tuple(fields["widths"])
+        kinds = get_type_hints(cls) | {"widths": int}
+        for name, value in fields.items():
+            for each in value if name == "widths" else (value,):
+                if not any(_is_of(each, kind) for kind in get_args(kinds[name]) or (kinds[name],)):
+                    raise TypeError
+        settings = cls(**fields)
         settings.check()
         return settings
+
+
+def _is_of(value: Any, kind: type) -> bool:
+    """Whether JSON has a value of this type; whole numbers are numbers, but none of them is true or false."""
+    if isinstance(value, str):
+        value.encode()  # a half of a surrogate pair can be neither shown nor written
+    if isinstance(value, bool) or kind not in (int, float):
+        return isinstance(value, kind)
+    return isinstance(value, int | kind) and abs(value) < 2**63
 
 
 def whole_numbers(option: str, text: str) -> tuple[int, ...]:

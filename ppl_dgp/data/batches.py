@@ -18,11 +18,10 @@ import numpy as np
 from jaxtyping import Int, Num
 
 from ppl_dgp.data.column_statistics import ColumnStatistics
-from ppl_dgp.data.sources import Block, BlockSource, open_source
+from ppl_dgp.data.sources import WINDOW, Block, BlockSource, open_source
 from ppl_dgp.data.table import MIN_ROWS, DataError, Standardiser
 
 BLOCK_ROWS = 65536
-WINDOW = 8  # blocks in memory at a time
 SAMPLE_ROWS = 20_000
 
 #: x (n, D), y (n, P), and the numbers of these rows in the source (n,)

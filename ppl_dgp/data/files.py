@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import lzma
 import re
+import tokenize
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -14,7 +16,9 @@ from typing import TypeVar
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 
+from ppl_dgp.data.arrays import check_expansion, read_members
 from ppl_dgp.data.table import DataError
 
 _T = TypeVar("_T")
@@ -23,11 +27,15 @@ _UNREADABLE = (
     EOFError,
     ValueError,
     NotImplementedError,
+    OverflowError,
+    RecursionError,
+    tokenize.TokenError,
     pa.ArrowException,
     pd.errors.ParserError,
     pd.errors.ParserWarning,
     zipfile.BadZipFile,
     zlib.error,
+    lzma.LZMAError,
 )
 
 
@@ -76,7 +84,7 @@ def read_npz(path: Path, target: str | None, need_target: bool = True) -> Raw:
     wanted = "y" if target is None else target
     if wanted in ("X", "train", "test"):
         raise DataError(f"array {wanted!r} of {path.name} cannot be the target: name another (default 'y')")
-    arrays, array_names = reading(path, lambda file: _read_arrays(file, ("X", wanted)))
+    arrays, array_names = reading(path, lambda file: read_members(file, ("X", wanted)))
     missing = [name for name in ("X", wanted) if name not in arrays and (name == "X" or need_target)]
     if missing:
         raise DataError(
@@ -105,7 +113,7 @@ def read_npz(path: Path, target: str | None, need_target: bool = True) -> Raw:
 def read_table_npz(path: Path, label: str | None) -> tuple[pd.DataFrame, np.ndarray | None]:
     """Array ``Y``, or ``X``, as columns, and the array ``label``, one for each row."""
     wanted = ("Y", "X") if label is None else ("Y", "X", label)
-    arrays, array_names = reading(path, lambda file: _read_arrays(file, wanted))
+    arrays, array_names = reading(path, lambda file: read_members(file, wanted))
     name = next((candidate for candidate in ("Y", "X") if candidate in arrays), None)
     if name is None:
         raise DataError(
@@ -136,7 +144,7 @@ def read_series_npz(path: Path, target: str | None, controls: str | None, need_t
     observed, driven = target or "y", controls or "u"
     if observed == driven:
         raise DataError(f"array {observed!r} of {path.name} is asked to be target and control: name two")
-    arrays, array_names = reading(path, lambda file: _read_arrays(file, (observed, driven)))
+    arrays, array_names = reading(path, lambda file: read_members(file, (observed, driven)))
     needed = ([observed] if need_target else []) + ([driven] if controls else [])
     for name in needed if observed in arrays or driven in arrays else [observed]:
         if name not in arrays:
@@ -210,27 +218,24 @@ def _is_number(name: str) -> bool:
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
-    return pd.read_parquet(path, engine="pyarrow")
+    """All columns but those that pandas calls an index; nothing else is believed of what pandas wrote about them."""
+    with pq.ParquetFile(path) as file:
+        check_expansion(path, expanded_size(file.metadata.num_rows, file.schema_arrow))
+        table = file.read()
+    try:
+        about = table.schema.pandas_metadata
+        indices = about["index_columns"] if about else []
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise ValueError("what pandas wrote about its columns is damaged") from None
+    index = [name for name in indices if isinstance(name, str)] if isinstance(indices, list) else []
+    kept = [number for number, name in enumerate(table.column_names) if name not in index]
+    frame: pd.DataFrame = table.select(kept).to_pandas(ignore_metadata=True)
+    return frame
 
 
-def _read_arrays(path: Path, wanted: Sequence[str]) -> tuple[dict[str, np.ndarray], list[str]]:
-    """The arrays this program knows, and the names of all."""
-    arrays = {}
-    if not zipfile.is_zipfile(path):
-        raise ValueError("no archive of arrays, which numpy.savez writes")
-    with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-        array_names = list(archive.files)
-        for name in dict.fromkeys((*wanted, "train", "test")):
-            if name in array_names:
-                arrays[name] = archive[name]
-                if not isinstance(arrays[name], np.ndarray):  # another format than .npy comes as bytes
-                    raise ValueError(f"{name!r} is no array")
-        for name in ("feature_names", "target_name"):
-            try:
-                arrays.setdefault(name, archive[name])
-            except (KeyError, ValueError):  # names are a courtesy: without them columns are numbered
-                continue
-    return arrays, array_names
+def expanded_size(num_rows: int, schema: pa.Schema) -> int:
+    """Bytes of so many rows as 64-bit numbers."""
+    return 8 * num_rows * len(schema)
 
 
 def _array_frame(path: Path, name: str, array: np.ndarray) -> pd.DataFrame:

@@ -15,11 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ppl_dgp.data.files import listing, reading, select_targets
+from ppl_dgp.data.arrays import MOST_EXPANDED, check_expansion, mapped
+from ppl_dgp.data.files import expanded_size, listing, reading, select_targets
 from ppl_dgp.data.table import DataError
 
 #: number of the block, inputs (n, D) and targets (n, P), or (n,) for a single column
 Block = tuple[int, np.ndarray, np.ndarray]
+
+
+WINDOW = 8  # blocks in memory at a time
 
 
 class BlockSource:
@@ -59,6 +63,8 @@ class ParquetSource(BlockSource):
             _check_columns(file, found.schema_arrow, columns)
             for group in range(found.num_row_groups):
                 if count := found.metadata.row_group(group).num_rows:
+                    size = expanded_size(count, found.schema_arrow)
+                    check_expansion(file, size, MOST_EXPANDED // WINDOW)
                     self._groups.append((file, group))
                     sizes.append(count)
             found.close()
@@ -203,7 +209,7 @@ def open_source(data: Any, target: str | int | Sequence[int] | None, block_rows:
 
 def _mapped(path: Path) -> np.ndarray:
     """A ``.npy`` that stays on disk."""
-    array: np.ndarray = reading(path, lambda file: np.load(file, mmap_mode="r", allow_pickle=False))
+    array = reading(path, mapped)
     if array.ndim == 0:
         raise DataError(f"{path.name} holds a single number: give rows and columns")
     return array

@@ -6,11 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import arviz as az
+import h5py
 import numpy as np
 import xarray as xr
 
+from ppl_dgp.data.arrays import check_expansion
+from ppl_dgp.data.files import reading
+from ppl_dgp.data.table import DataError
+
 #: 1.x keeps groups in an ``xarray.DataTree``, 0.23 in its own ``InferenceData``
 ONE = int(az.__version__.split(".")[0]) >= 1
+#: groups within groups
+DEEPEST = 10
 
 
 def container(groups: dict[str, xr.Dataset], attrs: dict[str, Any]) -> Any:
@@ -32,14 +39,56 @@ def write_netcdf(data: Any, path: str | Path) -> None:
 
 
 def read_netcdf(path: str | Path) -> Any:
-    """Read a container that :func:`write_netcdf` wrote, whole, so that the file is free again."""
-    if ONE:
-        with xr.open_datatree(path, engine="h5netcdf") as tree:
-            return tree.load()
-    from arviz.rcparams import rc_context
+    """Read a container that :func:`write_netcdf` wrote, whole, so that the file is free again.
 
-    with rc_context({"data.load": "eager"}):
-        return az.from_netcdf(str(path), engine="h5netcdf")
+    :raises DataError: for a file that is missing, damaged or of another format, that links to other files, or that is
+        out of all proportion smaller than its arrays.
+    """
+    return reading(Path(path), _read_checked)
+
+
+def _read_checked(path: Path) -> Any:
+    try:
+        check_expansion(path, _checked_size(path))
+        if ONE:
+            with xr.open_datatree(path, engine="h5netcdf") as tree:
+                return tree.load()
+        from arviz.rcparams import rc_context
+
+        with rc_context({"data.load": "eager"}):
+            return az.from_netcdf(str(path), engine="h5netcdf")
+    except DataError:
+        raise
+    # what h5py, h5netcdf, xarray and ArviZ say of structures that do not fit together
+    except (KeyError, RuntimeError, TypeError, AttributeError, IndexError, AssertionError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+
+
+def _checked_size(path: Path) -> int:
+    """Bytes of all arrays of an HDF5 file, of which none is elsewhere and no group within itself.
+
+    :raises ValueError: for any other file.
+    """
+    size, seen = 0, set()
+    with h5py.File(path, "r") as file:
+        groups: list[tuple[h5py.Group, int]] = [(file, 0)]
+        while groups:
+            level, depth = groups.pop()
+            for name in level:
+                if not isinstance(level.get(name, getlink=True), h5py.HardLink):
+                    raise ValueError(f"{name!r} is a link, which ArviZ does not write")
+                item = level[name]
+                place = h5py.h5o.get_info(item.id).addr
+                if place in seen or depth > DEEPEST:
+                    raise ValueError(f"group {name!r} is within itself, or too deep")
+                seen.add(place)
+                if isinstance(item, h5py.Group):
+                    groups.append((item, depth + 1))
+                elif isinstance(item, h5py.Dataset):
+                    if item.external is not None or item.is_virtual:
+                        raise ValueError(f"the numbers of {name!r} are in another file")
+                    size += item.size * item.dtype.itemsize if item.shape is not None else 0
+    return size
 
 
 def group(data: Any, name: str) -> xr.Dataset:

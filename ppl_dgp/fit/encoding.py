@@ -2,8 +2,8 @@
 
 A frozen dataclass is its public name and its fields, another object of this package its name and the arguments it was
 made with, a class or function a name; arrays go into a table beside the JSON. Nothing is pickled, and what is decoded
-comes from this package: a name that leads out of it is refused. A public name is that in ``ppl_dgp`` where there is
-one, so that files outlive moves between modules.
+comes from this package's models and inference: a name that leads out of them is refused. A public name is that in
+``ppl_dgp`` where there is one, so that files outlive moves between modules.
 """
 
 from __future__ import annotations
@@ -21,8 +21,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-#: where names of classes and functions may lead; NumPyro's for ``Trace_ELBO`` and its AutoGuides
-HOMES = ("ppl_dgp", "numpyro.infer")
+PACKAGE = "ppl_dgp"
+#: where names of classes and functions may lead; NumPyro's for ``Trace_ELBO`` and its AutoGuides. Importing a module of
+#: these does nothing else
+ROOMS = (
+    "expectations", "fit", "gp", "guides", "kernels", "likelihoods", "models", "numerics", "objectives", "state_space",
+)  # fmt: skip
+HOMES = (*(f"ppl_dgp.{room}" for room in ROOMS), "numpyro.infer")
 
 
 class EncodingError(ValueError):
@@ -113,6 +118,8 @@ class Decoder:
                     raise EncodingError(f"{name}: found none, expected one; pass {name}=")
                 return self.known[name]
             case {"float": str(text)}:
+                if text not in ("nan", "inf", "-inf"):
+                    raise EncodingError(f"found the float {text[:80]!r}, expected nan, inf or -inf")
                 return float(text)
             case {"numpy": str(place)} if place in self.arrays:
                 return self.arrays[place]
@@ -152,14 +159,14 @@ def public_name(thing: Any, place: str) -> str:
     :raises EncodingError: if it is not of this package, or no name leads to it.
     """
     module, qualified = thing.__module__ or "", thing.__qualname__
-    package = sys.modules[HOMES[0]]
-    if qualified in package.__all__ and getattr(package, qualified) is thing:
-        return str(qualified)
+    package = sys.modules[PACKAGE]
     if not _at_home(module):
         raise EncodingError(
-            f"{place}: found {module}.{qualified}, which is not of ppl_dgp, expected settings that a file can hold; "
-            "pass the model (and guide) to Fit.load"
+            f"{place}: found {module}.{qualified}, which is not of ppl_dgp's models or inference, expected settings "
+            "that a file can hold; pass the model (and guide) to Fit.load"
         )
+    if qualified in package.__all__ and getattr(package, qualified) is thing:
+        return str(qualified)
     if "<" in qualified or getattr(sys.modules.get(module), qualified, None) is not thing:
         raise EncodingError(
             f"{place}: found {module}.{qualified}, which no name leads to, expected a class or function of a module; "
@@ -176,10 +183,11 @@ def name_of_value(name: str) -> Any:
     module, _, attribute = name.rpartition(":")
     if module and not _at_home(module):
         raise EncodingError(
-            f"{name}: found a name outside ppl_dgp, expected one of its own; do not trust the file"
+            f"{name}: found a name outside ppl_dgp's models and inference, expected one of theirs; do not trust the "
+            "file"
         )
     try:
-        thing = getattr(import_module(module or HOMES[0]), attribute)
+        thing = getattr(import_module(module or PACKAGE), attribute)
     except (ImportError, AttributeError):
         raise EncodingError(
             f"{name}: found no such name, expected a class or function of ppl_dgp; read the file with the version "

@@ -14,12 +14,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from numpyro.infer import ELBO
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as arrays_to_bytes
 
-from ppl_dgp.checkpoint import CheckpointError, replace_file
+from ppl_dgp.checkpoint import CheckpointError, parsed_json, replace_file
 from ppl_dgp.fit.encoding import Decoder, Encoder, EncodingError, name_of_value, public_name
 from ppl_dgp.fit.result import Fit
 
@@ -108,20 +109,53 @@ def load_fit(
         decoder = Decoder(arrays, known)
         fields = {name: decoder(form) for name, form in forms.items()}
         if best is not None:
-            stacked = fields["restart_params"]
-            fields["params"] = {name: value[best["restart"]] for name, value in stacked.items()}
+            fields["params"] = _restart(fields["restart_params"], best["restart"])
         kind = name_of_value(header["type"])
         if not (isinstance(kind, type) and issubclass(kind, Fit)):
             raise EncodingError(f"found {header['type']}, expected a Fit")
+        _check_fields(fields)
         return kind(**known, **fields)
-    except (EncodingError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+    except CheckpointError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}; restore it from a copy") from error
+
+
+def _restart(stacked: Mapping[str, Any], best: Any) -> dict[str, Any]:
+    """The parameters of one restart."""
+    for name, value in stacked.items():
+        if isinstance(best, bool) or not isinstance(best, int) or not 0 <= best < len(value):
+            raise EncodingError(
+                f"found the restart {str(best)[:80]!r} of {len(value)} of {name}, expected one of them"
+            )
+    return {name: value[best] for name, value in stacked.items()}
+
+
+def _check_fields(fields: Mapping[str, Any]) -> None:
+    """Raise EncodingError unless what says how training went is of the types that a fit has."""
+    expected = {
+        "params": Mapping, "restart_params": Mapping, "losses": np.ndarray, "jitter": Mapping, "steps": int,
+        "best": int, "rejected_steps": int, "seconds": float | int, "compile_seconds": float | int,
+        "input_seconds": float | int, "fingerprint": str,
+    }  # fmt: skip
+    for name, kind in expected.items():
+        if name in fields and not isinstance(fields[name], kind):
+            raise EncodingError(f"found {type(fields[name]).__name__} as {name}, expected {kind}")
+    losses = fields["losses"]
+    if losses.ndim != 2 or losses.dtype.kind != "f" or not 0 <= fields["best"] < len(losses):
+        raise EncodingError(
+            f"found losses {losses.dtype}{losses.shape} and the best of number {fields['best']}"
+        )
+    for group in ("params", "restart_params"):
+        for name, value in fields[group].items():
+            if not isinstance(value, np.ndarray | jax.Array):
+                raise EncodingError(f"found {type(value).__name__} as {group}/{name}, expected an array")
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     try:
         with safe_open(path, framework="numpy") as file:
-            header = json.loads((file.metadata() or {})[ENTRY])
+            header = parsed_json((file.metadata() or {})[ENTRY])
             arrays = {name: file.get_tensor(name) for name in file.keys()}
         if not isinstance(header["format"], int) or not isinstance(header["fields"], dict):
             raise TypeError

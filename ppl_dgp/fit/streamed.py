@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Shaped
 from numpyro.infer import ELBO, SVI
 
 from ppl_dgp.data import RowSource, open_rows
-from ppl_dgp.data.batches import WINDOW
+from ppl_dgp.data.sources import WINDOW
 from ppl_dgp.fit import program
 from ppl_dgp.fit.arguments import check_key, check_programs
 from ppl_dgp.fit.devices import Placement

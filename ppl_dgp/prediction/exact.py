@@ -14,6 +14,7 @@ from numpyro.handlers import seed, substitute, trace
 from ppl_dgp.fit.full_batch import no_latents
 from ppl_dgp.fit.posterior import Posterior
 from ppl_dgp.gp.exact_gp import ExactGP
+from ppl_dgp.gp.parameters import ParameterCheck
 
 
 def is_exact(fit: Posterior) -> bool:
@@ -27,6 +28,7 @@ def exact_moments(
     """Mean and variance of f at new rows, and the variance of their noise.
 
     :raises ValueError: if the training rows are not at hand.
+    :raises ParameterError: if the parameters are not those of the model.
     :raises TypeError: if the model is no ``exact_gp_regression``.
     """
     gp, y = _trained(fit)
@@ -64,11 +66,13 @@ def _trained(fit: Posterior) -> tuple[ExactGP, Array]:
 
 def _exact_gp(fit: Posterior, arguments: tuple[Array, ...]) -> ExactGP:
     program = substitute(seed(fit.model, jax.random.PRNGKey(0)), fit.params)
-    sites = trace(program).get_trace(*arguments)
+    with ParameterCheck(fit.params) as given:
+        sites = trace(program).get_trace(*arguments)
     gp = sites["y"]["fn"] if "y" in sites else None
     if not isinstance(gp, ExactGP):
         raise TypeError(
             f"model: found {type(gp).__name__} at site 'y' of a fit without a guide, expected exact_gp_regression; fit "
             "other models with a guide"
         )
+    given.check_known()
     return gp
