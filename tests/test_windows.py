@@ -9,6 +9,7 @@ import pytest
 from compiled import loss
 from fast import few
 from numpyro.handlers import seed, substitute, trace
+from scipy import stats
 from test_gpssm import (
     CONTROLS,
     KEY,
@@ -195,14 +196,62 @@ def test_moments_of_a_step_are_those_of_draws():
     np.testing.assert_allclose(draws.std(0), found.scale[1], rtol=0.02)
 
 
-def test_surrogate_is_the_bound_where_no_step_shares_a_function():
-    """Of one step PR-SSM's form is the doubly stochastic bound; of two it is not."""
-    x, y = NONE[:1], Y6[:1]
-    _, guide, params = prepared(PRSSMSurrogate(), x, y, num_inducing=1)
-    params = moved(params)
-    both = [Guide(guide.model, hidden=rule) for rule in (PRSSMSurrogate(), DoublyStochastic())]
-    (one, e1), (other, e2) = (mean_of(PowerEP(0.0), params, guide.model, each, x, y) for each in both)
-    assert one == pytest.approx(other, abs=4 * np.hypot(e1, e2))
+def energy_on_a_grid(params, y, shared):
+    """E Σ_t log N(y_t; x_t, s²) less both divergences, states handed on from density to density on a grid.
+
+    :param shared: whether the steps of a path share u, over which Gauss–Hermite nodes then go outside, or each step
+        has f with u integrated out.
+    """
+    value = {name: np.asarray(each).ravel() for name, each in params.items()}
+    at, width = np.linspace(-24.0, 24.0, 801), 0.06
+    z, length, variance = (value[f"transition/{name}"] for name in ("inducing", "lengthscale", "variance"))
+    # one inducing input: φ = k(x, z) / √k(z, z)
+    phi = np.sqrt(variance) * np.exp(-0.5 * np.square((at - z) / length))
+    loc, scale = value["transition/u_loc"], value["transition/u_scale"]
+    start, spread = value["x_0_loc"], value["x_0_scale"]
+
+    def along(u, of_u):
+        noise = value["transition/noise"] + variance - phi**2 + of_u * phi**2
+        turn = stats.norm.pdf(at, (at + phi * u)[:, None], np.sqrt(noise)[:, None]) * width
+        total, density = 0.0, stats.norm.pdf(at, start, spread) * width
+        for seen in np.ravel(y):
+            density = density @ turn
+            assert density.sum() == pytest.approx(1.0, abs=1e-9)
+            total += density @ stats.norm.logpdf(seen, at, NOISE**0.5)
+        return total
+
+    nodes, weights = np.polynomial.hermite_e.hermegauss(20)
+    each = [along(loc + scale * node, 0.0) for node in nodes] if shared else [along(loc, scale**2)]
+    likely = np.dot(weights / weights.sum(), each) if shared else each[0]
+    means, scales = np.array([loc, start]), np.array([scale, spread])
+    return float(likely - 0.5 * (means**2 + scales**2 - 1.0 - 2.0 * np.log(scales)).sum())
+
+
+RULES_OF_A_PATH = [
+    (PRSSMSurrogate(), 3),
+    (DoublyStochastic(), 3),
+    (PRSSMSurrogate(), 2),
+    (PRSSMSurrogate(), 1),
+]
+
+
+@pytest.mark.parametrize("rule, length", few(RULES_OF_A_PATH, 0))
+def test_energy_of_a_path_is_that_of_its_densities(rule, length):
+    """PR-SSM's surrogate integrates u out at every step, and the bound has one draw of it for the path."""
+    x, y = NONE[:length], Y6[:length]
+    model, guide, params = prepared(rule, x, y, num_inducing=1, emission="identity")
+    # a function that is much the same wherever a path comes, and uncertain
+    known = {"u_loc": [[0.9]], "u_scale": [[[0.8]]], "lengthscale": [3.0], "inducing": [[0.4]]}
+    params = moved(params) | {f"transition/{name}": jnp.array(value) for name, value in known.items()}
+    surrogate, bound = (energy_on_a_grid(params, y, shared) for shared in (False, True))
+    found, error = mean_of(PowerEP(0.0), params, model, guide, x, y, draws=20_000)
+    expected = surrogate if isinstance(rule, PRSSMSurrogate) else bound
+    assert abs(found - expected) < 4.0 * error
+    # of one step they are the same, of more the test can tell them apart
+    if length == 1:
+        assert surrogate == pytest.approx(bound, abs=1e-9)
+    else:
+        assert abs(surrogate - bound) > 10.0 * error
 
 
 @pytest.mark.parametrize(
