@@ -19,6 +19,7 @@ from jaxtyping import Array
 from numpyro.infer import SVI
 
 from ppl_dgp.fit import program
+from ppl_dgp.numerics.compatibility import compiled_for
 
 AXIS = "data"
 
@@ -115,7 +116,7 @@ def _build_over_devices(
         after = jax.lax.with_sharding_constraint(after, placement._of_state(after, rows, restarts))
         return after, jax.lax.with_sharding_constraint(losses, placement._across())
 
-    return jax.jit(over_devices, donate_argnums=0)
+    return jax.jit(over_devices, donate_argnums=0, **compiled_for("many"))
 
 
 def _put(leaf: Any, where: NamedSharding) -> Array:

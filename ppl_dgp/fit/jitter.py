@@ -12,6 +12,7 @@ from numpyro.infer import SVI
 
 from ppl_dgp.fit.advice import jitter_advice
 from ppl_dgp.fit.program import cached_program
+from ppl_dgp.numerics.compatibility import compiled_for
 
 
 class JitterWarning(UserWarning):
@@ -53,4 +54,4 @@ def _build_jitter(svi: SVI) -> Callable[..., dict[str, Array]]:
             if site["type"] == "deterministic" and name.endswith("/jitter")
         }
 
-    return jax.jit(run)
+    return jax.jit(run, **compiled_for("one"))

@@ -23,7 +23,7 @@ from numpyro.optim import optax_to_numpyro
 
 from ppl_dgp.fit.kept import keep, kept
 from ppl_dgp.gp.numpyro_internals import bijections_of, svi_with
-from ppl_dgp.numerics.compatibility import shapes_compiled
+from ppl_dgp.numerics.compatibility import compiled_for, shapes_compiled
 from ppl_dgp.objectives.padding import RealRows
 
 # tables of so many lengths under one model; beyond them all are compiled anew
@@ -81,8 +81,9 @@ def stacked_params(svi: SVI, params: dict[str, Array], stacked: bool) -> dict[st
 def _build_constrained(svi: SVI, stacked: bool) -> Callable[..., dict[str, Array]]:
     """``run(params)``, as ``stacked_params`` says."""
     if stacked:
-        return jax.jit(jax.vmap(svi.constrain_fn))
-    return jax.jit(lambda params: {name: value[None] for name, value in svi.constrain_fn(params).items()})
+        return jax.jit(jax.vmap(svi.constrain_fn), **compiled_for("one"))
+    one = lambda params: {name: value[None] for name, value in svi.constrain_fn(params).items()}
+    return jax.jit(one, **compiled_for("one"))
 
 
 def build_finish(svi: SVI) -> Callable[..., dict[str, Array]]:
@@ -99,7 +100,8 @@ def build_chunk(
     drawn_from: int | None = None,
 ) -> Callable[..., Any]:
     """``chunk_of_steps``, compiled; the state is donated."""
-    return jax.jit(chunk_of_steps(svi, minibatches, chunk, restarts, windows, drawn_from), donate_argnums=0)
+    steps = chunk_of_steps(svi, minibatches, chunk, restarts, windows, drawn_from)
+    return jax.jit(steps, donate_argnums=0, **compiled_for("many"))
 
 
 def chunk_of_steps(
@@ -195,7 +197,7 @@ def build_together(
         )
         return state_and_losses
 
-    return jax.jit(run, donate_argnums=0)
+    return jax.jit(run, donate_argnums=0, **compiled_for("many"))
 
 
 def build_loss(svi: SVI, minibatches: bool, padded: int | None) -> Callable[..., Float[Array, ""]]:
