@@ -8,6 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ppl_dgp.cli.commands import tightest_bound
+from ppl_dgp.cli.task import Task
+from ppl_dgp.data import Standardiser, Table
 from ppl_dgp.diagnostics.compare import Comparison, compare_fits
 from ppl_dgp.fit import Fit, fit_svi
 from ppl_dgp.fit.advice import ADVICE, FEWEST_STEPS, advice_of
@@ -103,6 +106,17 @@ def test_a_comparison_says_that_an_energy_lies_above_the_bounds():
     higher, lower = (dataclasses.replace(fit, losses=fit.losses + step) for step in (-1000.0, 1000.0))
     table = compare_fits(KEY, higher, X, Y, {"lower": lower}, num_draws=20, num_samples=2)
     assert [text.partition(":")[0] for text in table.advice if "energy: found" in text] == ["this fit, α = 1"]
+
+
+def test_the_command_line_compares_in_the_units_of_training():
+    """log p of data that are 10 times as large is log p − N log 10; entries that are missing have none."""
+    y = 10.0 * Y
+    table = Table(X, np.where(np.arange(12)[:, None] == 3, np.nan, y), ("x",), ("y",))
+    units = Standardiser(np.zeros(1), np.ones(1)), Standardiser(np.zeros(1), np.full(1, 10.0))
+    task = Task(table, np.arange(8), np.arange(8, 12), *units)
+    for measures in ({"elbo": -30.0, "elbo_se": 0.2, "iw_bound": -31.0}, {"elbo": -30.0, "elbo_se": 0.2}):
+        assert tightest_bound(task, measures) == pytest.approx((-30.0 + 7.0 * np.log(10.0), 0.2))
+    assert tightest_bound(task, {"elbo": None}) is None
 
 
 def test_a_fit_and_a_comparison_show_it():

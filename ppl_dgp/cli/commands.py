@@ -194,12 +194,22 @@ def finish(folder: Path, record: Record, task: Task, program: Program, fitted: F
         measures = series.evaluate_series(folder, record, task, program, fitted)
     else:
         measures = _evaluate(folder, record, task, program, fitted)
-    told = advice_of(fitted, khat=measures.get("khat"))
+    told = advice_of(fitted, khat=measures.get("khat"), bound=tightest_bound(task, measures))
     done = dataclasses.replace(
         record, status="done", result=measures | effort(fitted) | {"advice": list(told)}
     )
     run_directory.write(folder, done)
     return done
+
+
+def tightest_bound(task: Task, measures: dict[str, Any]) -> tuple[float, float] | None:
+    """The greatest known bound of the log evidence in the units of training, and its standard error."""
+    bounds = [measures[name] for name in ("elbo", "iw_bound") if measures.get(name) is not None]
+    if not bounds:
+        return None
+    observed = ~np.isnan(task.table.y[task.train_rows])
+    units = float((observed @ np.log(task.y_units.scale)).sum())
+    return max(bounds) + units, measures.get("elbo_se") or 0.0
 
 
 def effort(fitted: Fit) -> dict[str, Any]:
