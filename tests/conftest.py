@@ -34,7 +34,8 @@ LONGEST = [
     "test_inducing", "test_expectations", "test_gpssm", "test_likelihoods", "test_propagation", "test_kernels",
     "test_objectives", "test_nested", "test_windows", "test_switching", "test_estimators", "test_cli_series",
     "test_diagnostics", "test_latents", "test_amortised", "test_devices", "test_closed_form", "test_gp", "test_cli",
-    "test_fit", "test_sites", "test_pathwise", "test_readme", "test_gplvm", "test_forecast", "test_many", "test_guides",
+    "test_fit", "test_sites", "test_gplvm_quadrature", "test_pathwise", "test_readme", "test_gplvm", "test_forecast",
+    "test_many", "test_guides",
 ]  # fmt: skip
 
 

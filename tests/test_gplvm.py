@@ -93,6 +93,7 @@ def test_three_routes_give_one_number(golden):
     assert abs(draws.mean() - BOUND) < 4.0 * draws.std() / np.sqrt(len(draws))
 
 
+@pytest.mark.slow
 def test_any_other_inducing_posterior_is_below(golden):
     model, guide, values = golden
     worse = values | {"gp/u_loc": values["gp/u_loc"] + 0.1}

@@ -15,7 +15,7 @@ from scipy import optimize
 from ppl_dgp.fit import Posterior
 from ppl_dgp.guides import Guide, MeanField
 from ppl_dgp.kernels import Linear
-from ppl_dgp.models import conditioned_gplvm, gplvm, shared_gplvm
+from ppl_dgp.models import conditioned_gplvm, dynamical_gplvm, gplvm, shared_gplvm
 from ppl_dgp.objectives import Collapsed, PowerEP
 from ppl_dgp.prediction.latents import infer_latents
 from ppl_dgp.prediction.predict import predict
@@ -260,3 +260,45 @@ def test_a_view_is_predicted_from_another_as_by_quadrature():
     other = predict(KEY, fit, None, num_samples=4000, latents=found.sites)
     assert np.all(np.abs(other.mean[:, 2:] - mean) < 4.5 * np.sqrt(variance / 4000))
     np.testing.assert_allclose(other.variance[:, 2:], variance, rtol=0.08)
+
+
+def test_a_gap_between_times_is_filled_as_by_gaussian_conditioning():
+    """A linear map that is as good as known under a smooth prior: x | y is normal, in a gap and far from all."""
+    random = np.random.default_rng(3)
+    times = np.append(np.linspace(0.0, 4.0, 9), 40.0)[:, None]
+    slopes = np.array([[1.2], [-0.7]])
+    y = np.sin(times) @ slopes.T + 0.3 * random.normal(size=(10, 2))
+    y[[3, 4, 5, 9]] = np.nan
+    model = dynamical_gplvm(2, 1, 1, times=4, kernel=Linear, missing=True, jitter=1e-14)
+    guide = Guide(model, hidden=MeanField())
+    params = initial(KEY, model, guide, jnp.asarray(times[:9]), jnp.asarray(np.nan_to_num(y[:9])))
+    f = {"inducing": [[1.0]], "variance": [1.0], "u_loc": slopes, "u_scale": 1e-6 * np.ones((2, 1, 1))}
+    g = {
+        "lengthscale": 1.2,
+        "noise": 0.05,
+        "u_loc": random.normal(size=(1, 4)),
+        "u_scale": factors(random, 1, 4),
+    }
+    params |= {f"gp/{name}": jnp.asarray(value) for name, value in f.items()}
+    params |= {f"prior/{name}": jnp.asarray(value) for name, value in g.items()}
+    params["likelihood/noise"] = jnp.asarray(0.2)
+    fit = Fitted(model, guide, params)
+    with pytest.raises(ValueError, match="y: found 10 rows, expected at most batch_size=9"):
+        infer_latents(KEY, fit, times, y, batch_size=9)
+    found = infer_latents(KEY, fit, times, y, steps=3000)
+    values = {name: np.asarray(value) for name, value in params.items()} | {"prior/variance": np.asarray(1.0)}
+    phi = weights(values, "prior", times)[0]
+    root = phi @ values["prior/u_scale"][0]
+    covariance = rbf(values, "prior", times, times) - phi @ phi.T + root @ root.T + 0.05 * np.eye(10)
+    prior_mean = phi @ values["prior/u_loc"][0]
+    seen = ~np.isnan(y[:, 0])
+    precision = np.linalg.inv(covariance) + np.diag(seen * np.square(slopes).sum() / 0.2)
+    target = np.linalg.solve(covariance, prior_mean) + np.nan_to_num(y) @ slopes[:, 0] / 0.2
+    mean, variance = np.linalg.solve(precision, target), np.diag(np.linalg.inv(precision))
+    # Adam on four draws a step leaves hundredths of a deviation
+    assert np.all(np.abs(found.mean[:, 0] - mean) < 0.05 * np.sqrt(variance))
+    np.testing.assert_allclose(found.scale[:, 0], np.sqrt(variance), rtol=0.02)
+    # neither the prior's in the gap, nor as certain as beside it
+    assert np.abs(mean - prior_mean)[3:6].max() > 0.2
+    assert 1.2 * np.sqrt(variance[2]) < np.sqrt(variance[4]) < 0.9 * np.sqrt(covariance[4, 4])
+    np.testing.assert_allclose([mean[9], variance[9]], [0.0, 1.05], atol=1e-9)

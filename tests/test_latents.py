@@ -172,6 +172,7 @@ def moving():
     return fit_lbfgs(KEY, model, times[:, None], y, guide=guide, objective=Collapsed(), steps=200)
 
 
+@pytest.mark.slow
 def test_latents_of_times_without_data_are_the_priors(moving):
     """Far from all that is known a standard normal; between times of training what the prior function is there."""
     far = infer_latents(KEY, moving, np.array([[60.0], [90.0]]), np.full((2, 4), np.nan))
@@ -184,6 +185,7 @@ def test_latents_of_times_without_data_are_the_priors(moving):
     np.testing.assert_allclose(between.variance, sites.variance, rtol=1e-2)
 
 
+@pytest.mark.slow
 def test_a_gap_of_a_new_sequence_is_filled_by_its_dynamics(moving):
     """Rows are inferred together: a straight line through the gap errs several times as much."""
     times = np.linspace(30.0, 36.0, 40)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import pytest
+from fast import few
 from rules import CHAINS, RULES
 from scipy import stats
 
@@ -20,7 +21,7 @@ from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.guides import Guide
 from ppl_dgp.kernels import RBF
-from ppl_dgp.objectives import PowerEP
+from ppl_dgp.objectives import BlackBoxAlpha, PowerEP
 
 X, Y = np.array([-1.0, 0.1, 0.9]), np.array([-0.2, 0.3, 0.5])
 NOISES = {2: np.array([0.3, 0.2]), 3: np.array([0.3, 0.15, 0.2])}
@@ -186,3 +187,24 @@ def test_the_order_of_the_rules():
         assert bound[name] == pytest.approx(EVIDENCE[3], abs=1e-12)
     # and with one, a mean field holds the posterior
     assert minus_renyi(best("mean-field", 2), 2, 0.0).sum() == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", [PowerEP, BlackBoxAlpha])
+@pytest.mark.parametrize("name", few(RULES, list(RULES).index("coupled")))
+def test_small_alpha_is_the_elbo(name, kind):
+    """A traced α of 0 averages to the bound, and what α adds is in proportion to it at every draw."""
+    model, chain = model_of(2), away(name, 2)
+    guide, q = Guide(model, hidden=RULES[name]), parameters(name, chain)
+    x, y = jnp.asarray(X[:, None]), jnp.asarray(Y[:, None])
+
+    def energy(key, alpha):
+        return -kind(lambda _: alpha, 2).at_step(0).loss(key, q, model, guide, x, y)
+
+    alphas = jnp.array([0.0, 1e-4, 1e-5])
+    run = jax.jit(jax.vmap(jax.vmap(energy, (None, 0)), (0, None)))
+    values = np.asarray(run(jax.random.split(KEY, 4000), alphas))
+    expected = EVIDENCE[2] + minus_renyi(chain, 2, 0.0).sum()
+    assert abs(values[:, 0].mean() - expected) < 4.0 * values[:, 0].std() / 4000**0.5 + 1e-5
+    added = values[:, 1:] - values[:, :1]
+    assert added[:, 0].mean() > 1e-5
+    np.testing.assert_allclose(added[:, 0], 10.0 * added[:, 1], rtol=0.02, atol=1e-8)

@@ -277,8 +277,8 @@ def test_nested_families_keep_their_order_after_training(pair):
 
 @pytest.mark.campaign
 @pytest.mark.slow
-def test_links_between_layers_gain_where_q_of_h_depends_on_u():
-    """The slope of the ELBO along the links is not 0 at the optimum without them, as it is for mean fields (4.5)."""
+def test_the_bound_rises_along_the_links_where_q_of_h_depends_on_u():
+    """Its slope is not 0 at the optimum without them, as it is for mean fields (4.5); test_structured has the gain."""
     poorer, params = trained(Conditional(), FULL)
     guide = Guide(STEP_MODEL, hidden=Conditional(), inducing=LayerChain())
     params = nested_start(poorer, guide, params, STEP_X, STEP_Y)
