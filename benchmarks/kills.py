@@ -39,7 +39,6 @@ COMMANDS = {
     "sparse-gp": ["--model", "sparse-gp", "--inducing", "6", "--steps", "1500", "--alpha", "0.5"],
     "deep-gp": ["--model", "deep-gp", "--widths", "1", "--inducing", "5", "--steps", "600", "--hidden", "mean-field"],
     "gp": ["--model", "gp", "--steps", "60"],
-    "gplvm": ["--model", "gplvm", "--latent", "1", "--inducing", "4", "--steps", "60"],
     "stream": ["--stream", "--model", "sparse-gp", "--inducing", "6", "--steps", "1000", "--batch", "10"],
 }  # fmt: skip
 

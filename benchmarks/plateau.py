@@ -149,7 +149,7 @@ def main() -> int:
     )
     parser.add_argument("--fits", type=int, default=10_000)
     parser.add_argument("--programs", type=int, default=50)
-    parser.add_argument("--block", type=int, default=40, help="fits of a program in a row")
+    parser.add_argument("--block", type=int, default=50, help="fits of a program in a row")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("build/plateau.csv"))
     settings = parser.parse_args()
@@ -161,6 +161,8 @@ def main() -> int:
         os.environ["JAX_COMPILATION_CACHE_DIR"] = compiled
         os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
         many = settings.fits > settings.programs
+        if many:  # as many programs, compiled in half the time
+            os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
         forked_before = in_workers("fork") if many else []
         watch = Watch(out)
         alone = blocks - blocks // 5 if many else blocks
