@@ -161,8 +161,6 @@ def main() -> int:
         os.environ["JAX_COMPILATION_CACHE_DIR"] = compiled
         os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
         many = settings.fits > settings.programs
-        if many:  # as many programs, compiled in half the time
-            os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
         forked_before = in_workers("fork") if many else []
         watch = Watch(out)
         alone = blocks - blocks // 5 if many else blocks
