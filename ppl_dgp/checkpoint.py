@@ -273,14 +273,14 @@ def _opened_lock(path: Path) -> IO[str]:
 
 
 @contextmanager
-def alone_in(directory: str | os.PathLike[str]) -> Iterator[None]:
-    """Hold a directory, made if need be, as long as the context lasts.
+def alone_in(directory: str | os.PathLike[str]) -> Iterator[IO[str] | None]:
+    """Hold a directory, made if need be, as long as the context lasts; gives the file that is locked, if any is.
 
     :raises CheckpointError: if another fit holds it, of this process or another.
     :raises OSError: if it cannot be written.
     """
     if fcntl is None:
-        yield
+        yield None
         return
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
@@ -298,4 +298,4 @@ def alone_in(directory: str | os.PathLike[str]) -> Iterator[None]:
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
-        yield
+        yield file

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from contextlib import ExitStack
 
 import jax
 import numpy as np
@@ -208,6 +209,19 @@ def test_a_directory_that_vanishes_is_made_anew_and_held_again(tmp_path, whole):
     assert len(said) == 1
     np.testing.assert_array_equal(fit.losses, whole)
     stands(folder, STEPS)
+
+
+def test_a_directory_that_another_fit_has_taken_over_is_left_to_it(tmp_path, whole):
+    folder, other = tmp_path / "run", ExitStack()
+
+    def taken():
+        shutil.rmtree(folder)
+        other.enter_context(alone_in(folder))
+
+    with other, pytest.warns(SaveWarning, match="in use by process"):
+        fit = trained(folder, on_chunk=at(4, taken))
+    np.testing.assert_array_equal(fit.losses, whole)
+    assert [path.name for path in folder.iterdir()] == [LOCK]
 
 
 def test_where_it_cannot_be_made_anew_training_goes_on_or_stops_as_asked(tmp_path, whole):

@@ -97,10 +97,11 @@ def compare(
     for name, record in records.items():
         alpha = float("nan") if record.settings.model == "gp" else record.settings.alpha
         rows[name.partition(" alpha=")[0], alpha] = partial(measured, name)
-    comparison = tabulate(rows, say)
-    table = comparison.table.set_index(pd.Index(list(records), name="fit")).drop(columns=["fit", "alpha"])
-    run_directory.place(folder / "comparison.csv", table.to_csv)
-    run_directory.place(folder / "comparison.png", partial(comparison.figure().savefig, dpi=120))
+    with run_directory.held(folder):
+        comparison = tabulate(rows, say)
+        table = comparison.table.set_index(pd.Index(list(records), name="fit")).drop(columns=["fit", "alpha"])
+        run_directory.place(folder / "comparison.csv", table.to_csv)
+        run_directory.place(folder / "comparison.png", partial(comparison.figure().savefig, dpi=120))
     return folder, comparison, table
 
 

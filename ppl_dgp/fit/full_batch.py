@@ -83,11 +83,13 @@ def fit_lbfgs(
     :param resume: continue from ``checkpoint``, as if it had never stopped.
     :returns: a ``Fit`` of one restart; its losses are those after each iteration, the last that of ``params``.
     :raises ValueError: for data that cannot be used, or latent sites without a guide.
-    :raises CheckpointError: its subclass, when there is nothing to resume or it is of another fit.
+    :raises CheckpointError: its subclass, when there is nothing to resume or it is of another fit, or the directory
+        cannot be written or is another fit's.
+    :raises RuntimeError: in a process that was forked when JAX had begun, where it would wait for ever.
     :raises FitError: if the loss is not finite.
     :raises Interrupted: on Ctrl-C, after saving.
 
-    Warns with ``JitterWarning`` as ``fit_svi`` does.
+    Warns with ``JitterWarning`` and ``SaveWarning`` as ``fit_svi`` does.
     """
     check_key(key)
     check_programs(model, guide)

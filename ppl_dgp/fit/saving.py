@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import IO, Any
 
 from ppl_dgp import checkpoint
-from ppl_dgp.checkpoint import CheckpointError, alone_in
+from ppl_dgp.checkpoint import LOCK, CheckpointError, alone_in
 
 SAVING_SHARE = 0.05  # of the time, unless told how often to save
 
@@ -35,6 +35,7 @@ class Saving:
         self.directory, self.identity, self.writes = directory, dict(identity), writes
         self._cost, self._last = 0.0, time.perf_counter()
         self._held = ExitStack()
+        self._lock: IO[str] | None = None
 
     def due(self) -> bool:
         """Whether saving now keeps it a twentieth of the time."""
@@ -48,9 +49,10 @@ class Saving:
         try:
             self._hold_again()
             checkpoint.save(self.directory, state, self.identity | meta)
-        except OSError as error:
+        except (OSError, CheckpointError) as error:
+            reason = getattr(error, "strerror", None) or error
             warnings.warn(
-                f"checkpoint: could not write to {self.directory} ({error.strerror or error}); what was saved before "
+                f"checkpoint: could not write to {self.directory} ({reason}); what was saved before "
                 "stands, and training goes on",
                 SaveWarning,
                 stacklevel=2,
@@ -66,7 +68,7 @@ class Saving:
         self._held = ExitStack()
         if self.directory is not None and self.writes:
             try:
-                self._held.enter_context(alone_in(self.directory))
+                self._lock = self._held.enter_context(alone_in(self.directory))
                 # a lock that is there already says nothing of the files to come
                 with TemporaryFile(dir=self.directory):
                     pass
@@ -79,10 +81,18 @@ class Saving:
         return self._held
 
     def _hold_again(self) -> None:
-        """Make a directory that has vanished while it was held anew, and say so."""
-        if self.directory is None or Path(self.directory).is_dir():
+        """Make a directory that has vanished while it was held anew, and say so.
+
+        :raises CheckpointError: if another fit holds what is there now.
+        """
+        if self.directory is None or self._lock is None:
             return
-        self._held.enter_context(alone_in(self.directory))
+        there, gone = Path(self.directory) / LOCK, not Path(self.directory).is_dir()
+        if there.exists() and os.path.samestat(there.stat(), os.fstat(self._lock.fileno())):
+            return
+        self._lock = self._held.enter_context(alone_in(self.directory))
+        if not gone:
+            return
         warnings.warn(
             f"checkpoint: found {self.directory} gone, expected it to stay while a fit saves there; it was made anew, "
             "and what was saved before is lost",

@@ -93,12 +93,14 @@ def fit_svi(
     :param resume: continue from ``checkpoint``; the numbers are, bit for bit, those of a run that was never stopped.
     :param on_chunk: called after each chunk with the number of steps done and the losses so far, (R, steps).
     :raises ValueError: for data or settings that cannot be used, before anything is compiled.
-    :raises CheckpointError: its subclass, when there is nothing to resume or it is of another fit.
+    :raises CheckpointError: its subclass, when there is nothing to resume or it is of another fit, or the directory
+        cannot be written or is another fit's.
+    :raises RuntimeError: in a process that was forked when JAX had begun, where it would wait for ever.
     :raises FitError: after too many rejected steps in a row.
     :raises Interrupted: a KeyboardInterrupt, on Ctrl-C, after saving. A second Ctrl-C interrupts at once, without.
 
     Warns with ``JitterWarning`` where a covariance matrix was singular to working precision at the parameters
-    found.
+    found, and with ``SaveWarning`` where a state could not be saved.
     """
     since = time.perf_counter()
     check_key(key)
