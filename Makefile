@@ -2,7 +2,8 @@
 # make test-all     the slow tests too; at most an hour and a half
 # make test-campaigns, test-notebooks, test-wheel: what test-all leaves out, many trainings compared, the notebooks, the
 #                   wheel built; an hour, minutes, a minute
-# make campaigns    searches for rare failures: fits of both precisions interleaved in one process; minutes
+# make campaigns    searches for rare failures: fits of both precisions interleaved in one process, files damaged on
+#                   purpose; about an hour
 # make test-matrix  the fast tests on every Python 3.11-3.13 found, with the newest allowed dependencies
 # make demo         guides compared on a real table, the step function; figures and netCDF files in demo/
 # make bench        milliseconds of training steps, beside code by hand and what bench-peers installed; some minutes
@@ -72,6 +73,7 @@ test-all: lint
 
 campaigns: $(STAMP)
 	@$(PY) -W ignore -m benchmarks.precisions
+	@$(PY) -W ignore -m benchmarks.strangers
 
 test-campaigns: $(STAMP)
 	@$(PY) $(PYTEST) -m campaign $(PYTEST_ARGS)
