@@ -49,6 +49,7 @@ def header(shape: str, kind: str = "'<f8'") -> bytes:
         (header(f"({10**12}, 3)"), "promises float64 of shape"),
         (header(f"({2**70}, 3)"), "cannot be read as npy"),
         (header("(-6, -3)"), "promises"),
+        (header("(True, 18)"), "promises"),
         (header("(" * 60), "cannot be read as npy"),
         (header("(6, 3)", "'|O'"), "objects"),
         (header("(6, 3), 'more': __import__('os').getpid()"), "cannot be read as npy"),
@@ -76,6 +77,20 @@ def test_a_parquet_that_expands_a_thousandfold_is_refused(tmp_path):
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=2**23)
     for reader in (load_table, open_rows):
         refused(DataError, "expected at most 100 times as many", reader, str(tmp_path / "a.parquet"))
+
+
+@pytest.mark.parametrize("column", [["x" * 10**6] * 200, [np.zeros(10**6)] * 20], ids=["text", "lists"])
+def test_text_and_lists_that_expand_a_thousandfold_are_refused(tmp_path, column):
+    table = pa.table({"a": column, "y": np.arange(float(len(column)))})
+    pq.write_table(table, tmp_path / "a.parquet")
+    refused(DataError, "expected at most 100 times as many", load_table, str(tmp_path / "a.parquet"))
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
+def test_numbers_written_as_text_are_numbers(tmp_path, kind):
+    table = pa.table({"a": pa.array(["1", "2.5", "1"]).cast(kind), "y": [1.0, 2.0, 3.0]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert load_table(str(tmp_path / "a.parquet")).X[:, 0].tolist() == [1.0, 2.5, 1.0]
 
 
 def test_an_array_that_is_not_compressed_is_never_too_large(tmp_path):
