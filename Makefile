@@ -2,8 +2,8 @@
 # make test-all     the slow tests too; at most an hour and a half
 # make test-campaigns, test-notebooks, test-wheel: what test-all leaves out, many trainings compared, the notebooks, the
 #                   wheel built; an hour, minutes, a minute
-# make campaigns    searches for rare failures: fits of both precisions interleaved in one process (minutes), fits that
-#                   are killed and resumed (half an hour), ten thousand fits in one process (an hour)
+# make campaigns    searches for rare failures, hours: fits of both precisions interleaved in one process, numbers by two
+#                   ways, nasty fits, files damaged on purpose, fits killed and resumed, ten thousand fits in one process
 # make test-matrix  the fast tests on every Python 3.11-3.13 found, with the newest allowed dependencies
 # make demo         guides compared on a real table, the step function; figures and netCDF files in demo/
 # make bench        milliseconds of training steps, beside code by hand and what bench-peers installed; some minutes
@@ -73,6 +73,9 @@ test-all: lint
 
 campaigns: $(STAMP)
 	@$(PY) -W ignore -m benchmarks.precisions
+	@$(PY) -W ignore -m benchmarks.differential
+	@$(PY) -W ignore -m benchmarks.hostile
+	@$(PY) -W ignore -m benchmarks.strangers
 	@$(PY) -W ignore -m benchmarks.kills --kills 200
 	@$(PY) -W ignore -m benchmarks.plateau --fits 10000 --programs 50
 

@@ -143,7 +143,7 @@ def command_of(kind: str, number: int, path: Path, valid: Path) -> list[str]:
         return [["show", str(path)], ["predict", str(path), rows, "--quiet"], resume][number % 3]
     if kind == "npy" or (kind == "parquet" and number % 5 == 0):
         return ["fit", str(path), "--stream", "--model", "sparse-gp", "--inducing", "2", *tiny]
-    if kind in ("csv", "parquet", "npz") and number % 5:
+    if kind in ("csv", "parquet", "npz", "netcdf") and number % 5:
         return ["predict", run, str(path), "--quiet"]
     return ["fit", str(path), "--model", "gp", *tiny]
 
@@ -235,7 +235,8 @@ def _work(root: Path, valid: Path, asked: Connection) -> None:
         while (wanted := asked.recv()) is not None:
             kind, way, number = wanted
             shutil.rmtree(case, ignore_errors=True)
-            path = make_case(kind, number if way == "process" else number + 10**6, valid, case)
+            commands = way == "command"
+            path = make_case(kind, number + commands * 10**6, valid, case, commands)
             before, kept = resident("VmRSS"), snapshot(outside)
             if os.access("/proc/self/clear_refs", os.W_OK):
                 Path("/proc/self/clear_refs").write_text("5")

@@ -18,24 +18,26 @@ SEED = 0
 CONFIG, INDEX = "config.json", "checkpoint.json"
 
 
-def make_case(kind: str, number: int, valid: Path, case: Path, seed: int = SEED) -> Path:
-    """The mutated file or run directory, a function of the numbers alone, in ``case``."""
-    rng = np.random.default_rng([seed, KINDS.index(kind), number])
+def make_case(kind: str, number: int, valid: Path, case: Path, for_commands: bool = False) -> Path:
+    """The mutated file or run directory, a function of the numbers alone, in ``case``; one that a command reads."""
+    rng = np.random.default_rng([SEED, KINDS.index(kind), number])
     case.mkdir()
     if kind == "run":
         return _run(rng, valid, case / "run")
     if kind == "json":
-        return _json(rng, valid, case)
-    if (
-        kind == "safetensors" and rng.integers(3) == 0
-    ):  # the arrays of a run, with the digest of what they are
+        return _json(rng, valid, case, for_commands)
+    if kind == "safetensors" and (for_commands or rng.integers(3) == 0):
+        # the arrays of a run, with the digest of what they are
         folder = _copied_run(rng, valid, case / "run")
         part = folder / str(rng.choice(["parameters", "checkpoint"]))
         state = next(part.glob("state-*"))
         _replaced_state(part, _mutated(kind, state.read_bytes(), rng, valid))
         return folder
     sources = _files(valid, kind)
-    path = case / f"0.{ENDINGS.get(kind, kind)}"
+    ending = ENDINGS.get(kind, kind)
+    if kind == "netcdf" and for_commands:  # of which none reads netCDF
+        ending = str(rng.choice([ending, "csv", "parquet", "npz"]))
+    path = case / f"0.{ending}"
     path.write_bytes(_mutated(kind, sources[int(rng.integers(len(sources)))], rng, valid))
     return path
 
@@ -64,9 +66,9 @@ def _replaced_state(part: Path, content: bytes) -> None:
     (part / INDEX).write_text(json.dumps(index))
 
 
-def _json(rng: Random, valid: Path, case: Path) -> Path:
+def _json(rng: Random, valid: Path, case: Path, for_commands: bool) -> Path:
     """The settings of a run, the index of a state, or what the header of a fit says."""
-    if rng.integers(3) == 0:
+    if rng.integers(3) == 0 and not for_commands:
         fits = _files(valid, "safetensors")
         data = fits[int(rng.integers(len(fits)))]
         length = struct.unpack("<Q", data[:8])[0]

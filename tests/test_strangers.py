@@ -27,6 +27,7 @@ from ppl_dgp.data import DataError, Standardiser, load_table, open_rows
 from ppl_dgp.diagnostics import load_arviz
 from ppl_dgp.fit.encoding import Decoder, EncodingError
 from ppl_dgp.fit.files import ENTRY, load_fit
+from ppl_dgp.fit.saving import Saving
 
 NUMBERS = np.random.default_rng(0).normal(size=(6, 3))
 
@@ -48,6 +49,7 @@ def header(shape: str, kind: str = "'<f8'") -> bytes:
         (header(f"({10**12}, 3)"), "promises float64 of shape"),
         (header(f"({2**70}, 3)"), "cannot be read as npy"),
         (header("(-6, -3)"), "promises"),
+        (header("(True, 18)"), "promises"),
         (header("(" * 60), "cannot be read as npy"),
         (header("(6, 3)", "'|O'"), "objects"),
         (header("(6, 3), 'more': __import__('os').getpid()"), "cannot be read as npy"),
@@ -75,6 +77,20 @@ def test_a_parquet_that_expands_a_thousandfold_is_refused(tmp_path):
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=2**23)
     for reader in (load_table, open_rows):
         refused(DataError, "expected at most 100 times as many", reader, str(tmp_path / "a.parquet"))
+
+
+@pytest.mark.parametrize("column", [["x" * 10**6] * 200, [np.zeros(10**6)] * 20], ids=["text", "lists"])
+def test_text_and_lists_that_expand_a_thousandfold_are_refused(tmp_path, column):
+    table = pa.table({"a": column, "y": np.arange(float(len(column)))})
+    pq.write_table(table, tmp_path / "a.parquet")
+    refused(DataError, "expected at most 100 times as many", load_table, str(tmp_path / "a.parquet"))
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
+def test_numbers_written_as_text_are_numbers(tmp_path, kind):
+    table = pa.table({"a": pa.array(["1", "2.5", "1"]).cast(kind), "y": [1.0, 2.0, 3.0]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert load_table(str(tmp_path / "a.parquet")).X[:, 0].tolist() == [1.0, 2.5, 1.0]
 
 
 def test_an_array_that_is_not_compressed_is_never_too_large(tmp_path):
@@ -348,21 +364,49 @@ def test_a_pipe_in_a_run_directory_is_refused(run):
     refused(BadInput, "no plain file", run_directory.read, run)
 
 
+SOUND = {"gp/variance": np.ones(()), "gp/lengthscale": np.ones(1), "likelihood/noise": np.full((), 0.1)}
+
+
 @pytest.mark.parametrize(
     ("params", "rows", "match"),
     [
-        ({"kernel/variance": np.ones(2)}, {}, "parameters of something else"),
-        ({"other": np.ones(())}, {}, "parameters of something else"),
-        ({"kernel/variance": np.array(np.nan)}, {}, "is not finite"),
-        ({}, {"x": np.ones((4, 1))}, "training/x"),
-        ({}, {"y": np.ones((3, 1), int)}, "training/y"),
-        ({}, {"y": np.full((3, 1), np.inf)}, "training/y"),
+        (SOUND, {}, ""),
+        (SOUND | {"gp/lengthscale": np.ones(2)}, {}, "parameters of something else"),
+        (SOUND | {"other": np.ones(())}, {}, "parameters of something else"),
+        ({"gp/variance": np.ones(())}, {}, "parameters of something else"),
+        (SOUND | {"gp/variance": np.array(np.nan)}, {}, "is not finite"),
+        (SOUND | {"likelihood/noise": np.array(-1e9)}, {}, "are not finite"),
+        (SOUND, {"x": np.ones((4, 1))}, "training/x"),
+        (SOUND, {"y": np.ones((3, 1), int)}, "training/y"),
+        (SOUND, {"y": np.full((3, 1), np.inf)}, "training/y"),
     ],
 )
 def test_parameters_of_something_else_are_refused(run, capsys, params, rows, match):
     training = {"x": np.ones((3, 1)), "y": np.ones((3, 1))} | rows
-    run_directory.save_parameters(run, params or {"kernel/variance": np.ones(())}, training)
+    run_directory.save_parameters(run, params, training)
     (run.parent / "rows.csv").write_text("a,y\n0,1\n1,2\n")
-    assert main(["predict", str(run), str(run.parent / "rows.csv")]) == 2
-    said = capsys.readouterr().err.strip()
-    assert match in said and "\n" not in said
+    code, said = main(["predict", str(run), str(run.parent / "rows.csv")]), capsys.readouterr().err.strip()
+    assert code == (2 if match else 0) and match in said and "\n" not in said
+
+
+@pytest.mark.parametrize(
+    "about", [{}, {"step": "x"}, {"step": -1}, {"step": True}, {"step": 10**400, "seconds": 1.0}]
+)
+def test_steps_of_a_state_that_cannot_have_been_taken(tmp_path, about):
+    saving = Saving(tmp_path, {"data": "0"})
+    checkpoint.save(tmp_path, {"a": jnp.ones(2)}, {"data": "0", "seconds": 1.0} | about)
+    refused(CheckpointError, "is damaged: found step", saving.resumable, True)
+    checkpoint.save(tmp_path, {"a": jnp.ones(2)}, {"data": "0", "step": 3, "seconds": "x"})
+    refused(CheckpointError, "is damaged: found step", saving.resumable, True)
+    saving.save({"a": jnp.ones(2)}, step=3, seconds=1.0)
+    assert saving.resumable(True)["step"] == 3
+
+
+def test_a_whole_number_without_end(tmp_path):
+    (tmp_path / "a.csv").write_text(f"a,y\n{'9' * 400},1\n2,2\n")
+    refused(
+        DataError,
+        "column .a. .* a whole number of hundreds of digits",
+        load_table,
+        str(tmp_path / "a.csv"),
+    )

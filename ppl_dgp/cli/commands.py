@@ -21,10 +21,9 @@ from ppl_dgp.cli.report import finite, in_units, metrics, nats_per_row, predicti
 from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.settings import Settings
 from ppl_dgp.cli.task import Task
-from ppl_dgp.data import Standardiser, load_rows, load_table, split
+from ppl_dgp.data import DataError, Standardiser, load_rows, load_table, split
 from ppl_dgp.fit import Fit, Interrupted, JitterWarning
 from ppl_dgp.fit.advice import advice_of
-from ppl_dgp.gp.parameters import ParameterError
 
 CONTINUE = "continue it with the same command and --resume"
 
@@ -277,7 +276,9 @@ def predict(
     program, rows_seed = _record_program(record), settings.seed if seed is None else seed
     try:
         return _predicted(record, program, params, training, source, target, drop_missing, rows_seed, say)
-    except ParameterError as error:
+    except (BadInput, DataError):
+        raise
+    except (ValueError, TypeError) as error:  # what predictions say of parameters that are not theirs
         raise run_directory.foreign_parameters(folder, error) from None
 
 

@@ -84,5 +84,6 @@ def _check_header(file: IO[bytes] | io.BufferedIOBase, size: int) -> None:
     if dtype.hasobject:
         raise ValueError("it holds objects, which would have to be unpickled")
     promised, found = math.prod(shape) * dtype.itemsize, size - file.tell()
-    if promised != found or any(length < 0 for length in shape):
+    # True is a whole number to NumPy's reader, but no length
+    if promised != found or any(isinstance(length, bool) or length < 0 for length in shape):
         raise ValueError(f"its header promises {dtype} of shape {shape}, found {found} bytes of it")

@@ -16,6 +16,7 @@ from typing import TypeVar
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ppl_dgp.data.arrays import check_expansion, read_members
@@ -219,9 +220,19 @@ def _is_number(name: str) -> bool:
 
 def _read_parquet(path: Path) -> pd.DataFrame:
     """All columns but those that pandas calls an index; nothing else is believed of what pandas wrote about them."""
-    with pq.ParquetFile(path) as file:
-        check_expansion(path, expanded_size(file.metadata.num_rows, file.schema_arrow))
+    schema = pq.read_schema(path)
+    # a text that is repeated is stored once
+    texts = [field.name for field in schema if _is_text(field.type)]
+    with pq.ParquetFile(path, read_dictionary=texts) as file:
+        groups = (file.metadata.row_group(number) for number in range(file.num_row_groups))
+        check_expansion(path, sum(map(expanded_size, groups)))
         table = file.read()
+    for number, name in enumerate(table.column_names):
+        column = table.column(number)
+        if name in texts and pa.types.is_dictionary(column.type):
+            lengths = [pc.binary_length(chunk.dictionary).take(chunk.indices) for chunk in column.chunks]
+            check_expansion(path, sum(pc.sum(each).as_py() or 0 for each in lengths))
+            table = table.set_column(number, name, column.cast(column.type.value_type))
     try:
         about = table.schema.pandas_metadata
         indices = about["index_columns"] if about else []
@@ -233,9 +244,20 @@ def _read_parquet(path: Path) -> pd.DataFrame:
     return frame
 
 
-def expanded_size(num_rows: int, schema: pa.Schema) -> int:
-    """Bytes of so many rows as 64-bit numbers."""
-    return 8 * num_rows * len(schema)
+def _is_text(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_binary(kind)
+        or types.is_large_binary(kind)
+    )
+
+
+def expanded_size(group: pq.RowGroupMetaData) -> int:
+    """Bytes of a group of rows as 64-bit numbers, those within lists included."""
+    values: int = sum(group.column(number).num_values for number in range(group.num_columns))
+    return 8 * values
 
 
 def _array_frame(path: Path, name: str, array: np.ndarray) -> pd.DataFrame:

@@ -179,7 +179,13 @@ def numbers(frame: pd.DataFrame, name: str) -> Float[np.ndarray, "N D"]:
             columns.append(series.to_numpy(dtype=np.float64, na_value=np.nan))
             continue
         is_text = pd.api.types.is_object_dtype(series) or pd.api.types.is_string_dtype(series)
-        parsed = pd.to_numeric(series, errors="coerce") if is_text else pd.Series(np.nan, series.index)
+        try:
+            parsed = pd.to_numeric(series, errors="coerce") if is_text else pd.Series(np.nan, series.index)
+        except OverflowError:
+            raise DataError(
+                f"column {column!r} of {name} holds a whole number of hundreds of digits: encode it as numbers of 64 "
+                "bits or take it out"
+            ) from None
         wrong = (parsed.isna() & series.notna()).to_numpy()
         if wrong.any() or not is_text:
             row = int(wrong.argmax())

@@ -63,7 +63,7 @@ class ParquetSource(BlockSource):
             _check_columns(file, found.schema_arrow, columns)
             for group in range(found.num_row_groups):
                 if count := found.metadata.row_group(group).num_rows:
-                    size = expanded_size(count, found.schema_arrow)
+                    size = expanded_size(found.metadata.row_group(group))
                     check_expansion(file, size, MOST_EXPANDED // WINDOW)
                     self._groups.append((file, group))
                     sizes.append(count)

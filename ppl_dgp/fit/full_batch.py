@@ -124,7 +124,7 @@ def fit_lbfgs(
     losses, lasted, pace = np.empty(0), 0.0, 1
     if checkpoint is not None and earlier is not None:
         lasted = earlier["seconds"]
-        like = {"state": state, "losses": np.empty(earlier["step"])}
+        like = {"state": state, "losses": jax.ShapeDtypeStruct((earlier["step"],), np.float64)}
         found, _ = saved.load(checkpoint, like)
         state, losses = found["state"], np.asarray(found["losses"])
 

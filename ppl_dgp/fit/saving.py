@@ -1,5 +1,6 @@
 """Saved states of a fit in progress: how often they are written, and which fit may be continued from one."""
 
+import math
 import os
 import time
 import warnings
@@ -103,8 +104,8 @@ class Saving:
     def resumable(self, resume: bool) -> dict[str, Any] | None:
         """What describes the saved state, None if none is to be resumed; nothing is compiled before it is asked for.
 
-        :raises CheckpointError: if there is none, or one made with other data or settings; if the directory cannot be
-            written, or another fit holds it.
+        :raises CheckpointError: if there is none, or one damaged or made with other data or settings; if the directory
+            cannot be written, or another fit holds it.
         :raises ValueError: without a directory.
         """
         meta = self._earlier() if resume else None
@@ -129,4 +130,11 @@ class Saving:
                     f"checkpoint {self.directory} was made with {name} {meta.get(name)}, found {wanted}; "
                     f"resume with the same {name}"
                 )
+        step, seconds = meta.get("step"), meta.get("seconds")
+        counted = isinstance(step, int) and not isinstance(step, bool) and 0 <= step < 2**63
+        if not counted or not isinstance(seconds, float | int) or not 0 <= seconds < math.inf:
+            raise CheckpointError(
+                f"checkpoint {self.directory} is damaged: found step {str(step)[:80]} after {str(seconds)[:80]} s, "
+                "expected numbers of at least 0; restore it from a copy, or start without resuming"
+            )
         return meta

@@ -99,7 +99,11 @@ class Training:
                     ResumeWarning,
                     stacklevel=4,
                 )
-            like = {"state": state, "words": words, "losses": np.empty((restarts, self.step))}
+            like = {
+                "state": state,
+                "words": words,
+                "losses": jax.ShapeDtypeStruct((restarts, self.step), np.float64),
+            }
             found, _ = saved.load(saving.directory, like)
             self.state, self.words, losses = (
                 found["state"],

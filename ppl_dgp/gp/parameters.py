@@ -16,16 +16,12 @@ from ppl_dgp.gp.contract import INDUCING_SUFFIX, Parameters
 from ppl_dgp.numerics.compatibility import is_traced
 
 
-class ParameterError(ValueError):
-    """Parameters of another program."""
-
-
 class ParameterCheck(Messenger):
     """Around runs of programs at given parameters: notes the names they declare, and refuses what is not given.
 
     :param params: constrained, by name.
     :param argument: that they were given as, for errors.
-    :raises ParameterError: from within a run, for a parameter that is missing, or has another shape than the program's.
+    :raises ValueError: from within a run, for a parameter that is missing, or has another shape than the program's.
     """
 
     def __init__(self, params: Parameters, argument: str = "params") -> None:
@@ -42,22 +38,20 @@ class ParameterCheck(Messenger):
         name = msg["name"]
         self.declared.add(name)
         if name not in self.params:
-            raise ParameterError(
+            raise ValueError(
                 f"{self.argument}: found no {name!r}, which the program has; {_nearest(name, self.params)}"
             )
         # a start that is made from a key has no shape yet
         known = msg["args"] and msg["args"][0] is not None
         expected = jnp.shape(msg["args"][0]) if known else None
         if expected is not None and jnp.shape(self.params[name]) != expected:
-            raise ParameterError(
-                f"{self.argument}: found {name!r} of shape {jnp.shape(self.params[name])}, expected "
-                f"{expected}; give the parameters of a fit of this model and guide"
+            raise ValueError(
+                f"{self.argument}: found {name!r} of shape {jnp.shape(self.params[name])}, expected {expected}; give "
+                "the parameters of a fit of this model and guide"
             )
 
     def check_known(self) -> None:
         """Refuse what belongs to no site and no function of the programs; call it when they have run.
-
-        :raises ParameterError: for such a parameter.
 
         What a guide holds for training rows alone is not declared at new ones, but bears the name of one.
         """
@@ -65,7 +59,7 @@ class ParameterCheck(Messenger):
         owners = (*self.sites, *self.declared, *functions)
         for name in self.params:
             if not any(name.startswith(owner) for owner in owners):
-                raise ParameterError(
+                raise ValueError(
                     f"{self.argument}: found {name!r}, which the program does not have; "
                     f"{_nearest(name, self.declared)}"
                 )

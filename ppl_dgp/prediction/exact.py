@@ -27,8 +27,7 @@ def exact_moments(
 ) -> tuple[Float[np.ndarray, "B P"], Float[np.ndarray, "B P"], Float[np.ndarray, ""]]:
     """Mean and variance of f at new rows, and the variance of their noise.
 
-    :raises ValueError: if the training rows are not at hand.
-    :raises ParameterError: if the parameters are not those of the model.
+    :raises ValueError: if the training rows are not at hand, or the parameters are not those of the model.
     :raises TypeError: if the model is no ``exact_gp_regression``.
     """
     gp, y = _trained(fit)
@@ -66,7 +65,8 @@ def _trained(fit: Posterior) -> tuple[ExactGP, Array]:
 
 def _exact_gp(fit: Posterior, arguments: tuple[Array, ...]) -> ExactGP:
     program = substitute(seed(fit.model, jax.random.PRNGKey(0)), fit.params)
-    with ParameterCheck(fit.params) as given:
+    given = ParameterCheck(fit.params)
+    with given:
         sites = trace(program).get_trace(*arguments)
     gp = sites["y"]["fn"] if "y" in sites else None
     if not isinstance(gp, ExactGP):
