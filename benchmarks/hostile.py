@@ -90,6 +90,10 @@ def _fitted(case: Any) -> tuple[str, str]:
 
 def _work(numbers: Any, results: Any) -> None:
     """A process that makes cases one after another, within a bound of memory."""
+    import jax
+
+    # most of a case is compilation, of programs that run once
+    jax.config.update("jax_disable_most_optimizations", True)
     while (number := numbers.get()) is not None:
         began = time.perf_counter()
         ended = outcome(number)
