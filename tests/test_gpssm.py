@@ -111,7 +111,7 @@ def begun(chain):
 
 
 @pytest.mark.parametrize(
-    "objective", few([PowerEP(0.0), PowerEP(0.5, 2), PowerEP(1.0, 1), MOMENTS], 0, 1), ids=repr
+    "objective", few([PowerEP(0.0), PowerEP(0.5, 2), PowerEP(1.0, 1), MOMENTS], 0), ids=repr
 )
 def test_markov_reaches_kalmans_evidence(objective):
     """At the smoother's chain the bound is the evidence for every draw: one sequence, controls, two dimensions."""
