@@ -110,8 +110,7 @@ def _run(rng: Random, valid: Path, folder: Path) -> Path:
                 entry.write_bytes(mutated(entry.read_bytes(), rng, others, _files(valid, "npz")))
             case 6:
                 index = folder / str(rng.choice(["parameters", "checkpoint"])) / INDEX
-                if index.is_file():
-                    values = json.loads(index.read_text())
+                if index.is_file() and isinstance(values := _as_json(index), dict):
                     outside = folder.parents[1] / "outside" / "kept.txt"
                     values["data"] = str(
                         rng.choice(["../../../outside/kept.txt", str(outside), "..", "", CONFIG])
@@ -137,6 +136,13 @@ def _run(rng: Random, valid: Path, folder: Path) -> Path:
                     other.rename(one)
                     (folder / "kept").rename(other)
     return folder
+
+
+def _as_json(path: Path) -> object:
+    try:
+        return json.loads(path.read_bytes())
+    except (ValueError, RecursionError):  # mutated before
+        return None
 
 
 def _removed(path: Path) -> None:

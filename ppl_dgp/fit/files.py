@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as arrays_to_bytes
 
 from ppl_dgp.checkpoint import CheckpointError, parsed_json, replace_file
+from ppl_dgp.fit.chains import Chains
 from ppl_dgp.fit.encoding import Decoder, Encoder, EncodingError, name_of_value, public_name
 from ppl_dgp.fit.result import Fit
 
@@ -141,6 +142,10 @@ def _check_fields(fields: Mapping[str, Any]) -> None:
     for name, kind in expected.items():
         if name in fields and not isinstance(fields[name], kind):
             raise EncodingError(f"found {type(fields[name]).__name__} as {name}, expected {kind}")
+    if not all(isinstance(value, float | int) for value in fields.get("jitter", {}).values()):
+        raise EncodingError("found a jitter that is no number")
+    if not isinstance(chains := fields.get("chains"), Chains | None):
+        raise EncodingError(f"found {type(chains).__name__} as chains, expected Chains or None")
     losses = fields["losses"]
     if losses.ndim != 2 or losses.dtype.kind != "f" or not 0 <= fields["best"] < len(losses):
         raise EncodingError(
