@@ -19,7 +19,6 @@ from jaxtyping import Array
 from numpyro.infer import SVI
 
 from ppl_dgp.fit import program
-from ppl_dgp.numerics.compatibility import compiled_for
 
 AXIS = "data"
 
@@ -116,7 +115,7 @@ def _build_over_devices(
         after = jax.lax.with_sharding_constraint(after, placement._of_state(after, rows, restarts))
         return after, jax.lax.with_sharding_constraint(losses, placement._across())
 
-    return jax.jit(over_devices, donate_argnums=0, **compiled_for("many"))
+    return jax.jit(over_devices, donate_argnums=0)
 
 
 def _put(leaf: Any, where: NamedSharding) -> Array:

@@ -28,7 +28,6 @@ from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.result import Fit, FitError, Interrupted, assemble, checked_data, fingerprint, finished
 from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.session import PIECE_SECONDS, deferred_interrupt, one_blas_thread, progress_bar
-from ppl_dgp.numerics.compatibility import compiled_for
 from ppl_dgp.objectives import objective_of
 
 ITERATIONS_PER_PIECE = 50  # iterations between two looks at Ctrl-C, at most
@@ -233,7 +232,7 @@ def _build_iterations(svi: SVI) -> Callable[..., Any]:
         after = {"params": unravel(point), "value": value, "slope": slope, "memory": memory}
         return after | {"begun": jnp.ones((), bool), "done": done}, losses, turns
 
-    return jax.jit(run, donate_argnums=0, **compiled_for("many"))
+    return jax.jit(run, donate_argnums=0)
 
 
 def _check_no_latents(

@@ -14,7 +14,7 @@ from ppl_dgp.fit.program import array_bytes
 from ppl_dgp.gp.numpyro_internals import bijections_of
 from ppl_dgp.gp.parameters import check_starting_values
 from ppl_dgp.guides import Guide
-from ppl_dgp.numerics.compatibility import compiled_for, is_traced, program_identity
+from ppl_dgp.numerics.compatibility import compiled_to_run_once, is_traced, program_identity
 
 
 def initialise(svi: SVI, key: Any, x: Array, y: Array, start: Mapping[str, Array] | None = None) -> SVIState:
@@ -52,7 +52,7 @@ def initialise(svi: SVI, key: Any, x: Array, y: Array, start: Mapping[str, Array
     name = program_identity(traced, array_bytes)
     run = kept(name)
     if run is None:
-        run = jax.jit(partial(jax.core.eval_jaxpr, traced.jaxpr), **compiled_for("one"))
+        run = jax.jit(partial(jax.core.eval_jaxpr, traced.jaxpr), **compiled_to_run_once())
         keep(name, run)
     state: SVIState = jax.tree.unflatten(jax.tree.structure(shapes), run(traced.consts, key))
     return state

@@ -12,7 +12,7 @@ from numpyro.infer import SVI
 
 from ppl_dgp.fit.advice import jitter_advice
 from ppl_dgp.fit.program import cached_program
-from ppl_dgp.numerics.compatibility import compiled_for
+from ppl_dgp.numerics.compatibility import compiled_to_run_once
 
 
 class JitterWarning(UserWarning):
@@ -54,4 +54,4 @@ def _build_jitter(svi: SVI) -> Callable[..., dict[str, Array]]:
             if site["type"] == "deterministic" and name.endswith("/jitter")
         }
 
-    return jax.jit(run, **compiled_for("one"))
+    return jax.jit(run, **compiled_to_run_once())

@@ -23,7 +23,7 @@ from numpyro.optim import optax_to_numpyro
 
 from ppl_dgp.fit.kept import keep, kept
 from ppl_dgp.gp.numpyro_internals import bijections_of, svi_with
-from ppl_dgp.numerics.compatibility import compiled_for, shapes_compiled
+from ppl_dgp.numerics.compatibility import compiled_to_run_once, shapes_compiled
 from ppl_dgp.objectives.padding import RealRows
 
 # tables of so many lengths under one model; beyond them all are compiled anew
@@ -81,9 +81,9 @@ def stacked_params(svi: SVI, params: dict[str, Array], stacked: bool) -> dict[st
 def _build_constrained(svi: SVI, stacked: bool) -> Callable[..., dict[str, Array]]:
     """``run(params)``, as ``stacked_params`` says."""
     if stacked:
-        return jax.jit(jax.vmap(svi.constrain_fn), **compiled_for("one"))
+        return jax.jit(jax.vmap(svi.constrain_fn), **compiled_to_run_once())
     one = lambda params: {name: value[None] for name, value in svi.constrain_fn(params).items()}
-    return jax.jit(one, **compiled_for("one"))
+    return jax.jit(one, **compiled_to_run_once())
 
 
 def build_finish(svi: SVI) -> Callable[..., dict[str, Array]]:
@@ -101,7 +101,7 @@ def build_chunk(
 ) -> Callable[..., Any]:
     """``chunk_of_steps``, compiled; the state is donated."""
     steps = chunk_of_steps(svi, minibatches, chunk, restarts, windows, drawn_from)
-    return jax.jit(steps, donate_argnums=0, **compiled_for("many"))
+    return jax.jit(steps, donate_argnums=0)
 
 
 def chunk_of_steps(
@@ -197,7 +197,7 @@ def build_together(
         )
         return state_and_losses
 
-    return jax.jit(run, donate_argnums=0, **compiled_for("many"))
+    return jax.jit(run, donate_argnums=0)
 
 
 def build_loss(svi: SVI, minibatches: bool, padded: int | None) -> Callable[..., Float[Array, ""]]:

@@ -12,7 +12,6 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, Num
 from numpyro.infer import SVI
 
-from ppl_dgp.numerics.compatibility import compiled_for
 from ppl_dgp.numerics.linalg import cholesky
 from ppl_dgp.objectives.site_energy import Layer, read_layer
 from ppl_dgp.objectives.sites import (
@@ -181,7 +180,7 @@ def build_run(
         state, _, losses = jax.lax.fori_loop(0, count, step, (state, natural, losses))
         return state, losses
 
-    return jax.jit(run, donate_argnums=0, **compiled_for("many"))
+    return jax.jit(run, donate_argnums=0)
 
 
 def build_end(svi: SVI, alpha: float) -> Callable[..., tuple[SiteParameters, Array, Array, Array]]:

@@ -6,14 +6,13 @@
 * ``jax.core.Tracer``: whether a value is known while a program is traced (:func:`is_traced`).
 * ``jax._src.xla_bridge.backends_are_initialized``: whether JAX's threads run, which a forked process does not inherit
   (:func:`lost_its_threads`).
-* compiler options of XLA on the CPU, which it calls by other names as it changes (:func:`compiled_for`).
+* compiler options of XLA on the CPU, which it calls by other names as it changes (:func:`compiled_to_run_once`).
 * ``_cache_size`` of what ``jax.jit`` gives: for how many shapes it is compiled (:func:`shapes_compiled`).
 """
 
 from __future__ import annotations
 
 import os
-import typing
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
@@ -22,8 +21,6 @@ from jax._src import xla_bridge
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 Names = frozenset[str]
-#: how often a compiled program is to run
-Runs = typing.Literal["many", "one"]
 #: calls of a program, through which dependencies are followed; of loops and branches all depends on all
 CALLS = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call")
 
@@ -49,18 +46,14 @@ def is_traced(value: Any) -> bool:
     return isinstance(value, jax.core.Tracer)
 
 
-def compiled_for(runs: Runs) -> dict[str, Any]:
-    """Options of ``jax.jit`` for a program of many steps, or for one that runs once.
+def compiled_to_run_once() -> dict[str, Any]:
+    """Options of ``jax.jit`` for a program that runs once: on the CPU it is better not optimised at all.
 
-    On the CPU the plainer emitter makes steps that are as fast in two thirds of the time; a program that runs once is
-    better not optimised at all. What a release does not know is left out: it would be an error.
+    What a release does not know is left out: it would be an error.
     """
     if jax.default_backend() != "cpu" or jax.__version_info__ >= (0, 11):
         return {}
-    options: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False}
-    if runs == "one":
-        options["xla_backend_optimization_level"] = 0
-    return {"compiler_options": options}
+    return {"compiler_options": {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0}}
 
 
 def shapes_compiled(run: Any) -> int:
