@@ -10,7 +10,6 @@ in anything else.
 from __future__ import annotations
 
 import argparse
-import csv
 import multiprocessing
 import resource
 import sys
@@ -23,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import rows as table
 from benchmarks.hostile_cases import data_of, drawn, guide_of, model_of
 
 STEPS, NEW_ROWS, BUDGET = 5, 4, 180.0
@@ -104,43 +104,36 @@ def _work(numbers: Any, results: Any) -> None:
 def run(todo: list[int], path: Path) -> None:
     """Make the cases, a row each; a process is replaced when it hangs, dies or has grown."""
     context = multiprocessing.get_context("spawn")
-    new = not path.exists()
-    with path.open("a", newline="", encoding="utf-8") as file:
-        table = csv.DictWriter(file, FIELDS)
-        if new:
-            table.writeheader()
-        worker, numbers, results = None, context.Queue(), context.Queue()
-        for number in todo:
-            if worker is None or not worker.is_alive():
-                numbers, results = context.Queue(), context.Queue()
-                worker = context.Process(target=_work, args=(numbers, results), daemon=True)
-                worker.start()
-            numbers.put(number)
-            began, found = time.perf_counter(), None
-            while found is None and worker.is_alive() and time.perf_counter() - began < BUDGET:
-                try:
-                    found = results.get(timeout=1.0)
-                except Exception:  # nothing yet
-                    continue
-            if found is None:
-                ended = "hang" if worker.is_alive() else f"died with {worker.exitcode}"
-                found = number, ended, "", time.perf_counter() - began, 0
-                worker.kill()
-                worker.join()
-            elif found[4] > MOST_MEMORY:
-                numbers.put(None)
-                worker.join()
-            row = {
-                "outcome": found[1],
-                "detail": found[2],
-                "seconds": f"{found[3]:.1f}",
-                **asdict(drawn(number)),
-            }
-            table.writerow(row)
-            file.flush()
-        if worker is not None:
+    worker, numbers, results = None, context.Queue(), context.Queue()
+    for number in todo:
+        if worker is None or not worker.is_alive():
+            numbers, results = context.Queue(), context.Queue()
+            worker = context.Process(target=_work, args=(numbers, results), daemon=True)
+            worker.start()
+        numbers.put(number)
+        began, found = time.perf_counter(), None
+        while found is None and worker.is_alive() and time.perf_counter() - began < BUDGET:
+            try:
+                found = results.get(timeout=1.0)
+            except Exception:  # nothing yet
+                continue
+        if found is None:
+            ended = "hang" if worker.is_alive() else f"died with {worker.exitcode}"
+            found = number, ended, "", time.perf_counter() - began, 0
+            worker.kill()
+            worker.join()
+        elif found[4] > MOST_MEMORY:
             numbers.put(None)
-            worker.join(10.0)
+            worker.join()
+        about = asdict(drawn(number)) | {
+            "outcome": found[1],
+            "detail": found[2],
+            "seconds": f"{found[3]:.1f}",
+        }
+        table.append(path, FIELDS, [about[name] for name in FIELDS])
+    if worker is not None:
+        numbers.put(None)
+        worker.join(10.0)
 
 
 def main() -> int:
@@ -152,14 +145,9 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/hostile.csv"))
     settings = parser.parse_args()
-    done = set()
-    if settings.out.exists():
-        with settings.out.open(encoding="utf-8") as file:
-            done = {int(row["number"]) for row in csv.DictReader(file)}
-    todo = [n for n in range(settings.first, settings.first + settings.cases) if n not in done]
-    run(todo, settings.out)
-    with settings.out.open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    done = {int(number) for (number,) in table.done(settings.out, ["number"])}
+    run([n for n in range(settings.first, settings.first + settings.cases) if n not in done], settings.out)
+    rows = table.read(settings.out)
     count = Counter(row["outcome"] for row in rows)
     print(f"{len(rows)} cases: " + ", ".join(f"{number} {name}" for name, number in count.most_common()))
     for row in rows:

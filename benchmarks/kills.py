@@ -15,7 +15,6 @@ goes on where it was stopped. Exits with 1 if anything was lost.
 from __future__ import annotations
 
 import argparse
-import csv
 import hashlib
 import json
 import os
@@ -29,6 +28,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from benchmarks.rows import append, read
 
 FIELDS = ("fit", "kind", "killed", "where", "done", "saved", "interval", "outcome", "detail", "seconds")
 MOST_KILLS, LONGEST = 8, 1800.0
@@ -420,17 +421,11 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("build/kills.csv"))
     settings = parser.parse_args()
     began = time.perf_counter()
-    rows: list[dict[str, Any]] = []
     settings.out.parent.mkdir(parents=True, exist_ok=True)
-    if settings.out.exists():
-        with settings.out.open(newline="") as file:
-            rows = list(csv.DictReader(file))
-    else:
-        with settings.out.open("w", newline="") as file:
-            csv.DictWriter(file, FIELDS).writeheader()
+    rows: list[dict[str, Any]] = [*read(settings.out)]
     ended = {int(row["fit"]) for row in rows if row["where"] == "end"}
     rows = [row for row in rows if int(row["fit"]) in ended]
-    with tempfile.TemporaryDirectory() as place, settings.out.open("a", newline="") as file:
+    with tempfile.TemporaryDirectory() as place:
         os.environ["JAX_COMPILATION_CACHE_DIR"] = str(Path(place) / "compiled")
         os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
         os.environ["MPLBACKEND"] = "agg"
@@ -444,13 +439,12 @@ def main() -> int:
         import ppl_dgp.diagnostics.plots  # noqa: F401
 
         assert not xla_bridge._backends
-        campaign, writer = Campaign(Path(place), settings.seed), csv.DictWriter(file, FIELDS)
+        campaign = Campaign(Path(place), settings.seed)
         number = max(ended, default=-1) + 1
         while (made := sum(int(row["killed"]) for row in rows)) < settings.kills:
             for row in campaign.rows(number, settings.kills - made):
                 rows.append({name: row.get(name, "") for name in FIELDS})
-                writer.writerow(rows[-1])
-                file.flush()
+                append(settings.out, FIELDS, [*rows[-1].values()])
             number += 1
     kills = [row for row in rows if int(row["killed"])]
     ends = [row for row in rows if row["where"] == "end"]

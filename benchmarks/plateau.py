@@ -14,7 +14,6 @@ first.
 from __future__ import annotations
 
 import argparse
-import csv
 import faulthandler
 import hashlib
 import multiprocessing
@@ -29,6 +28,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from benchmarks.rows import append
 
 FIELDS = ("fits", "seconds", "megabytes", "mappings", "differ", "threads")
 SAMPLED, STUCK, MOST_GROWTH = 100, 900, 1.1
@@ -110,12 +111,12 @@ def in_workers(method: str) -> list[str]:
 class Watch:
     """Counts fits, compares their numbers, and writes a row of memory every hundred."""
 
-    def __init__(self, out: Any) -> None:
+    def __init__(self, out: Path) -> None:
+        out.unlink(missing_ok=True)
         self.rows: list[dict[str, Any]] = []
         self.first: dict[int, str] = {}
         self.differ, self.fits, self.threads = 0, 0, 1
-        self._writer, self._out, self._began = csv.DictWriter(out, FIELDS), out, time.perf_counter()
-        self._writer.writeheader()
+        self._out, self._began = out, time.perf_counter()
         self._lock = threading.Lock()
 
     def fit(self, number: int) -> None:
@@ -131,8 +132,7 @@ class Watch:
         """Write a row."""
         about = (self.fits, f"{time.perf_counter() - self._began:.0f}", f"{megabytes():.0f}", mappings())
         self.rows.append(dict(zip(FIELDS, (*about, self.differ, self.threads), strict=True)))
-        self._writer.writerow(self.rows[-1])
-        self._out.flush()
+        append(self._out, FIELDS, [*self.rows[-1].values()])
 
     def most(self, name: str, begin: float, end: float) -> float:
         """The largest value of a column in a share of the fits."""
@@ -157,12 +157,12 @@ def main() -> int:
     random = np.random.default_rng(settings.seed)
     blocks = settings.fits // settings.block
     order = [*range(settings.programs), *random.integers(settings.programs, size=blocks).tolist()][:blocks]
-    with tempfile.TemporaryDirectory() as compiled, settings.out.open("w", newline="") as out:
+    with tempfile.TemporaryDirectory() as compiled:
         os.environ["JAX_COMPILATION_CACHE_DIR"] = compiled
         os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
         many = settings.fits > settings.programs
         forked_before = in_workers("fork") if many else []
-        watch = Watch(out)
+        watch = Watch(settings.out)
         alone = blocks - blocks // 5 if many else blocks
         for number in order[:alone]:
             faulthandler.dump_traceback_later(STUCK, exit=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 def append(path: Path, fields: Sequence[str], row: Sequence[object]) -> None:
     """Add a row at once, so that nothing is lost when stopped; the first brings the header."""
     fresh = not path.exists()
-    with path.open("a", newline="") as file:
+    with path.open("a", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         if fresh:
             writer.writerow(fields)
@@ -21,7 +21,7 @@ def done(path: Path, key: Sequence[str]) -> set[tuple[str, ...]]:
     """The values of the columns ``key``, as text, of the rows that are there."""
     if not path.exists():
         return set()
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8") as file:
         return {tuple(row[field] for field in key) for row in csv.DictReader(file)}
 
 
@@ -29,14 +29,14 @@ def read(path: Path) -> list[dict[str, str]]:
     """The rows that are there."""
     if not path.exists():
         return []
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
 def write(path: Path, fields: Sequence[str], found: Sequence[Sequence[object] | dict[str, str]]) -> None:
     """All rows anew, the old file in place until the new one is whole."""
     partial = path.with_suffix(".partial")
-    with partial.open("w", newline="") as file:
+    with partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(fields)
         for row in found:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
 import hashlib
 import multiprocessing
 import os
@@ -27,6 +26,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from benchmarks import rows as table
 from benchmarks.strangers_files import KINDS, make_valid
 from benchmarks.strangers_readers import BUDGET, in_process, through_command_line
 from benchmarks.strangers_runs import SEED, make_case
@@ -191,9 +191,8 @@ def _campaign(root: Path, settings: argparse.Namespace) -> int:
             shutil.copytree(root / "valid", kept)
     else:
         shutil.copytree(kept, root / "valid")
-    if settings.out is not None and settings.out.exists():
-        with settings.out.open(encoding="utf-8", newline="") as file:
-            done = {(row["kind"], row["way"], int(row["number"])): row for row in csv.DictReader(file)}
+    if settings.out is not None:
+        done = {(row["kind"], row["way"], int(row["number"])): row for row in table.read(settings.out)}
     ways = {"process": settings.mutations, "command": settings.command_line}
     cases = [
         (k, way, n) for k in settings.kinds.split(",") for way, count in ways.items() for n in range(count)
@@ -201,30 +200,22 @@ def _campaign(root: Path, settings: argparse.Namespace) -> int:
     if settings.only is not None:
         cases = [case for case in cases if case[2] == settings.only]
     campaign = Campaign(root)
-    with contextlib.ExitStack() as stack:
-        table = None
+    for case in cases:
+        if case in done:
+            continue
+        ended, detail, seconds, growth = campaign.outcome(*case)
+        if settings.only is None:
+            detail = " ".join(detail.split())[:300]
+        detail = detail.encode(errors="backslashreplace").decode()
+        values = (*map(str, case), ended, detail, f"{seconds:.3f}", str(growth))
+        done[case] = dict(zip(FIELDS, values, strict=True))
         if settings.out is not None:
-            table = csv.DictWriter(
-                stack.enter_context(settings.out.open("a", encoding="utf-8", newline="")), FIELDS
+            table.append(settings.out, FIELDS, values)
+        if ended not in FINE or settings.only is not None:
+            print(
+                f"{case[0]} {case[1]} {case[2]}: {ended} in {seconds:.1f} s, {growth >> 20} MiB: {detail}",
+                flush=True,
             )
-            if not done:
-                table.writeheader()
-        for case in cases:
-            if case in done:
-                continue
-            ended, detail, seconds, growth = campaign.outcome(*case)
-            if settings.only is None:
-                detail = " ".join(detail.split())[:300]
-            detail = detail.encode(errors="backslashreplace").decode()
-            values = (*map(str, case), ended, detail, f"{seconds:.3f}", str(growth))
-            done[case] = dict(zip(FIELDS, values, strict=True))
-            if table is not None:
-                table.writerow(done[case])
-            if ended not in FINE or settings.only is not None:
-                print(
-                    f"{case[0]} {case[1]} {case[2]}: {ended} in {seconds:.1f} s, {growth >> 20} MiB: {detail}",
-                    flush=True,
-                )
     campaign.close()
     return _report([done[case] for case in cases], time.perf_counter() - began)
 

@@ -217,6 +217,11 @@ def parsed_json(text: str) -> Any:
         raise ValueError("found values nested too deeply, expected fewer levels") from None
 
 
+def is_count(value: Any) -> bool:
+    """Whether a value of JSON is a number of things that an integer of 64 bits holds."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
 def read_own(path: Path) -> bytes:
     """The content of a file of a saved state.
 

@@ -45,14 +45,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: place.get(item.path.stem, len(LONGEST)))
 
 
-@pytest.fixture(autouse=True, scope="session")
-def many_programs() -> None:
-    """Keep them: to free a dropped one takes seconds in a process that holds as much as that of the tests."""
-    from ppl_dgp.fit import kept
-
-    kept.PROGRAMS_KEPT = 1000
-
-
 @pytest.fixture(autouse=True)
 def few_mappings() -> Iterator[None]:
     """Drop compiled programs before they use up memory, or the mappings of it that Linux allows a process, 65530."""

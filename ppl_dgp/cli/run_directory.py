@@ -154,9 +154,9 @@ def _texts(values: Any) -> tuple[str, ...]:
 
 
 def _count(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+    if not checkpoint.is_count(value):
         raise TypeError
-    return value
+    return int(value)
 
 
 def _is_plain(value: Any) -> bool:

@@ -20,7 +20,7 @@ from numpyro.infer import ELBO
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as arrays_to_bytes
 
-from ppl_dgp.checkpoint import CheckpointError, parsed_json, replace_file
+from ppl_dgp.checkpoint import CheckpointError, is_count, parsed_json, replace_file
 from ppl_dgp.fit.chains import Chains
 from ppl_dgp.fit.encoding import Decoder, Encoder, EncodingError, name_of_value, public_name
 from ppl_dgp.fit.result import Fit
@@ -125,7 +125,7 @@ def load_fit(
 def _restart(stacked: Mapping[str, Any], best: Any) -> dict[str, Any]:
     """The parameters of one restart."""
     for name, value in stacked.items():
-        if isinstance(best, bool) or not isinstance(best, int) or not 0 <= best < len(value):
+        if not is_count(best) or best >= len(value):
             raise EncodingError(
                 f"found the restart {str(best)[:80]!r} of {len(value)} of {name}, expected one of them"
             )

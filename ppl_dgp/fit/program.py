@@ -100,8 +100,7 @@ def build_chunk(
     drawn_from: int | None = None,
 ) -> Callable[..., Any]:
     """``chunk_of_steps``, compiled; the state is donated."""
-    steps = chunk_of_steps(svi, minibatches, chunk, restarts, windows, drawn_from)
-    return jax.jit(steps, donate_argnums=0)
+    return jax.jit(chunk_of_steps(svi, minibatches, chunk, restarts, windows, drawn_from), donate_argnums=0)
 
 
 def chunk_of_steps(

@@ -131,8 +131,11 @@ class Saving:
                     f"resume with the same {name}"
                 )
         step, seconds = meta.get("step"), meta.get("seconds")
-        counted = isinstance(step, int) and not isinstance(step, bool) and 0 <= step < 2**63
-        if not counted or not isinstance(seconds, float | int) or not 0 <= seconds < math.inf:
+        if (
+            not checkpoint.is_count(step)
+            or not isinstance(seconds, float | int)
+            or not 0 <= seconds < math.inf
+        ):
             raise CheckpointError(
                 f"checkpoint {self.directory} is damaged: found step {str(step)[:80]} after {str(seconds)[:80]} s, "
                 "expected numbers of at least 0; restore it from a copy, or start without resuming"
