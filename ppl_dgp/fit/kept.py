@@ -5,6 +5,7 @@ A compiled fit holds some 30 MB and, of the mappings of memory that Linux allows
 
 import ctypes
 import gc
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -51,6 +52,5 @@ def _crowded() -> bool:
 def _give_back() -> None:
     """Free what nothing holds any more: programs hold each other in circles, and glibc keeps what is freed."""
     gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if hasattr(ctypes, "CDLL") else None
-    if trim is not None:
+    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)
