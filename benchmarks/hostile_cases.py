@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ppl_dgp import models
-from ppl_dgp.guides import HIDDEN_RULES, INDUCING_RULES
+from ppl_dgp.guides import HIDDEN_RULES, INDUCING_RULES, Guide, Optimal
 from ppl_dgp.kernels import KERNELS
 
 OBJECTIVES = (
@@ -20,7 +20,8 @@ OBJECTIVES = (
     "Trace_ELBO",
 )
 REAL = ("gaussian", "student-t", "laplace", "heteroscedastic")
-LIKELIHOODS = (*REAL, "poisson", "negative-binomial", "gamma", "beta")
+COUNTS = ("poisson", "negative-binomial")
+LIKELIHOODS = (*REAL, *COUNTS, "gamma", "beta")
 CLASSES = ("bernoulli", "bernoulli-logit", "ordinal", "softmax", "robust-max")
 FUNCTIONS = ("sparse_gp_regression", "deep_gp", "latent_input_gp", "gplvm", "deep_gplvm", "gpssm")
 SERIES = ("gpssm", "switching_gpssm", "linear_gaussian_ssm")
@@ -70,9 +71,12 @@ def drawn(number: int) -> Case:
     outputs = int(rng.choice([1, 2, 3]))
     often = lambda names, shares: str(rng.choice(list(names), p=np.asarray(shares) / np.sum(shares)))
     whole = model in SERIES or rng.random() < 0.7
+    objective, inducing = often(OBJECTIVES, SHARES), pick(INDUCING_RULES)
+    if objective == "Collapsed" and rng.random() < 0.8:  # which refuses the others
+        inducing = pick(("optimal", "full-rank"))
     several = model not in ("mixture_of_functions", "sparse_gp_classification", "deep_gp_classification")
     return Case(
-        number, model, pick(HIDDEN_RULES), pick(INDUCING_RULES), often(OBJECTIVES, SHARES),
+        number, model, pick(HIDDEN_RULES), inducing, objective,
         float(rng.choice([0.0, 0.5, 1.0])), likelihood, pick(KERNELS), often(TROUBLES, list(TROUBLES.values())), rows,
         int(rng.choice([1, 2, 7])) if model != "gp_narx" else 7, outputs if several else 1,
         rows + 1 if rng.random() < 0.03 else int(rng.choice([1, min(2, rows), min(4, rows), rows])),
@@ -85,8 +89,9 @@ def data_of(case: Case) -> tuple[np.ndarray | None, np.ndarray]:
     rng = np.random.default_rng([case.number, 20])
     n, trouble = case.rows, case.trouble
     x = rng.normal(size=(n, case.inputs))
-    f = np.sin(2.0 * x[:, :1]) + 0.1 * rng.normal(size=(n, case.outputs))
-    if case.likelihood in ("poisson", "negative-binomial"):
+    columns = case.outputs + (case.model == "shared_gplvm")  # which has a view of one column beside
+    f = np.sin(2.0 * x[:, :1]) + 0.1 * rng.normal(size=(n, columns))
+    if case.likelihood in COUNTS:
         y = rng.poisson(np.exp(f)).astype(float) * (1e6 if trouble == "large counts" else 1.0)
     elif case.likelihood == "gamma":
         y = np.exp(f)
@@ -164,6 +169,5 @@ def model_of(case: Case) -> Any:
 
 def guide_of(case: Case, model: Any) -> Any:
     """The guide."""
-    from ppl_dgp.guides import Guide
-
-    return Guide(model, hidden=HIDDEN_RULES[case.hidden], inducing=INDUCING_RULES[case.inducing])
+    inducing = Optimal() if case.inducing == "optimal" else INDUCING_RULES[case.inducing]
+    return Guide(model, hidden=HIDDEN_RULES[case.hidden], inducing=inducing)
