@@ -8,10 +8,11 @@ import pytest
 from fast import few
 from numpyro.infer import SVI
 
+from ppl_dgp.fit import fit_lbfgs, fit_many, fit_svi
 from ppl_dgp.fit.initial import initialise
 from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
-from ppl_dgp.guides import DoublyStochastic, Guide
+from ppl_dgp.guides import DoublyStochastic, Guide, MomentMatched
 from ppl_dgp.kernels import RBF
 from ppl_dgp.models import deep_gp
 from ppl_dgp.objectives import PowerEP
@@ -59,3 +60,20 @@ def test_other_rows_are_not_mistaken():
     for scale in (1.0, 2.0):
         found, expected = both(deep_gp((), 3), scale * X)
         np.testing.assert_allclose(found["layer1/inducing"], expected["layer1/inducing"], rtol=1e-12)
+
+
+@pytest.mark.parametrize("way", [fit_svi, fit_many, fit_lbfgs])
+def test_what_an_objective_refuses_is_said_before_the_start_is_compiled(way, monkeypatch):
+    def compiled():
+        raise AssertionError("compiled")
+
+    monkeypatch.setattr("ppl_dgp.fit.initial.compiled_to_run_once", compiled)
+    model = deep_gp((2,), 4)
+    guide = Guide(model, hidden=MomentMatched())
+    settings = {"guide": guide, "objective": PowerEP(1.0), "steps": 1}
+    with pytest.raises(ValueError, match="propagation: found"):
+        way(KEY, model, x=X, y=X, **settings) if way is not fit_many else way(
+            KEY, model, xs=X, ys=X, **settings
+        )
+    with pytest.raises(AssertionError, match="compiled"):
+        fit_svi(KEY, model, x=X, y=X, **settings | {"objective": PowerEP(0.0)})

@@ -7,6 +7,7 @@ program serves all devices, and XLA adds the sums between them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,6 +84,14 @@ class Placement:
         if self.mesh is None:
             return values
         return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), values)
+
+    def compiled_beside(
+        self, run: Any, state: Any, rows: int, restarts: int, *like: Any
+    ) -> AbstractContextManager[None]:
+        """``program.compiled_beside`` of a state of that shape; over devices it is left to the first step."""
+        if self.mesh is None:
+            return program.compiled_beside(run, state, *like)
+        return nullcontext()
 
     def _across(self, axis: int | None = None) -> NamedSharding:
         """Whole on every device, or shared out along an axis."""

@@ -23,7 +23,7 @@ from numpyro.infer import ELBO, SVI, Trace_ELBO
 from ppl_dgp import checkpoint as saved
 from ppl_dgp.fit import program
 from ppl_dgp.fit.arguments import check_key, check_programs
-from ppl_dgp.fit.initial import initialise
+from ppl_dgp.fit.initial import traced_start
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.result import Fit, FitError, Interrupted, assemble, checked_data, fingerprint, finished
 from ppl_dgp.fit.saving import Saving
@@ -112,14 +112,17 @@ def fit_lbfgs(
         guide = no_latents
         _check_no_latents(model, init_key, x, y)
     svi = SVI(model, guide, _unused, objective)
-    first = svi.optim.get_params(initialise(svi, init_key, x, y, start).optim_state)
-    if not first:
+    first = traced_start(svi, init_key, x, y, start)
+    begun = lambda state: program.fresh_copies(_first_state(svi.optim.get_params(state.optim_state)))
+    shapes = jax.eval_shape(begun, first.shapes)
+    if not shapes["params"]:
         raise ValueError(
             "model and guide: found no parameters, expected some to optimise; declare them by numpyro.param"
         )
     kept = program.cached_program(svi, _build_iterations)
     limit = float(np.sqrt(jnp.finfo(x.dtype).eps)) if tolerance is None else tolerance
-    state = program.fresh_copies(_first_state(first))
+    with program.compiled_beside(kept.run, shapes, loss_key, x, y, limit, np.int32(0)):
+        state = begun(first.find())
     losses, lasted, pace = np.empty(0), 0.0, 1
     if checkpoint is not None and earlier is not None:
         lasted = earlier["seconds"]

@@ -1,6 +1,7 @@
 """Where a fit starts: NumPyro's initialisation, as one compiled program."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,12 +18,25 @@ from ppl_dgp.guides import Guide
 from ppl_dgp.numerics.compatibility import compiled_to_run_once, is_traced, program_identity
 
 
+@dataclass(frozen=True)
+class Start:
+    """The state that a fit starts from: its ``shapes``, and what finds it, which is compiled when it is called."""
+
+    shapes: SVIState
+    find: Callable[[], SVIState]
+
+
 def initialise(svi: SVI, key: Any, x: Array, y: Array, start: Mapping[str, Array] | None = None) -> SVIState:
-    """``svi.init(key, x, y)``, compiled whole, without what no parameter starts from.
+    """The state of :func:`traced_start`."""
+    return traced_start(svi, key, x, y, start).find()
+
+
+def traced_start(svi: SVI, key: Any, x: Array, y: Array, start: Mapping[str, Array] | None = None) -> Start:
+    """``svi.init(key, x, y)``, to be compiled whole, without what no parameter starts from.
 
     NumPyro's own runs model and guide operation by operation, each compiled for itself: ten seconds for three layers.
     It is left to initialise guides that keep arrays of their first call, as AutoGuides do, and models whose start looks
-    at values that are drawn.
+    at values that are drawn; their state is found at once.
 
     :raises ValueError: for a start with unknown names, other shapes than the program's, or values it cannot have.
     """
@@ -38,21 +52,29 @@ def initialise(svi: SVI, key: Any, x: Array, y: Array, start: Mapping[str, Array
             expected = usual(key)
         check_starting_values(warm, expected, bijections_of(svi))
     if by_numpyro:
-        return svi.init(key, x, y, init_params=warm)
+        return _known(svi.init(key, x, y, init_params=warm))
     try:
         # the data stay known while it is traced, so that what is wrong with them is still said
         traced, shapes = jax.make_jaxpr(lambda key: svi.init(key, x, y, init_params=warm), return_shape=True)(
             key
         )
     except jax.errors.JAXTypeError:
-        return svi.init(key, x, y, init_params=warm)
+        return _known(svi.init(key, x, y, init_params=warm))
     if any(map(is_traced, jax.tree.leaves(bijections_of(svi)))):
-        return svi.init(key, x, y, init_params=warm)
-    # equal programs are compiled once: the arrays that they hold are arguments, but for those of inner programs
-    name = program_identity(traced, array_bytes)
-    run = kept(name)
-    if run is None:
-        run = jax.jit(partial(jax.core.eval_jaxpr, traced.jaxpr), **compiled_to_run_once())
-        keep(name, run)
-    state: SVIState = jax.tree.unflatten(jax.tree.structure(shapes), run(traced.consts, key))
-    return state
+        return _known(svi.init(key, x, y, init_params=warm))
+
+    def find() -> SVIState:
+        # equal programs are compiled once: the arrays that they hold are arguments, but for those of inner programs
+        name = program_identity(traced, array_bytes)
+        run = kept(name)
+        if run is None:
+            run = jax.jit(partial(jax.core.eval_jaxpr, traced.jaxpr), **compiled_to_run_once())
+            keep(name, run)
+        state: SVIState = jax.tree.unflatten(jax.tree.structure(shapes), run(traced.consts, key))
+        return state
+
+    return Start(shapes, find)
+
+
+def _known(state: SVIState) -> Start:
+    return Start(jax.eval_shape(lambda: state), lambda: state)

@@ -23,7 +23,7 @@ from numpyro.infer.svi import SVIState
 from ppl_dgp.checkpoint import INDEX
 from ppl_dgp.fit import padding, program
 from ppl_dgp.fit.arguments import check_key, check_programs
-from ppl_dgp.fit.initial import initialise
+from ppl_dgp.fit.initial import traced_start
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.result import Fit, Interrupted, assemble, checked_data, fingerprint, finished
 from ppl_dgp.fit.saving import Saving
@@ -161,10 +161,10 @@ class BatchedTraining:
         keys = [jax.random.split(member.key) for member in members]
         self.words = [program.key_words(pair[0]) for pair in keys]
         starts = [
-            initialise(svi, pair[1], member.x, member.y)
+            traced_start(svi, pair[1], member.x, member.y)
             for svi, pair, member in zip(svis, keys, members, strict=True)
         ]
-        self.shapes = [jax.eval_shape(svis[0].get_params, start) for start in starts]
+        self.shapes = [jax.eval_shape(svis[0].get_params, start.shapes) for start in starts]
         self.padded = longest if min(counts) < longest else None
         shared = all(member.x is members[0].x and member.y is members[0].y for member in members)
         self.data: dict[str, Any] = {}
@@ -181,11 +181,16 @@ class BatchedTraining:
             if values[0] is not None:
                 self.data[name] = jnp.asarray(values, None if name == "count" else jnp.result_type(float))
         self.axes = {name: None if shared and name in "xy" else 0 for name in self.data}
-        self.state = program.fresh_copies(padding.stacked(starts, counts))
-        if self.padded is not None:
-            self._check_padding(svis[0], starts)
         about = (batch_size is not None, chunk, self.padded, tuple(self.axes.items()), len(members))
         self.kept = program.cached_program(svis[0], program.build_together, *about)
+        together = lambda *states: program.fresh_copies(padding.stacked(states, counts))
+        shapes = jax.eval_shape(together, *(start.shapes for start in starts))
+        index = jax.ShapeDtypeStruct((chunk, len(members), batch_size or 0), np.int32)
+        with program.compiled_beside(self.kept.run, shapes, self.data, index, np.int32(0), np.int32(0)):
+            found = [start.find() for start in starts]
+            self.state = together(*found)
+            if self.padded is not None:
+                self._check_padding(svis[0], found)
 
     def train(self, steps: int, place: Path | None, resume: bool, **watched: Any) -> list[Fit]:
         """The fits after so many steps, saved at ``place``; ``watched`` as of ``Training.run``."""

@@ -6,8 +6,9 @@ result.
 """
 
 import operator
-from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -67,6 +68,22 @@ def cached_program(svi: SVI, build: Callable[..., Callable[..., Any]], *settings
     elif shapes_compiled(found.run) >= SHAPES_KEPT:
         found.run.clear_cache()  # type: ignore[attr-defined]
     return found
+
+
+@contextmanager
+def compiled_beside(run: Callable[..., Any], *args: Any) -> Iterator[None]:
+    """Trace ``run``, a function of ``jax.jit``, and compile it in a thread while the block does something else.
+
+    What is wrong with the program is said when it is traced, before the block. JAX keeps what is compiled, and a call
+    with such arguments finds it.
+
+    :param args: arrays, or their shapes.
+    """
+    lowered = run.lower(*args)  # type: ignore[attr-defined]
+    with ThreadPoolExecutor(1, "compile") as beside:
+        compiled = beside.submit(lowered.compile)
+        yield
+    compiled.result()
 
 
 def stacked_params(svi: SVI, params: dict[str, Array], stacked: bool) -> dict[str, Array]:

@@ -123,10 +123,14 @@ def fit_svi(
     optim = program.as_numpyro(program.adam(learning_rate) if optimizer is None else optimizer)
     about: dict[str, Any] = {"steps": steps, "chunk": chunk, "restarts": restarts, "since": since}
     about |= {"saving": saving, "earlier": saving.resumable(resume)}
-    svi, training = started(key, model, guide, optim, objective, start, x, y, rows, placement, **about)
-    kept = placement.cached_program(svi, rows, batch_size is not None, chunk, restarts, windows)
     put = placement.shared if batch_size is None else placement.whole
     tables = put(x), put(y)
+    settings = batch_size is not None, chunk, restarts, windows
+    index = jax.ShapeDtypeStruct((chunk, 0 if batch_size is None else per_batch), np.int32)
+    like = *tables, index, np.int32(0), np.int32(0)
+    kept, training = started(
+        key, model, guide, optim, objective, start, x, y, rows, placement, settings, like, **about
+    )
 
     def data(number: int) -> tuple[Any, ...]:
         if batch_size is None:

@@ -112,8 +112,13 @@ def fit_stream(
     optim = program.as_numpyro(program.adam(learning_rate) if optimizer is None else optimizer)
     about: dict[str, Any] = {"steps": steps, "chunk": chunk, "restarts": restarts, "since": since}
     about |= {"saving": saving, "earlier": saving.resumable(resume)}
-    svi, training = started(key, model, guide, optim, objective, start, x, y, count, placement, **about)
-    kept = placement.cached_program(svi, count, True, chunk, restarts, None, count)
+    settings = True, chunk, restarts, None, count
+    of_chunk = lambda table: jax.ShapeDtypeStruct((chunk, batch_size, *table.shape[1:]), table.dtype)
+    index = jax.ShapeDtypeStruct((chunk, batch_size), np.int32)
+    like = of_chunk(x), of_chunk(y), index, np.int32(0), np.int32(0)
+    kept, training = started(
+        key, model, guide, optim, objective, start, x, y, count, placement, settings, like, **about
+    )
     waited = Waited()
 
     def result() -> Fit:

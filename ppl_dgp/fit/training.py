@@ -18,7 +18,7 @@ from numpyro.optim import _NumPyroOptim
 from ppl_dgp import checkpoint as saved
 from ppl_dgp.fit import program
 from ppl_dgp.fit.devices import Placement
-from ppl_dgp.fit.initial import initialise
+from ppl_dgp.fit.initial import traced_start
 from ppl_dgp.fit.result import Fit, FitError, Interrupted, mean_loss
 from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.session import PIECE_SECONDS, deferred_interrupt, one_blas_thread, progress_bar
@@ -43,23 +43,33 @@ def started(
     y: Array,
     rows: int,
     placement: Placement,
+    settings: tuple[Any, ...],
+    like: tuple[Any, ...],
     *,
     restarts: int,
     **about: Any,
-) -> tuple[SVI, Training]:
-    """An SVI initialised at the rows x and y, and the fit of its R restarts to ``rows`` in all.
+) -> tuple[program.CachedProgram, Training]:
+    """The program of steps that start at the rows x and y, and the fit of its R restarts to ``rows`` in all.
 
+    :param settings: of the program, as of ``Placement.cached_program``.
+    :param like: what the program takes beside the state, or its shapes.
     :param about: as of ``Training``.
     """
     # A guide that remembers its first initialisation is copied before it, so that restarts differ.
     guides = [guide, *(copy.deepcopy(guide) for _ in range(restarts - 1))]
     svis = [SVI(model, each, optim, objective) for each in guides]
     index_key, *init_keys = program.split_key(key, restarts + 1)
-    states = [initialise(svi, init_key, x, y, start) for svi, init_key in zip(svis, init_keys, strict=True)]
-    state = states[0] if restarts == 1 else jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+    starts = [traced_start(svi, init_key, x, y, start) for svi, init_key in zip(svis, init_keys, strict=True)]
+    axis = () if restarts == 1 else (restarts,)
+    shape = lambda leaf: jax.ShapeDtypeStruct(axis + leaf.shape, leaf.dtype)
+    kept = placement.cached_program(svis[0], rows, *settings)
+    with placement.compiled_beside(kept.run, jax.tree.map(shape, starts[0].shapes), rows, restarts, *like):
+        states = [each.find() for each in starts]
+        state = states[0] if restarts == 1 else jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+        state = program.fresh_copies(state)
     place = lambda state: placement.state(state, rows, restarts)
-    begin = program.fresh_copies(state), program.key_words(index_key)
-    return svis[0], Training(*begin, restarts=restarts, place=place, **about)
+    words = program.key_words(index_key)
+    return kept, Training(state, words, restarts=restarts, place=place, **about)
 
 
 class Training:
