@@ -330,3 +330,22 @@ def test_settings_that_cannot_be():
         Ordinal(jnp.asarray(CUTS)).num_functions(2)
     with pytest.raises(ValueError, match="expected 1 for Ordinal"):
         Ordinal(jnp.asarray(CUTS)).num_targets(3)
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+def test_laplace_where_jax_takes_erfcx_for_zero(bits):
+    # E e^{-c|y-f|} = ½ e^{-d²/2v} (erfcx(a₊/√2) + erfcx(a₋/√2)), a± = cs ± d/s: here d = 0
+    scale = 0.01
+    arguments = np.linspace(12.0, 40.0, 3001)
+    with jax.enable_x64(bits == 64):
+        alphas, zero, variance = jnp.asarray(arguments * scale), jnp.zeros(()), jnp.ones(())
+        value, slope = jax.vmap(
+            jax.value_and_grad(lambda alpha: alpha * Laplace(scale).tempered(zero, zero, variance, alpha))
+        )(alphas)
+    at = np.asarray(alphas, float)
+    erfcx = special.erfcx(at / scale / np.sqrt(2.0))
+    expected = np.log(erfcx) - at * np.log(2.0 * scale)
+    expected_slope = (at / scale - np.sqrt(2.0 / np.pi) / erfcx) / scale - np.log(2.0 * scale)
+    digits = 1e-4 if bits == 32 else 1e-11
+    np.testing.assert_allclose(value, expected, rtol=digits)
+    np.testing.assert_allclose(slope, expected_slope, rtol=digits, atol=digits)

@@ -53,6 +53,13 @@ def test_a_bad_matrix_gets_the_smallest_rung_that_succeeds(jitter: float | None)
     assert_allclose(lower @ lower.T, jittered(BAD, 1e-4), atol=1e-14)
 
 
+def test_of_a_function_that_is_zero_the_factor_is_the_jitter() -> None:
+    lower, used = cholesky(jnp.zeros((3, 3)))
+    assert_allclose(lower, 1e-4 * np.eye(3), rtol=1e-12)
+    assert_allclose(whitening(jnp.zeros((3, 3)))[0], 1e4 * np.eye(3), rtol=1e-12)
+    assert float(used) == 1e-8
+
+
 def test_the_last_rung_is_a_tenth_and_then_comes_nan() -> None:
     lower, used = cholesky(jnp.asarray(np.diag([1.0, 1.0, -0.05])))
     assert_allclose(used, 0.1, rtol=1e-12)

@@ -44,7 +44,7 @@ def first_jitter(dtype: DTypeLike) -> float:
 def cholesky(
     matrix: Float[Array, "*batch M M"], jitter: float | Float[Array, ""] | None = None
 ) -> tuple[Float[Array, "*batch M M"], Float[Array, "*batch"]]:
-    """The lower Cholesky factor L of A + j d I, and the relative jitter j; d is the mean diagonal of A.
+    """The lower Cholesky factor L of A + j d I, and the relative jitter j; d is the mean diagonal of A, 1 if that is 0.
 
     j starts at ``jitter`` (0 is allowed; ``first_jitter`` of the dtype if None) and grows tenfold, each matrix of
     the batch on its own, until L is finite; where 0.1 does not suffice, L and j are NaN. A j above the first
@@ -113,7 +113,9 @@ def _first_finite_factor(
 ) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
     """The first Cholesky factor that is finite, and the jitter it needed."""
     matrix = 0.5 * (matrix + matrix.T)
-    diagonal = jnp.mean(jnp.diagonal(matrix)) * jnp.eye(matrix.shape[0], dtype=matrix.dtype)
+    size = jnp.mean(jnp.diagonal(matrix))
+    # of a function that is 0 at all its inputs the whole matrix is 0, and any jitter does
+    diagonal = jnp.where(size == 0.0, 1.0, size) * jnp.eye(matrix.shape[0], dtype=matrix.dtype)
 
     def attempt(jitter: Array) -> tuple[Array, Array]:
         return _factor(matrix + jitter * diagonal), jitter
