@@ -208,6 +208,18 @@ def test_resuming_another_fit_is_an_error(table, tmp_path):
         )
 
 
+@pytest.mark.parametrize("bits", [32, 64])
+def test_numbers_whose_slopes_would_overflow_are_refused(table, bits):
+    x, y = (np.asarray(each, float) for each in table)
+    scale = {32: 1e10, 64: 1e77}[bits]
+    with jax.enable_x64(bits == 64):
+        fits = lambda x, y: fit_svi(KEY, bayesian, GUIDE, ELBO, x, y, steps=1)
+        with pytest.raises(ValueError, match=f"x: found .*, expected at most .* in {bits} bits.*standardise"):
+            fits(scale * x, y)
+        with pytest.raises(ValueError, match=r"y: found .*, expected at most .* standardise"):
+            fits(x, scale * y)
+
+
 class Flaky(Trace_ELBO):
     """Not finite in a share of the steps."""
 
@@ -231,7 +243,7 @@ def test_steps_that_are_not_finite_are_rejected_and_counted(table):
 
 
 def test_too_many_rejected_in_a_row_is_an_error(table):
-    with pytest.raises(FitError, match="50 steps in a row .* lower the learning rate"):
+    with pytest.raises(FitError, match="found 50 steps in a row .* lower the learning rate"):
         fit_svi(KEY, bayesian, GUIDE, Flaky(1.0), *table, steps=300)
     short(table, steps=49)  # fewer than the limit
     fit_svi(KEY, bayesian, GUIDE, Flaky(1.0), *table, steps=49)

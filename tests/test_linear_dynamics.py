@@ -18,7 +18,7 @@ from ppl_dgp.models import linear_gaussian_ssm
 from ppl_dgp.objectives import PowerEP
 from ppl_dgp.state_space.kalman import filtered
 from ppl_dgp.state_space.linear_gaussian_em import LinearSeries, LinearSystem, in_slots, linear_dynamics
-from ppl_dgp.state_space.sequences import Layout
+from ppl_dgp.state_space.sequences import Layout, layout
 
 #: two sequences of 9 and 5 steps, one control, gaps; x_0 ~ N(0.3, 0.5)
 CUT, T, INITIAL = 9, 14, (0.3, 0.5)
@@ -176,6 +176,12 @@ def test_nothing_to_learn_from_is_survived():
     assert np.diff(found.log_likelihood).min() > -1e-8
     # equal shares: the smallest weights that explain as much
     np.testing.assert_allclose(found.system.transition[:, 2], found.system.bias, atol=1e-8)
+
+
+def test_one_step_that_says_nothing_of_the_noise_leaves_it_a_size():
+    y, none = jnp.array([[1e6, 3.0]]), jnp.zeros((1, 0))
+    found = linear_dynamics(y, none, jnp.zeros((1, 2)), layout(1))
+    np.testing.assert_allclose(found.system.observation_noise, 1e-6)
 
 
 def test_wrong_input_is_refused():

@@ -178,6 +178,15 @@ def checked_data(
                 f"{name}: found {array[row, column]} at row {row}, column {column}, expected finite numbers; "
                 "drop or impute such rows" + (", or make a model with missing=True" if name == "y" else "")
             )
+        # the squares of slopes, which have squares themselves, must be numbers
+        kind = jnp.finfo(jnp.result_type(float))
+        most, largest = float(kind.max) ** 0.25, float(np.nanmax(np.abs(array.astype(float)), initial=0.0))
+        if largest > most:
+            raise ValueError(
+                f"{name}: found {largest:.3g}, expected at most {most:.3g} in {kind.bits} bits, which cannot hold "
+                "its fourth power; standardise"
+                + (", or call numpyro.enable_x64()" if kind.bits == 32 else "")
+            )
     arrays.setdefault("x", np.zeros((len(arrays["y"]), 0)))
     if len(arrays["x"]) != len(arrays["y"]):
         raise ValueError(

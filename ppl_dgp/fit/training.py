@@ -233,9 +233,8 @@ def check_rejected(losses: Float[np.ndarray, "R steps"], limit: int) -> None:
     windows = np.lib.stride_tricks.sliding_window_view(rejected, limit, axis=1)
     if np.all(np.any(np.all(windows, axis=2), axis=1)):
         raise FitError(
-            f"{limit} steps in a row had a loss or a gradient that is not finite; "
-            "lower the learning rate, standardise the data, use 64 bits (numpyro.enable_x64()), "
-            "or check the model's start"
+            f"loss: found {limit} steps in a row where it or its gradient is not finite, expected numbers; lower the "
+            "learning rate, standardise the data, use 64 bits (numpyro.enable_x64()), or check the model's start"
         )
 
 

@@ -288,4 +288,6 @@ def _observation_noise(steps: _Steps, y: Array, c: Array, d: Array) -> Array:
 
 def _least(variance: Array) -> Array:
     """The least noise variance of each dimension; what never varies has one as well."""
-    return LINEAR_NOISE_FLOOR * jnp.maximum(jnp.nan_to_num(variance), LINEAR_NOISE_FLOOR)
+    variance = jnp.nan_to_num(variance)
+    # what does not vary has no scale of its own
+    return LINEAR_NOISE_FLOOR * jnp.where(variance > 0.0, jnp.maximum(variance, LINEAR_NOISE_FLOOR), 1.0)
