@@ -371,7 +371,12 @@ def test_other_settings_have_finite_gradients(settings, rule):
 
 def test_what_regimes_cannot_do_is_said():
     model, guide, params = systems()
-    for rule in (Conditional(), DoublyStochastic()):
+    for rule in (
+        Conditional(),
+        Conditional(free=True),
+        Conditional(free=True, across_outputs=True),
+        DoublyStochastic(),
+    ):
         with pytest.raises(ValueError, match="take hidden=MeanField"):
             jax.eval_shape(lambda: seed(Guide(model, hidden=rule), KEY)(NONE, Y))  # noqa: B023
     with pytest.raises(ValueError, match="take hidden=MeanField"):

@@ -35,6 +35,8 @@ def guided_trajectory(
     :param start: gives where the model would have q of all states begin; around its mean if None.
     :param datum: x beside y, a row for each step, as amortised rules look at them.
     """
+    if rule.depends_on.on_function:
+        trajectory.check_followed()
     whole, windows = trajectory.whole or trajectory, trajectory.windows
     begin = start() if start is not None else Gaussian(whole.mean, jnp.ones(whole.event_shape))
     # where each state that has a q(x_0) follows: of all sequences, or of all windows whose start no rule knows

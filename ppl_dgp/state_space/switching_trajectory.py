@@ -14,7 +14,7 @@ regimes.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -101,6 +101,9 @@ class SwitchingTrajectory(Trajectory):
         self, states: Float[Array, "B Q"] | Gaussian, controls: Float[Array, "B C"] | None = None
     ) -> Transition:
         """:raises ValueError: always: a step alone has no density, for its regime hangs on those before it."""
+        self.check_followed()
+
+    def check_followed(self) -> NoReturn:
         raise ValueError(
             "guide: found a rule that follows f, or moments in place of draws, along a trajectory with several f; take "
             "hidden=MeanField() or Markov(), and draws"

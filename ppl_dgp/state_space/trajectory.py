@@ -128,6 +128,9 @@ class Trajectory(dist.Distribution):
             marginal = self.function(inputs)
         return Transition(marginal, GaussianNoise(self.noise))
 
+    def check_followed(self) -> None:
+        """Refuse, by a ValueError, a q of the states that is a function of u or of f."""
+
     def steps(self, path: Float[Array, "slots Q"]) -> Transition:
         """All steps along a path."""
         return self.at(path[self.layout.after - 1])
