@@ -12,6 +12,7 @@ Prints how the cases ended; exits with 1 if any ended in anything else.
 from __future__ import annotations
 
 import argparse
+import logging
 import multiprocessing
 import resource
 import sys
@@ -32,32 +33,36 @@ STEPS, MOST_REJECTED, AHEAD, DRAWS, BUDGET = 5, 3, 3, 5, 180.0
 MOST_DENSITY = float(-np.log(1e-6) - 0.5 * np.log(2.0 * np.pi))
 MOST_MEMORY = 4 * 2**30
 FINE = ("finite", "refused", "rejected", "stopped")
-#: seconds of compilation, of small programs that look at the data, after which an error comes too late
-MOST_COMPILED = 1.0
+#: that an error comes too late after; others look at data or keys
+PROGRAMS = ("eval_jaxpr", "run", "program", "block", "rows")
 DOCUMENTED = ("ValueError", "TypeError", "DataError", "FitError", "CheckpointError")
 FIELDS = ("number", "outcome", "detail", "seconds", "model", "hidden", "inducing", "objective", "alpha", "likelihood",
           "kernel", "trouble", "rows", "inputs", "outputs", "num_inducing", "batch_size", "wide")  # fmt: skip
 
 
-class Compiled:
-    """Adds up the seconds that XLA compiles for."""
+class Compiled(logging.Handler):
+    """Whether any of a fit's programs has been compiled: its start, its steps, a prediction."""
 
     def __init__(self) -> None:
         import jax
 
-        self.seconds = 0.0
-        jax.monitoring.register_event_duration_secs_listener(self._hear)
+        super().__init__()
+        self.any = False
+        jax.config.update("jax_log_compiles", True)
+        for name in ("jax._src.dispatch", "jax._src.interpreters.pxla"):
+            logger = logging.getLogger(name)
+            logger.handlers, logger.propagate = [self], False
 
-    def _hear(self, event: str, duration: float, **_: Any) -> None:
-        if event.endswith("backend_compile_duration"):
-            self.seconds += duration
+    def emit(self, record: logging.LogRecord) -> None:
+        if "Finished XLA compilation" in (text := record.getMessage()):
+            self.any |= any(f"jit({name})" in text for name in PROGRAMS)
 
 
 def outcome(number: int, compiled: Compiled) -> tuple[str, str]:
     """How a case ends: one of ``FINE``, or what is wrong with it; and what is said of it."""
     import jax
 
-    case, compiled.seconds = drawn(number), 0.0
+    case, compiled.any = drawn(number), False
     with jax.enable_x64(case.wide):
         try:
             return _fitted(case)
@@ -67,8 +72,7 @@ def outcome(number: int, compiled: Compiled) -> tuple[str, str]:
                 return "wrong error", f"{kind}: {' '.join(text.split())[:300]}"
             if kind == "FitError" and "in a row" in text:
                 return "stopped", text[:300]
-            late = compiled.seconds > MOST_COMPILED
-            return "refused late" if late else "refused", f"{kind}: {text[:300]}"
+            return "refused late" if compiled.any else "refused", f"{kind}: {text[:300]}"
 
 
 def _fitted(case: Any) -> tuple[str, str]:
