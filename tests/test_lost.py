@@ -100,8 +100,8 @@ def test_a_directory_that_cannot_be_written_is_refused_before_anything_is_compil
     def compiled(*args, **settings):
         raise AssertionError("a program was begun")
 
-    monkeypatch.setattr("ppl_dgp.fit.training.initialise", compiled)
-    monkeypatch.setattr("ppl_dgp.fit.full_batch.initialise", compiled)
+    monkeypatch.setattr("ppl_dgp.fit.training.traced_start", compiled)
+    monkeypatch.setattr("ppl_dgp.fit.full_batch.traced_start", compiled)
     with pytest.raises(CheckpointError, match="which cannot be written .*check its rights") as refused:
         FITS[kind](MODEL, checkpoint=tmp_path.joinpath("file", *under))
     assert "\n" not in str(refused.value) and (tmp_path / "file").read_text() == "mine"
