@@ -171,7 +171,7 @@ def by_draws(trial: Trial) -> Found:
             PowerEP(trial.case.alpha, num_particles=2),
             SharedDraws(trial.case.alpha, num_particles=2),
         ),
-        "bound": lambda: (PowerEP(1.0), Trace_ELBO()),
+        "bound": lambda: (PowerEP(1.0, num_particles=1), Trace_ELBO()),
         "moments": lambda: (PowerEP(0.0, propagation="moments"), PowerEP(0.0)),
     }
     # moments are known of two rules alone
