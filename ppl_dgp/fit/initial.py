@@ -19,7 +19,7 @@ from ppl_dgp.numerics.compatibility import compiled_to_run_once, is_traced, prog
 
 
 @dataclass(frozen=True)
-class Start:
+class TracedStart:
     """The state that a fit starts from: its ``shapes``, and what finds it, which is compiled when it is called."""
 
     shapes: SVIState
@@ -31,7 +31,9 @@ def initialise(svi: SVI, key: Any, x: Array, y: Array, start: Mapping[str, Array
     return traced_start(svi, key, x, y, start).find()
 
 
-def traced_start(svi: SVI, key: Any, x: Array, y: Array, start: Mapping[str, Array] | None = None) -> Start:
+def traced_start(
+    svi: SVI, key: Any, x: Array, y: Array, start: Mapping[str, Array] | None = None
+) -> TracedStart:
     """``svi.init(key, x, y)``, to be compiled whole, without what no parameter starts from.
 
     NumPyro's own runs model and guide operation by operation, each compiled for itself: ten seconds for three layers.
@@ -73,8 +75,8 @@ def traced_start(svi: SVI, key: Any, x: Array, y: Array, start: Mapping[str, Arr
         state: SVIState = jax.tree.unflatten(jax.tree.structure(shapes), run(traced.consts, key))
         return state
 
-    return Start(shapes, find)
+    return TracedStart(shapes, find)
 
 
-def _known(state: SVIState) -> Start:
-    return Start(jax.eval_shape(lambda: state), lambda: state)
+def _known(state: SVIState) -> TracedStart:
+    return TracedStart(jax.eval_shape(lambda: state), lambda: state)
