@@ -15,7 +15,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -217,7 +217,7 @@ def parsed_json(text: str) -> Any:
         raise ValueError("found values nested too deeply, expected fewer levels") from None
 
 
-def is_count(value: Any) -> bool:
+def is_count(value: Any) -> TypeGuard[int]:
     """Whether a value of JSON is a number of things that an integer of 64 bits holds."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 

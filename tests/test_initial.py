@@ -8,7 +8,7 @@ import pytest
 from fast import few
 from numpyro.infer import SVI
 
-from ppl_dgp.fit import fit_lbfgs, fit_many, fit_svi
+from ppl_dgp.fit import fit_lbfgs, fit_many, fit_stream, fit_svi
 from ppl_dgp.fit.initial import initialise
 from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
@@ -62,7 +62,15 @@ def test_other_rows_are_not_mistaken():
         np.testing.assert_allclose(found["layer1/inducing"], expected["layer1/inducing"], rtol=1e-12)
 
 
-@pytest.mark.parametrize("way", [fit_svi, fit_many, fit_lbfgs])
+WAYS = {
+    "svi": lambda model, **how: fit_svi(KEY, model, x=X, y=X, **how),
+    "many": lambda model, **how: fit_many(KEY, model, xs=X, ys=X, **how),
+    "lbfgs": lambda model, **how: fit_lbfgs(KEY, model, x=X, y=X, **how),
+    "stream": lambda model, **how: fit_stream(KEY, model, rows=(X, X), batch_size=3, **how),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_what_an_objective_refuses_is_said_before_the_start_is_compiled(way, monkeypatch):
     def compiled():
         raise AssertionError("compiled")
@@ -72,8 +80,6 @@ def test_what_an_objective_refuses_is_said_before_the_start_is_compiled(way, mon
     guide = Guide(model, hidden=MomentMatched())
     settings = {"guide": guide, "objective": PowerEP(1.0), "steps": 1}
     with pytest.raises(ValueError, match="propagation: found"):
-        way(KEY, model, x=X, y=X, **settings) if way is not fit_many else way(
-            KEY, model, xs=X, ys=X, **settings
-        )
+        WAYS[way](model, **settings)
     with pytest.raises(AssertionError, match="compiled"):
         fit_svi(KEY, model, x=X, y=X, **settings | {"objective": PowerEP(0.0)})

@@ -156,7 +156,7 @@ def _texts(values: Any) -> tuple[str, ...]:
 def _count(value: Any) -> int:
     if not checkpoint.is_count(value):
         raise TypeError
-    return int(value)
+    return value
 
 
 def _is_plain(value: Any) -> bool:

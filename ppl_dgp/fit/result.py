@@ -180,7 +180,8 @@ def checked_data(
             )
         # the squares of slopes, which have squares themselves, must be numbers
         kind = jnp.finfo(jnp.result_type(float))
-        most, largest = float(kind.max) ** 0.25, float(np.nanmax(np.abs(array.astype(float)), initial=0.0))
+        most = float(kind.max) ** 0.25
+        largest = max(float(np.nanmax(array, initial=0)), -float(np.nanmin(array, initial=0)))
         if largest > most:
             raise ValueError(
                 f"{name}: found {largest:.3g}, expected at most {most:.3g} in {kind.bits} bits, which cannot hold "
