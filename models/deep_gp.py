@@ -6,7 +6,8 @@ r"""The deep Gaussian process (Damianou & Lawrence 2013; Salimbeni & Deisenroth 
 
 Card. For functions a stationary kernel cannot describe: steps, changing lengthscales, features to be learnt. Hidden
 layers have linear means (identity, padded, or leading right-singular vectors; eq. 3.12), the last none. Guides:
-``DoublyStochastic`` for speed and as a first try; ``Conditional()`` contains it and ``MeanField``. Sites:
+``DoublyStochastic`` for speed and as a first try; ``Conditional()`` contains it and ``MeanField``,
+``Conditional(markov=True)`` these and ``Markov``. Sites:
 ``layer1/u``, ``layer1/h``, …, ``y``; parameters ``layer1/lengthscale``, ``layer1/inducing``, ``layer1/noise``, ….
 """
 

@@ -6,11 +6,12 @@ r"""The Gaussian process state space model (Frigola 2014; Bui 2017, 3.2; Doerr e
 
 Card. For series with a state that is not observed: systems with inputs c_t to identify, forecast and simulate. Guides,
 of one model: ``MeanField()`` (Frigola; over-estimates Q), ``Markov()`` (McHutchon; Eleftheriadis et al.),
-``Conditional()`` (Ialongo et al.: x_t follows f), ``DoublyStochastic()`` (the model's own transition: Doerr et al. with
-one draw of u for a trajectory; their factorised form, no bound, is ``PRSSMSurrogate()``), ``MomentMatched()`` (Bui: its
-moments, no bound either), ``Amortised(net, base, around=k)`` (from a network of k rows before and after each; as
-``latent=`` a recognition model of x_0). Where f is in q, the f(x_{t−1}) of a trajectory are drawn independently given
-u, as they do. ``fit_series`` trains, from a chain where q follows f; ``window=`` cuts the series for minibatches.
+``Conditional()`` (Ialongo et al.: x_t follows f), ``Conditional(markov=True)`` (f and x_{t−1}: contains them),
+``DoublyStochastic()`` (the model's own transition: Doerr et al. with one draw of u for a trajectory; their factorised
+form, no bound, is ``PRSSMSurrogate()``), ``MomentMatched()`` (Bui: its moments, no bound either), ``Amortised(net,
+base, around=k)`` (from a network of k rows before and after each; as ``latent=`` a recognition model of x_0). Where f
+is in q, the f(x_{t−1}) of a trajectory are drawn independently given u, as they do. ``fit_series`` trains, from a chain
+where q follows f; ``window=`` cuts the series for minibatches.
 Objectives: ``PowerEP(alpha)``, each step tempered on its own; for ``MeanField()`` and ``Markov()``
 ``PowerEP(0.0, propagation="moments")`` needs no draws. Sites: ``transition/u``, ``x`` (T + 1, Q) with x_0
 first, ``y``; parameters ``transition/lengthscale``, ``transition/noise``, ``emission/weights``, ``likelihood/noise`` ….

@@ -53,6 +53,7 @@ CASES = {
     "markov": Case(Markov(), 6 + 6, moments=True, chain=True),
     "markov-full": Case(Markov(full=True), 8 + 6, moments=True, wide=True),
     "coupled": Case(Conditional(), 9, chain=True),
+    "coupled-markov": Case(Conditional(markov=True), 9 + 2, chain=True),
     "tied": Case(Conditional(tied=True), 12, chain=True),
     "free": Case(Conditional(free=True), 6 + 9, moments=True),
     "across": Case(Conditional(across_outputs=True), 8 + 15, moments=True, wide=True),

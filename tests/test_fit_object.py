@@ -225,6 +225,7 @@ for name, model in ("fit", own.model), ("exact", exact_gp_regression()):
 SETTINGS = [
     MeanField(full=True),
     Conditional(tied=True),
+    Conditional(markov=True),
     Conditional(free=True),
     Amortised((4, 3), MeanField(), missing="mask", around=2),
     AcrossOutputs(),

@@ -238,3 +238,6 @@ def test_bad_inputs_name_the_argument():
         f(Gaussian(jnp.zeros((1, 1)), jnp.ones((1, 1)))).rows  # noqa: B018
     with pytest.raises(ValueError, match="Conditional"):
         Conditional(free=True, tied=True)
+    for other in ("free", "tied", "across_outputs"):
+        with pytest.raises(ValueError, match="Conditional: found markov=True beside"):
+            Conditional(markov=True, **{other: True})

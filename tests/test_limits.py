@@ -125,8 +125,12 @@ def parameters(name, chain):
         unit = NOISES[len(chain.spread) + 1][i]
         if name == "markov":
             found[f"{site}_slope"] = slope * rows[..., None]
-        elif name in ("coupled", "tied"):
-            found[f"{site}_shrinkage"], offset = (1 - slope) / jnp.sqrt(unit) * rows, offset / (1 - slope)
+        elif name in ("coupled", "coupled-markov", "tied"):
+            # half of the slope by f and half by T, where there is one
+            kept = slope / 2 if name == "coupled-markov" and i else slope
+            found[f"{site}_shrinkage"], offset = (1 - kept) / jnp.sqrt(unit) * rows, offset / (1 - kept)
+            if kept != slope:
+                found[f"{site}_slope"] = (slope - kept) / (1 - kept) * rows[..., None]
         elif name == "free":
             # T v with v ~ N(0, I) of two inducing outputs
             found[f"{site}_weights"] = jnp.sqrt(shifted / 2) * jnp.ones((len(X), 1, 2))

@@ -373,6 +373,7 @@ def test_what_regimes_cannot_do_is_said():
     model, guide, params = systems()
     for rule in (
         Conditional(),
+        Conditional(markov=True),
         Conditional(free=True),
         Conditional(free=True, across_outputs=True),
         DoublyStochastic(),

@@ -104,7 +104,7 @@ def test_drawn_bound_of_a_window_is_unbiased(objective):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", [Conditional(), DoublyStochastic()], ids=["coupled", "model"])
+@pytest.mark.parametrize("rule", [Conditional(), Conditional(markov=True), DoublyStochastic()], ids=repr)
 def test_window_whose_start_no_rule_knows_is_a_sequence(rule):
     """All windows of 6 steps, three each, weigh a path as a model of two sequences does."""
     x, y, apart = jnp.zeros((6, 0)), Y[:6], jnp.repeat(jnp.arange(2.0), 3)[:, None]
@@ -197,7 +197,7 @@ def test_moments_of_a_step_are_those_of_draws():
 
 
 def energy_on_a_grid(params, y, shared):
-    """E Σ_t log N(y_t; x_t, s²) less both divergences, states handed on from density to density on a grid.
+    """E Σ_t log N(y_t; x_t, s²) less the divergences, states handed on from density to density on a grid.
 
     :param shared: whether the steps of a path share u, over which Gauss–Hermite nodes then go outside, or each step
         has f with u integrated out.
@@ -208,13 +208,22 @@ def energy_on_a_grid(params, y, shared):
     # one inducing input: φ = k(x, z) / √k(z, z)
     phi = np.sqrt(variance) * np.exp(-0.5 * np.square((at - z) / length))
     loc, scale = value["transition/u_loc"], value["transition/u_scale"]
-    start, spread = value["x_0_loc"], value["x_0_scale"]
+    start, spread, process = value["x_0_loc"], value["x_0_scale"], value["transition/noise"]
 
     def along(u, of_u):
-        noise = value["transition/noise"] + variance - phi**2 + of_u * phi**2
-        turn = stats.norm.pdf(at, (at + phi * u)[:, None], np.sqrt(noise)[:, None]) * width
+        left = variance - phi**2 + of_u * phi**2
         total, density = 0.0, stats.norm.pdf(at, start, spread) * width
-        for seen in np.ravel(y):
+        for t, seen in enumerate(np.ravel(y)):
+            c, around, s = 1.0, 0.0 * at, process
+            if "x_shrinkage" in value:
+                c = 1.0 - value["x_shrinkage"][t] * np.sqrt(process)
+                around = (1.0 - c) * (value["x_slope"][t] * at + value["x_loc"][t])
+                s = process * value["x_scale"][t] ** 2
+            # E log p(x_t | f) − log q(x_t | f, x_{t−1}) over both
+            away = np.square(around - (1.0 - c) * (at + phi * u)) + np.square(1.0 - c) * left
+            total += density @ (0.5 * (1.0 + np.log(s / process)) - 0.5 * (away + s) / process)
+            mean, noise = c * (at + phi * u) + around, s + c**2 * left
+            turn = stats.norm.pdf(at, mean[:, None], np.sqrt(noise)[:, None]) * width
             density = density @ turn
             assert density.sum() == pytest.approx(1.0, abs=1e-9)
             total += density @ stats.norm.logpdf(seen, at, NOISE**0.5)
@@ -232,10 +241,11 @@ RULES_OF_A_PATH = [
     (DoublyStochastic(), 3),
     (PRSSMSurrogate(), 2),
     (PRSSMSurrogate(), 1),
+    (Conditional(markov=True), 3),
 ]
 
 
-@pytest.mark.parametrize("rule, length", few(RULES_OF_A_PATH, 0))
+@pytest.mark.parametrize("rule, length", few(RULES_OF_A_PATH, 0, 4))
 def test_energy_of_a_path_is_that_of_its_densities(rule, length):
     """PR-SSM's surrogate integrates u out at every step, and the bound has one draw of it for the path."""
     x, y = NONE[:length], Y6[:length]

@@ -34,13 +34,15 @@ STATES = {
     "markov": "a linear-Gaussian chain, its bound in closed form",
     "mean-field": "one Gaussian per step",
     "conditional": "each state follows the transition function; begins where markov has ended",
+    "conditional-markov": "the same and the state before, linearly; contains markov and conditional",
     "doubly-stochastic": "the model's own transition, nothing learnt per step",
 }
 HIDDEN = {
     "mean-field": "one Gaussian per datum and layer",
     "markov": "linear in the layer before",
     "conditional": "the model's own function and a free Gaussian, mixed per datum; contains the first and the last",
-    "conditional-tied": "the same with one draw of the function's inducing outputs",
+    "conditional-markov": "the same and the layer before, linearly; contains markov and conditional",
+    "conditional-tied": "conditional with one draw of the function's inducing outputs",
     "conditional-free": "free linear map of the inducing outputs per datum",
     "conditional-across": "the same from the inducing outputs of all outputs, their noise correlated",
     "doubly-stochastic": "the model's own conditional, nothing learnt per datum",

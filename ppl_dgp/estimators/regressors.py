@@ -103,8 +103,8 @@ class DeepGPRegressor(_Regressor):
     """Deep GP regression: for steps, changing lengthscales and features that have to be learnt.
 
     :param widths: outputs of each hidden layer.
-    :param hidden: mean-field, markov, conditional, conditional-tied, conditional-free, conditional-across,
-        doubly-stochastic, moment-matched, nested-compression or amortised.
+    :param hidden: mean-field, markov, conditional, conditional-markov, conditional-tied, conditional-free,
+        conditional-across, doubly-stochastic, moment-matched, nested-compression or amortised.
     :param likelihood: as in ``SparseGPRegressor``.
     :param kernel, num_inducing, inducing_rule, objective, alpha, num_particles, steps, batch_size, learning_rate,
         num_samples, random_state: as in ``SparseGPRegressor``, the first three for every layer.

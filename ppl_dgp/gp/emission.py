@@ -100,6 +100,13 @@ class Emission(dist.Distribution):
         return self.likelihood.moments(self.marginal.mean, self.marginal.variance)[1]
 
 
+class FirstLayer(Emission):
+    """The step of a hidden layer whose inputs are data: no latent of the row came before it.
+
+    Rules see it where they declare their parameters.
+    """
+
+
 class JointEmission(Emission):
     """Emissions of several functions side by side, such as the views of one latent: their targets are columns of y.
 

@@ -1,12 +1,12 @@
 """Rules for hidden variables that condition on u, or on f itself.
 
 Sources: Chamberlin 2016, 4.3 and 4.4 (free), with parameter tying (4.10); Ialongo et al. 2019 (coupled); Hensman &
-Lawrence 2014 (nested compression). Shapes as in :mod:`ppl_dgp.guides.hidden`.
+Lawrence 2014 (nested compression); the union with ``Markov`` has none. Shapes as in :mod:`ppl_dgp.guides.hidden`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import jax.numpy as jnp
 import numpyro.distributions as dist
@@ -14,11 +14,19 @@ from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
 from ppl_dgp.gp.contract import Parameters, Propagation
-from ppl_dgp.gp.emission import Emission
+from ppl_dgp.gp.emission import Emission, FirstLayer
 from ppl_dgp.gp.marginal import Marginal
 from ppl_dgp.guides.containment import Containment, at_one, at_zero
 from ppl_dgp.guides.dependence import DependsOn
-from ppl_dgp.guides.hidden import DoublyStochastic, MeanField, noise, per_datum_scale
+from ppl_dgp.guides.hidden import (
+    DoublyStochastic,
+    Markov,
+    MeanField,
+    noise,
+    per_datum_scale,
+    per_datum_slope,
+    previous,
+)
 from ppl_dgp.guides.latents import per_datum
 from ppl_dgp.guides.linear_conditional import LinearConditional, noise_of
 from ppl_dgp.guides.rule import HiddenRule
@@ -81,6 +89,42 @@ class CoupledConditional(HiddenRule):
         if type(other) is MeanField and not other.full:
             return Containment({"shrinkage": _uncoupled})
         return None
+
+
+@dataclass(frozen=True)
+class CoupledMarkov(CoupledConditional):
+    """q(h_n | f, h_n⁻) = N(c_n f(h_n⁻) + (1 − c_n)(T_n h_n⁻ + M_n), S_n) with f itself in q: O(NQP) parameters.
+
+    The union of ``Markov`` (c = 0) and the coupled rule (T = 0, where it starts), and so of all that these contain; its
+    noise is diagonal. In a first layer h⁻ is data, and T, which would repeat M, is left out.
+    """
+
+    def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Parameters:
+        params = super().declare(name, size, step, datum)
+        if isinstance(step, FirstLayer):
+            return params
+        mean, width = step.marginal.mean, previous(step).shape[1]
+        zeros = lambda: jnp.zeros((*mean.shape, width), mean.dtype)
+        return params | {"slope": per_datum_slope(name, size, step, zeros)}
+
+    def linear(self, params: Parameters, step: Emission) -> LinearConditional:
+        form = super().linear(params, step)
+        if "slope" not in params:
+            return form
+        rest = 1.0 - _coupling(params, step)
+        return replace(form, previous=rest[:, :, None] * params["slope"])
+
+    def contains(self, other: HiddenRule) -> Containment | None:
+        if type(other) is CoupledConditional:
+            return Containment()
+        if type(other) is Markov and not other.full:
+            return Containment({"shrinkage": _uncoupled}, absorbed={"slope": _line_of_data})
+        return super().contains(other)
+
+
+def _line_of_data(params: Parameters, step: Emission) -> Parameters:
+    """The M_n that holds T_n h_n⁻ + M_n, where h_n⁻ is data."""
+    return {"loc": params["loc"] + jnp.einsum("bqp,bp->bq", params["slope"], step.marginal.rows)}
 
 
 @dataclass(frozen=True)
@@ -174,14 +218,25 @@ def _mean_function(marginal: Marginal) -> Float[Array, "B Q"]:
     return marginal.mean - project(marginal.weights, u.mean if isinstance(u, Gaussian) else u)
 
 
-def Conditional(*, free: bool = False, tied: bool = False, across_outputs: bool = False) -> HiddenRule:
+def Conditional(
+    *, free: bool = False, tied: bool = False, across_outputs: bool = False, markov: bool = False
+) -> HiddenRule:
     """q(h_n | f) or q(h_n | u): :class:`CoupledConditional` unless another is asked for.
 
     :param across_outputs: free, with every output listening to all inducing outputs of its layer.
-    :raises ValueError: if both free and tied are asked for, or tied across outputs.
+    :param markov: beside f also h_n⁻ is followed, linearly: :class:`CoupledMarkov`, which contains ``Markov()``,
+        ``Conditional()`` and all that they contain without correlated noise.
+    :raises ValueError: if both free and tied are asked for, or tied across outputs, or markov beside any of them.
     """
+    if markov and (free or tied or across_outputs):
+        raise ValueError(
+            "Conditional: found markov=True beside free, tied or across_outputs, expected one of them; leave the "
+            "others out"
+        )
     if tied and (free or across_outputs):
         raise ValueError("Conditional: found tied=True beside free or across_outputs, expected one of them")
     if free or across_outputs:
         return FreeConditional(across_outputs)
-    return TiedConditional() if tied else CoupledConditional()
+    if tied:
+        return TiedConditional()
+    return CoupledMarkov() if markov else CoupledConditional()

@@ -24,10 +24,13 @@ class Containment:
         model's own step, of an inducing rule the parameters of its site.
     :param translate: the poorer rule's parameters in the richer rule's terms, given the site's name, that of the
         inducing site before it, and all parameters.
+    :param absorbed: by a parameter of the poorer hidden rule that the richer may lack at a site: what takes its place
+        there, parameters from those of the site, by the last part of their names, and the model's own step.
     """
 
     values: Mapping[str, Callable[[Array, Any], Array]] = field(default_factory=dict)
     translate: Callable[[str, str | None, Parameters], Parameters] = lambda site, before, params: dict(params)
+    absorbed: Mapping[str, Callable[[Parameters, Any], Parameters]] = field(default_factory=dict)
 
 
 def at_zero(start: Array, around: Any) -> Array:

@@ -6,7 +6,8 @@ r"""Where a guide that follows f begins, once a chain that does not has been fit
 
 with m_t the chain's means: the posterior of a step is the product of the transition and of what later data say, so that
 f counts as much as S_t / Q. Of a linear f this is the chain itself, if it is the smoother. Trained from there, the
-coupled rule has no walk through the dark before it (docs/design.md, 4).
+coupled rule has no walk through the dark before it (docs/design.md, 4). ``Conditional(markov=True)`` begins there too,
+at T = 0: on the smooth kink 3 nats above the chain itself, which it also holds (``nested_start``).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import jax.numpy as jnp
 from numpyro.handlers import seed, substitute, trace
 
 from ppl_dgp.gp.contract import Parameters
-from ppl_dgp.guides.conditional import CoupledConditional, TiedConditional
+from ppl_dgp.guides.conditional import CoupledConditional, CoupledMarkov, TiedConditional
 from ppl_dgp.guides.guide import Guide
 from ppl_dgp.guides.hidden import Markov, MeanField
 from ppl_dgp.guides.rule import HiddenRule
@@ -37,7 +38,7 @@ def follows(rule: HiddenRule) -> bool:
 def following_start(
     chain: Guide, following: Guide, params: Parameters, *args: Any, **kwargs: Any
 ) -> Parameters:
-    """Parameters of ``following``, a guide with ``Conditional()``, its tied form or ``DoublyStochastic()``.
+    """Parameters of ``following``, a guide with ``Conditional()``, also tied or with markov, or ``DoublyStochastic()``.
 
     They are for ``fit_svi(start=…)``. Where a model trains on windows, their first states begin as the chain has them.
 
@@ -85,6 +86,8 @@ def following_start(
         start[f"{name}_shrinkage"] = (1.0 - coupling) / jnp.sqrt(trajectory.noise)
         start[f"{name}_loc"] = (trajectory.states(means) - coupling * towards) / (1.0 - coupling)
         start[f"{name}_scale"] = scale
+        if isinstance(high, CoupledMarkov):
+            start[f"{name}_slope"] = jnp.zeros((*scale.shape, scale.shape[1]), scale.dtype)
     return start
 
 

@@ -17,7 +17,7 @@ from numpyro.infer.autoguide import AutoGuide
 from numpyro.primitives import Messenger
 
 from ppl_dgp.gp.contract import LOC_SUFFIX, Model, Parameters, Propagation, role_of, with_request
-from ppl_dgp.gp.emission import Emission, emission_of
+from ppl_dgp.gp.emission import Emission, FirstLayer, emission_of
 from ppl_dgp.gp.wrappers import mask_of, unwrap
 from ppl_dgp.guides.dependence import DependsOn
 from ppl_dgp.guides.guided_trajectory import guided_trajectory, started_step
@@ -89,6 +89,8 @@ class _GuideHandler(Messenger):
         self.guide, self.others, self.datum = guide, others, datum
         self.values: dict[str, Array] = {}
         self.earlier: dict[str, Earlier] = {}
+        #: whether a latent of the rows came before
+        self.layered = False
 
     def process_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] == "deterministic":
@@ -147,6 +149,7 @@ class _GuideHandler(Messenger):
 
     def _hidden(self, msg: dict[str, Any]) -> None:
         guide, start, trajectory = self.guide, role_of(msg).start, trajectory_of(msg["fn"])
+        layered, self.layered = self.layered, True
         if trajectory is not None:
             rule = self._hidden_rule()
             msg["fn"] = guided_trajectory(msg["name"], trajectory, rule, guide.latent_rule, start, self.datum)
@@ -164,7 +167,10 @@ class _GuideHandler(Messenger):
             return
         rule = self._hidden_rule()
         with _rows_of_training(msg["name"]):
-            params = rule.declare(msg["name"], size, started_step(step, start), self.datum)
+            begun = started_step(step, start)
+            if not layered:
+                begun = FirstLayer(begun.marginal, begun.likelihood, begun.partly)
+            params = rule.declare(msg["name"], size, begun, self.datum)
         mask = mask_of(msg["fn"])
         conditional = HiddenConditional(rule, params, step)
         msg["fn"] = conditional if mask is True else conditional.mask(mask)

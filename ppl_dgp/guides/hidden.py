@@ -7,6 +7,7 @@ Salimbeni & Deisenroth 2017 (doubly stochastic); Bui 2017 ch. 4 (moment matching
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax.numpy as jnp
@@ -27,6 +28,25 @@ from ppl_dgp.state_space.trajectory import Transition
 def per_datum_scale(name: str, size: int, step: Emission, full: bool) -> Array:
     """Per-datum scales in units of the model's noise, started at 1: deviations (B, Q), or Cholesky factors."""
     return per_datum_spread(name, size, lambda: jnp.ones_like(step.marginal.mean), full)
+
+
+def previous(step: Emission) -> Float[Array, "B P"]:
+    """h_n⁻, or its mean where it is carried as moments; of a trajectory's step the state without the controls."""
+    inputs = step.marginal.inputs
+    if isinstance(step, Transition):
+        return step.marginal.rows[:, : step.marginal.mean.shape[1]]
+    return inputs.mean if isinstance(inputs, Gaussian) else inputs
+
+
+def per_datum_slope(
+    name: str, size: int, step: Emission, start: Callable[[], Float[Array, "B Q P"]]
+) -> Float[Array, "B Q P"]:
+    """T_n of each datum; 0 for the controls of a step, which are known: M_t says all that they add."""
+    slope = per_datum(f"{name}_slope", start, size, 2)
+    if not isinstance(step, Transition):
+        return slope
+    beyond = step.marginal.rows.shape[1] - slope.shape[2]
+    return jnp.pad(slope, ((0, 0), (0, 0), (0, beyond)))
 
 
 def noise(params: Parameters, step: Emission) -> Gaussian:
@@ -92,16 +112,8 @@ class Markov(HiddenRule):
     depends_on = DependsOn.PREVIOUS
 
     def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Parameters:
-        inputs, outputs = step.marginal.inputs, step.marginal.mean.shape[1]
-        if not isinstance(step, Transition):
-            return self._declared(name, size, step, inputs.mean if isinstance(inputs, Gaussian) else inputs)
-        states, controls = jnp.split(step.marginal.rows, [outputs], axis=1)
-        params = self._declared(name, size, step, states)
-        # controls are known: M_t says all that they add
-        beyond = jnp.zeros((*states.shape[:1], outputs, controls.shape[1]), states.dtype)
-        return params | {"slope": jnp.concatenate([params["slope"], beyond], 2)}
+        at = previous(step)
 
-    def _declared(self, name: str, size: int, step: Emission, at: Float[Array, "B P"]) -> Parameters:
         def slope() -> Array:
             return step.marginal.slope(at.shape[1])
 
@@ -109,7 +121,7 @@ class Markov(HiddenRule):
             return step.marginal.mean - jnp.einsum("bqp,bp->bq", slope(), at)
 
         return {
-            "slope": per_datum(f"{name}_slope", slope, size, 2),
+            "slope": per_datum_slope(name, size, step, slope),
             "loc": per_datum(f"{name}_loc", intercept, size, 1),
             "scale": per_datum_scale(name, size, step, self.full),
         }

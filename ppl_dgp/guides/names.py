@@ -26,6 +26,7 @@ HIDDEN_RULES: dict[str, HiddenRule] = {
     "mean-field": MeanField(),
     "markov": Markov(),
     "conditional": Conditional(),
+    "conditional-markov": Conditional(markov=True),
     "conditional-tied": Conditional(tied=True),
     "conditional-free": Conditional(free=True),
     "conditional-across": Conditional(across_outputs=True),

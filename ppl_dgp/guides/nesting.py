@@ -1,14 +1,16 @@
 """Nested families: parameters at which a richer guide is the distribution that a poorer one has fitted.
 
-``Conditional() ⊇ MeanField, DoublyStochastic``;  ``Conditional(tied=True), Conditional(free=True), Markov ⊇
-MeanField``;  a rule with full noise, or across outputs, contains the one without;  ``AcrossOutputs, LayerChain, Coupled
-⊇ FullRank ⊇ LowRank ⊇ Diagonal``, the higher rank the lower;  ``Coupled("full") ⊇ Coupled("stripes"), LayerChain``
-(docs/design.md, 4). A richer guide that is trained from there ends no lower. Which rule contains which is said by the
-rules themselves, by ``contains``, so that a user's own takes part.
+``Conditional() ⊇ MeanField, DoublyStochastic``;  ``Conditional(markov=True) ⊇ Conditional(), Markov``, and all that
+these contain;  ``Conditional(tied=True), Conditional(free=True), Markov ⊇ MeanField``;  a rule with full noise, or
+across outputs, contains the one without;  ``AcrossOutputs, LayerChain, Coupled ⊇ FullRank ⊇ LowRank ⊇ Diagonal``, the
+higher rank the lower; ``Coupled("full") ⊇ Coupled("stripes"), LayerChain`` (docs/design.md, 4). A richer guide that is
+trained from there ends no lower. Which rule contains which is said by the rules themselves, by ``contains``, so that a
+user's own takes part.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import jax
@@ -68,9 +70,9 @@ def nested_start(poorer: Guide, richer: Guide, params: Parameters, *args: Any, *
         if site["type"] == "param":
             start[name] = _widened(name, start.get(name, site["value"]), site["value"])
         elif role.hidden:
-            for parameter, value in hidden.values.items():
-                at = f"{name}_{parameter}"
-                start[at] = value(start[at], _model_step(model_sites[name]))
+            step = _model_step(model_sites[name])
+            # of a latent without a GP in front, such as a GPLVM's, both rules have the same Gaussian
+            start = start if step is None else _at_site(name, hidden, start, guide_sites, step)
         elif role.inducing:
             of_site = {k.removeprefix(f"{name}_"): v for k, v in start.items() if k.startswith(f"{name}_")}
             for parameter, value in inducing.values.items():
@@ -78,12 +80,25 @@ def nested_start(poorer: Guide, richer: Guide, params: Parameters, *args: Any, *
     return start
 
 
-def _model_step(site: dict[str, Any]) -> Emission:
-    """The steps of a hidden site of the model: its rows, or those along a trajectory."""
+def _at_site(
+    name: str, containment: Containment, start: Parameters, sites: Container[str], step: Emission
+) -> Parameters:
+    """The parameters of one hidden site where the richer rule is the poorer; of ``sites`` of the richer guide."""
+    start, before = dict(start), f"{name}_"
+    for parameter, absorb in containment.absorbed.items():
+        if before + parameter in start and before + parameter not in sites:
+            own = {k.removeprefix(before): v for k, v in start.items() if k.startswith(before)}
+            start |= {before + k: v for k, v in absorb(own, step).items()}
+            del start[before + parameter]
+    for parameter, value in containment.values.items():
+        start[before + parameter] = value(start[before + parameter], step)
+    return start
+
+
+def _model_step(site: dict[str, Any]) -> Emission | None:
+    """The steps of a hidden site of the model: its rows, or those along a trajectory; None where there is no GP."""
     trajectory = trajectory_of(site["fn"])
-    step = emission_of(site["fn"]) if trajectory is None else trajectory.steps(site["value"])
-    assert step is not None
-    return step
+    return emission_of(site["fn"]) if trajectory is None else trajectory.steps(site["value"])
 
 
 def contains(richer: Guide, poorer: Guide) -> bool:

@@ -86,7 +86,8 @@ class HiddenRule:
 
         Along a trajectory ``step`` is a :class:`ppl_dgp.state_space.trajectory.Transition` for each of its steps, and
         rules begin around the step's mean whatever came before: the model's own conditional would begin as a walk over
-        all steps that the data do not hold.
+        all steps that the data do not hold. Of a hidden layer whose inputs are data it is a
+        :class:`ppl_dgp.gp.emission.FirstLayer`.
 
         :param name: of the site, with which the parameters' names begin.
         :param size: N, the rows of the whole data set.
