@@ -254,9 +254,10 @@ def test_coupled_begins_where_a_chain_ended():
         "x_scale": chain.scale_trils[:, 0] / PROCESS**0.5,
     }
     params = without_function(params, **values, **begun(chain))
-    coupled = Guide(model, hidden=Conditional())
-    start = following_start(guide, coupled, params, NONE, Y)
-    assert -loss(PowerEP(0.0), start, model, coupled, NONE, Y) == pytest.approx(evidence, abs=1e-5)
+    for rule in (Conditional(), Conditional(markov=True)):
+        coupled = Guide(model, hidden=rule)
+        start = following_start(guide, coupled, params, NONE, Y)
+        assert -loss(PowerEP(0.0), start, model, coupled, NONE, Y) == pytest.approx(evidence, abs=1e-5)
     with pytest.raises(ValueError, match="expected Markov"):
         following_start(coupled, guide, start, NONE, Y)
 

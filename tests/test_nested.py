@@ -246,11 +246,13 @@ def trained(hidden, inducing, start=None):
 
 
 FIELD, FREE, OWN, FULL = MeanField(), Conditional(free=True), DoublyStochastic(), FullRank()
+UNION = Conditional(markov=True)
 #: hidden rules with q(u) of full rank, then rules for q(u)
 PAIRS = [
     *((poor, FULL, rich, FULL) for poor, rich in [
         (FIELD, MeanField(full=True)), (FIELD, Markov()), (FIELD, Conditional()), (FIELD, Conditional(tied=True)),
         (FIELD, FREE), (OWN, Conditional()), (Markov(), Markov(full=True)), (FREE, Conditional(across_outputs=True)),
+        (Markov(), UNION), (Conditional(), UNION),
     ]),
     *((OWN, poor, OWN, rich) for poor, rich in [
         (Diagonal(), LowRank(2)), (LowRank(2), LowRank(4)), (LowRank(2), FULL), (Diagonal(), FULL),

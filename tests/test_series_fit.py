@@ -14,7 +14,7 @@ from ppl_dgp.objectives import PowerEP
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", [Conditional(), DoublyStochastic()], ids=["coupled", "model"])
+@pytest.mark.parametrize("rule", [Conditional(), Conditional(markov=True), DoublyStochastic()], ids=repr)
 def test_second_part_begins_at_the_chain(rule):
     """With a rate of 0 its parameters are the chain's; a window's first state is smoothed by the chain."""
     model = gpssm(1, num_inducing=3, window=3)
@@ -26,7 +26,8 @@ def test_second_part_begins_at_the_chain(rule):
     assert fit.params["x_0_loc"].shape == (2, 1)
     # the third state, as the data have it
     assert float(fit.params["x_0_loc"][1, 0]) == pytest.approx(float(Y[2, 0]), abs=1e-5)
-    assert ("x_shrinkage" in fit.params) == (rule == Conditional())
+    assert ("x_shrinkage" in fit.params) == (rule != DoublyStochastic())
+    assert ("x_slope" in fit.params) == (rule == Conditional(markov=True))
 
 
 def test_chains_are_trained_as_they_are():
