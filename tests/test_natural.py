@@ -74,8 +74,8 @@ def stepped(loc, scale, loss, rate):
         return loss(loc, lower @ lower.T)
 
     gradients = jax.grad(unconstrained, (0, 1))(loc, scale)
-    loc, scale, halved = jax.jit(natural_step)(loc, scale, *gradients, jnp.asarray(rate))
-    return *moments(loc, scale), bool(halved)
+    found = jax.jit(natural_step)(loc, scale, *gradients, jnp.asarray(rate))
+    return *moments(found.loc, found.scale), bool(found.halvings)
 
 
 @pytest.mark.parametrize("seed", few([1, 2, 3], 0))

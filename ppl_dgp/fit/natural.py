@@ -26,9 +26,9 @@ from jaxtyping import Array, Float, Int
 from numpyro.distributions import biject_to, constraints
 
 from ppl_dgp.gp.contract import Parameters
+from ppl_dgp.numerics.halving import halved_until_near
 from ppl_dgp.numerics.linalg import lower_inverse_root
 
-STEP_HALVINGS = 30  # of a step that would leave S⁻¹ indefinite; after these, no step
 _bijection = biject_to(
     constraints.lower_cholesky
 )  # strict lower triangle as it is, then the logarithm of the diagonal
@@ -91,11 +91,20 @@ def natural_adam(
             here = (params[loc], params[scale], gradients[loc], gradients[scale])
             dtype = params[loc].dtype
             found = jax.vmap(natural_step, in_axes=(0, 0, 0, 0, None))(*here, jnp.asarray(rate, dtype))
-            updates |= {loc: found[0] - params[loc], scale: found[1] - params[scale]}
-            halved += found[2].sum(dtype=jnp.int32)
+            updates |= {loc: found.loc - params[loc], scale: found.scale - params[scale]}
+            halved += (found.halvings > 0).sum(dtype=jnp.int32)
         return updates, NaturalAdamState(optax.safe_increment(state.steps), halved, adam_state)
 
     return optax.GradientTransformation(init, update)
+
+
+class NaturalStep(NamedTuple):
+    """N(m', L' L'ᵀ) after a step, as ``loc`` and unconstrained ``scale``; KL[before ‖ after]; halvings of the rate."""
+
+    loc: Float[Array, " M"]
+    scale: Float[Array, " K"]
+    divergence: Float[Array, ""]
+    halvings: Int[Array, ""]
 
 
 def natural_step(
@@ -104,8 +113,9 @@ def natural_step(
     loc_gradient: Float[Array, " M"],
     scale_gradient: Float[Array, " K"],
     rate: Float[Array, ""],
-) -> tuple[Float[Array, " M"], Float[Array, " K"], Array]:
-    """One step of one N(m, L Lᵀ): its new ``loc`` and ``scale``, and whether ``rate`` had to be halved.
+    most: Float[Array, ""] | float = jnp.inf,
+) -> NaturalStep:
+    """One step of one N(m, L Lᵀ), its rate halved until S is positive definite and KL[before ‖ after] at most ``most``.
 
     ``scale`` is L, unconstrained, K = M (M + 1) / 2; the gradients are those of the loss, unconstrained too.
     """
@@ -115,22 +125,19 @@ def natural_step(
     half = jnp.tril(jnp.matmul(lower.T, lower_gradient, precision="highest"))
     curvature = half + jnp.tril(half, -1).T
 
-    def attempt(rate: Array) -> tuple[Array, Array]:
+    def attempt(rate: Array) -> tuple[tuple[Array, Array], Array]:
         # U Uᵀ = (I + ρH)⁻¹, S' = L U Uᵀ Lᵀ
-        return rate, lower_inverse_root(jnp.eye(loc.size, dtype=loc.dtype) + rate * curvature)
+        root = lower_inverse_root(jnp.eye(loc.size, dtype=loc.dtype) + rate * curvature)
+        after = jnp.matmul(lower, root, precision="highest")
+        # m' − m = −ρ S' ∂loss/∂m
+        pulled = rate * jnp.matmul(after.T, loc_gradient, precision="highest")
+        move = -jnp.matmul(after, pulled, precision="highest")
+        # KL[N(m, S) ‖ N(m', S')], S'⁻¹S = I + ρH up to similarity
+        spread = 0.5 * rate * jnp.trace(curvature) + jnp.log(jnp.diagonal(root)).sum()
+        return (move, after), spread + 0.5 * jnp.square(pulled).sum()
 
-    def failed(trial: tuple[Array, Array, Array]) -> Array:
-        return ~jnp.all(jnp.isfinite(trial[2])) & (trial[0] < STEP_HALVINGS)
-
-    def halve(trial: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        count = trial[0] + 1
-        return count, *attempt(jnp.where(count < STEP_HALVINGS, 0.5 * trial[1], 0.0))
-
-    count, rate, root = jax.lax.while_loop(failed, halve, (jnp.zeros((), jnp.int32), *attempt(rate)))
-    lower = jnp.matmul(lower, root, precision="highest")
-    # m' = m − ρ S' ∂loss/∂m
-    step = jnp.matmul(lower, jnp.matmul(lower.T, loc_gradient, precision="highest"), precision="highest")
-    return loc - rate * step, _bijection.inv(lower), count > 0
+    (move, after), divergence, halvings = halved_until_near(attempt, rate, most)
+    return NaturalStep(loc + move, _bijection.inv(after), divergence, halvings)
 
 
 def _full_rank(params: Parameters) -> dict[str, str]:
