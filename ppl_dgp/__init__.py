@@ -86,6 +86,7 @@ _HOMES = {
         "fit_series",
         "fit_stream",
         "fit_svi",
+        "gaussian_factors",
         "load_fit",
         "natural_adam",
         "optimal_inducing",

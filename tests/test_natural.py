@@ -11,10 +11,10 @@ from jax.flatten_util import ravel_pytree
 from numpyro.distributions import biject_to, constraints
 
 from ppl_dgp.fit import fit_svi, natural_adam
-from ppl_dgp.fit.natural import natural_step
 from ppl_dgp.guides import Conditional, Diagonal, Guide
 from ppl_dgp.kernels import RBF
 from ppl_dgp.models import deep_gp, sparse_gp_regression
+from ppl_dgp.numerics.natural_gaussian import natural_step
 from ppl_dgp.objectives import PowerEP, collapsed_energy
 
 KEY = jax.random.key(4)

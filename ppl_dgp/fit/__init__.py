@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from ppl_dgp.fit.cache import keep_compiled
 from ppl_dgp.fit.chains import SamplingWarning
 from ppl_dgp.fit.energy import energy, optimal_inducing
+from ppl_dgp.fit.factors import gaussian_factors
 from ppl_dgp.fit.files import load_fit, save_fit
 from ppl_dgp.fit.full_batch import fit_lbfgs
 from ppl_dgp.fit.jitter import JitterWarning
@@ -42,6 +43,7 @@ __all__ = [
     "fit_series",
     "fit_stream",
     "fit_svi",
+    "gaussian_factors",
     "load_fit",
     "natural_adam",
     "optimal_inducing",
