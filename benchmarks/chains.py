@@ -1,11 +1,11 @@
 """Chains of the kinks by natural gradients, beside Adam and L-BFGS: bound, updates and seconds.
 
-    python benchmarks/chains.py --data DIR
+    JAX_ENABLE_COMPILATION_CACHE=false python benchmarks/chains.py --data DIR
 
 DIR holds ``sysid/kink.npz``. Rows are appended to benchmarks/chains.csv as they come, and what it holds is not done
 again.
-``after_50`` and ``after_100`` are the bound after so many updates, ``again`` the seconds of a second fit, for which
-nothing is compiled (of Adam ten times those of a tenth of the steps).
+``after_50`` and ``after_100`` are the bound after so many updates, ``seconds`` those of a first fit, for which all is
+compiled, ``again`` of a second, for which nothing is (of Adam ten times those of a tenth of the steps).
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ def main() -> None:
                 if (name, str(noise), guide, method) in done:
                     continue
                 model = gpssm(1, 1, 30 if name == "broken line" else 20, emission="identity")
+                jax.clear_caches()
                 fit = fitted(method, model, rule, y)
                 bounds = -fit.losses[0]
                 share = 0.1 if method.startswith("adam") else 1.0

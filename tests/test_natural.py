@@ -99,6 +99,21 @@ def test_a_step_that_would_make_the_precision_indefinite_is_halved():
         np.testing.assert_allclose(got, expected, rtol=1e-8, atol=1e-10)
 
 
+def test_a_step_knows_how_far_it_leads_and_goes_no_further_than_it_may():
+    loc, scale = full_rank(2)
+    slopes = full_rank(3)
+    step = jax.jit(lambda most: natural_step(loc, scale, *slopes, jnp.asarray(0.2), most))
+    found = step(jnp.inf)
+    (mean, covariance), (mean_after, covariance_after) = moments(loc, scale), moments(found.loc, found.scale)
+    inverse, move = np.linalg.inv(covariance_after), mean_after - mean
+    # KL[N(m, S) ‖ N(m', S')]
+    expected = 0.5 * (np.trace(inverse @ covariance) + move @ inverse @ move - M)
+    expected += 0.5 * (np.linalg.slogdet(covariance_after)[1] - np.linalg.slogdet(covariance)[1])
+    np.testing.assert_allclose(found.divergence, expected, rtol=1e-9)
+    near = step(0.1 * expected)
+    assert near.halvings > found.halvings and 0.0 < near.divergence <= 0.1 * expected
+
+
 def test_one_step_reaches_the_optimal_inducing_outputs_and_a_second_stays(table):
     random = np.random.default_rng(5)
     start = {"gp/u_loc": jnp.asarray(random.normal(size=(OUTPUTS, M)))}

@@ -85,17 +85,14 @@ def _direction(
             scaled: Array = rest * state.others * gradient - begins
             return scaled
 
-        def first(slope: Array) -> Array:
-            rate = jnp.minimum(FIRST_RATE * RATE_GROWTH ** (turns - 1.0), LARGEST_RATE)
-            size = jnp.sqrt(state.squares / (1.0 - FORGETTING**turns))
-            others = MOVE_OF_OTHERS * slope / jnp.where(size > 0.0, size, 1.0)
-            move = stepped(slope, rate) - rest * others
-            # a step that leaves downhill along a curve may leave uphill along its chord
-            return jnp.where(jnp.vdot(move, slope) < 0.0, move, -metric(slope))
-
-        move = jax.lax.cond(
-            state.turns <= NATURAL_STEPS, first, lambda slope: -_two_loops(metric, state, slope), slope
-        )
+        # as long as there are no pairs, minus the natural gradient
+        corrected = -_two_loops(metric, state, slope)
+        rate = jnp.minimum(FIRST_RATE * RATE_GROWTH ** (turns - 1.0), LARGEST_RATE)
+        size = jnp.sqrt(state.squares / (1.0 - FORGETTING**turns))
+        whole = stepped(slope, rate) - rest * MOVE_OF_OTHERS * slope / jnp.where(size > 0.0, size, 1.0)
+        # a step that leaves downhill along a curve may leave uphill along its chord
+        begins = (state.turns <= NATURAL_STEPS) & (jnp.vdot(whole, slope) < 0.0)
+        move = jnp.where(begins, whole, corrected)
         return move, state
 
     return optax.GradientTransformation(init, update)

@@ -38,10 +38,6 @@ from ppl_dgp.state_space.linear_gaussian_chain import (
     transposed,
 )
 
-STEP_HALVINGS = (
-    30  # of a step that would leave the precision indefinite or q too far away; after these, no step
-)
-
 
 class ChainStep(NamedTuple):
     """The chain after a step, KL[before ‖ after], and how often the rate was halved."""
