@@ -9,8 +9,9 @@ from numpyro.distributions import biject_to, constraints
 from numpyro.infer.autoguide import AutoNormal
 from scipy.optimize import minimize
 
+from ppl_dgp.checkpoint import CheckpointError
 from ppl_dgp.fit import fit_lbfgs, fit_svi, gaussian_factors, natural_adam
-from ppl_dgp.fit.factors import ChainFactor, FullRankFactor, RowsFactor
+from ppl_dgp.fit.factor_kinds import ChainFactor, FullRankFactor, RowsFactor
 from ppl_dgp.guides import (
     AcrossOutputs,
     Conditional,
@@ -210,3 +211,33 @@ def test_refusals_say_what_was_expected():
         fit_svi(KEY, deep, Guide(deep), MOMENTS, y, y, steps=1, optimizer=natural_adam(factors=factors))
     with pytest.raises(TypeError, match="guide: found function, expected a Guide"):
         fit_lbfgs(KEY, deep, y, y, guide=lambda x, y: None, natural=True)
+
+
+@pytest.mark.slow
+def test_lbfgs_by_natural_gradients_resumed_equals_uninterrupted(tmp_path):
+    model = walk()
+    settings = {
+        "guide": Guide(model, hidden=Markov(), inducing=Optimal()),
+        "objective": Collapsed(),
+        "natural": True,
+    }
+    whole = fit_lbfgs(KEY, model, X, Y, steps=22, **settings)
+    # within the first steps, and within those of L-BFGS
+    for steps in (7, 18, 22):
+        fit = fit_lbfgs(
+            KEY, model, X, Y, steps=steps, checkpoint=tmp_path / "saved", resume=steps > 7, **settings
+        )
+    np.testing.assert_array_equal(fit.losses, whole.losses)
+    for name, value in whole.params.items():
+        np.testing.assert_array_equal(fit.params[name], value)
+    with pytest.raises(CheckpointError):
+        fit_lbfgs(
+            KEY,
+            model,
+            X,
+            Y,
+            steps=30,
+            checkpoint=tmp_path / "saved",
+            resume=True,
+            **settings | {"natural": False},
+        )

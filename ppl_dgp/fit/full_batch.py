@@ -87,7 +87,8 @@ def fit_lbfgs(
         costs a twentieth of the time.
     :param resume: continue from ``checkpoint``, as if it had never stopped.
     :returns: a ``Fit`` of one restart; its losses are those after each iteration, the last that of ``params``.
-    :raises ValueError: for data that cannot be used, or latent sites without a guide.
+    :raises ValueError: for data that cannot be used, latent sites without a guide, or with ``natural`` a guide without
+        Gaussian factors, or one that is no ``Guide`` (a TypeError).
     :raises CheckpointError: its subclass, when there is nothing to resume or it is of another fit, or the directory
         cannot be written or is another fit's.
     :raises RuntimeError: in a process that was forked when JAX had begun, where it would wait for ever.

@@ -26,7 +26,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
-from ppl_dgp.fit.factors import Factor, FactorStep, FullRankFactor, GaussianFactors
+from ppl_dgp.fit.factor_kinds import Factor, FactorStep, FullRankFactor
+from ppl_dgp.fit.factors import GaussianFactors
 from ppl_dgp.gp.contract import Parameters
 
 FIRST_RATE, SMALLEST_RATE = 0.1, 1e-3  # of rates that adapt
