@@ -25,7 +25,7 @@ from ppl_dgp.cli.options import (
     setting_option,
     with_settings,
 )
-from ppl_dgp.cli.settings import Settings, real_numbers, whole_numbers, words
+from ppl_dgp.cli.settings import Settings, number_of_steps, real_numbers, whole_numbers, words
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=False)
 
@@ -231,6 +231,8 @@ _UNUSED = {
 
 def _settings(given: dict[str, Any]) -> Settings:
     """The settings given on the command line, checked, the others at their defaults; ``given`` is completed."""
+    if "steps" in given:
+        given["steps"] = number_of_steps(given["steps"])
     if "widths" in given:
         given["widths"] = whole_numbers("--widths", given["widths"])
     precisions = [name for name in ("float32", "float64") if given.pop(name, False)]
@@ -278,6 +280,8 @@ def _print_record(folder: str, record: Any) -> None:
     result = dict(record.result)
     advice = result.pop("advice", ())
     for name, value in (shown | settings | result).items():
+        if isinstance(value, bool):
+            value = "yes" if value else "no"
         text = "–" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
         table.add_row(plain(name.replace("_", " ")), plain(text))
     console = Console()

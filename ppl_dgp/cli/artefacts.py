@@ -68,7 +68,7 @@ def write_posterior(
 ) -> None:
     """``posterior.nc`` for ArviZ, in standardised units; of an exact GP its data and parameters."""
     from ppl_dgp.diagnostics.arviz_api import container, write_netcdf
-    from ppl_dgp.diagnostics.arviz_export import to_arviz
+    from ppl_dgp.diagnostics.arviz_export import convergence_attributes, to_arviz
 
     if program.guide is not None:
         key = jax.random.key(program.settings.seed + 4)
@@ -84,7 +84,8 @@ def write_posterior(
             "constant_data": xr.Dataset({"x": (["row", "input"], x), **constants}),
             "sample_stats": xr.Dataset({"loss": (["chain", "step"], fitted.losses)}),
         }
-        data = container(groups, {"inference_library": "ppl_dgp", "steps": fitted.steps})
+        about = {"inference_library": "ppl_dgp", "steps": fitted.steps}
+        data = container(groups, about | convergence_attributes(fitted))
     run_directory.place(folder / "posterior.nc", partial(write_netcdf, data))
 
 
@@ -106,7 +107,7 @@ def write_figures(
     from ppl_dgp.diagnostics.layers import layer_maps
 
     figures = {
-        "losses": plots.plot_losses(fitted.losses),
+        "losses": plots.plot_losses(fitted),
         "calibration": plots.plot_calibration(prediction, new[1]),
         "predicted": plots.plot_predicted(prediction, new[1]),
     }

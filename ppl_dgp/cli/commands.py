@@ -219,6 +219,8 @@ def effort(fitted: Fit) -> dict[str, Any]:
         "steps": fitted.steps,
         "steps_per_second": finite(fitted.steps / running),
         "rejected_steps": fitted.rejected_steps,
+        "converged": fitted.converged,
+        "gap": finite(fitted.gap),
         "jitter": max(fitted.jitter.values(), default=None),
         "parameters": int(sum(np.size(value) for value in fitted.params.values())),
     }
@@ -247,17 +249,21 @@ def _evaluate(folder: Path, record: Record, task: Task, program: Program, fitted
     return result
 
 
+#: settings that may differ where a run goes on
+_GOING_ON = ("steps", "budget", "tolerance")
+
+
 def _continued(earlier: Settings, asked: Settings, given: Collection[str]) -> Settings:
-    """The settings of a run to go on with; of those given again only the steps may differ."""
+    """The settings of a run to go on with; of those given again only what ends it may differ."""
     for name in given:
         before, now = getattr(earlier, name), getattr(asked, name)
-        if name != "steps" and before != now:
+        if name not in _GOING_ON and before != now:
             option = name.replace("_", "-")
             raise BadInput(
                 f"--{option} is {now} but the run to resume was made with {before}",
                 f"leave --{option} out, or start a new run in another --out",
             )
-    return dataclasses.replace(earlier, steps=asked.steps) if "steps" in given else earlier
+    return dataclasses.replace(earlier, **{name: getattr(asked, name) for name in _GOING_ON if name in given})
 
 
 def predict(

@@ -170,7 +170,7 @@ def _write_latent_figures(
     classes = labels if labels is not None and len(np.unique(labels)) <= 20 else None
     scale = np.sqrt(latents.variance)
     figures = {
-        "losses": plots.plot_losses(fitted.losses),
+        "losses": plots.plot_losses(fitted),
         "relevance": plot_relevance(counts / counts.max()),
         "latents": plot_latents(latents.mean, scale if scale.any() else None, classes, relevance=counts),
     }

@@ -51,9 +51,19 @@ SETTINGS: dict[str, tuple[type, str, str | None]] = {
     "kernel": (str, " | ".join(choices.KERNEL_HELP) + ", or several with + and * between", "rbf"),
     "likelihood": (str, " | ".join(choices.LIKELIHOOD_HELP) + ", of a sparse-gp or deep-gp", "gaussian"),
     "particles": (int, "Draws per step", "1 at α = 0, else 8"),
-    "steps": (int, "Training steps", "gp 100, sparse-gp 3000, deep-gp 5000, gplvm 300 or 5000, gpssm 2000"),
+    "steps": (str, "Training steps, or auto: until the fit has converged or the budget is spent", "auto"),
+    "budget": (
+        int,
+        "Most steps of auto",
+        f"{choices.BUDGET}, of L-BFGS {choices.MOST_ITERATIONS}",
+    ),
+    "tolerance": (float, "Nats left to gain that are as good as none", "0.001 a row, at least 0.5"),
     "batch": (int, "Rows per step", "all up to 2000 rows, else 1000; of a gpssm all"),
-    "learning_rate": (float, "Learning rate of Adam", "0.01"),
+    "learning_rate": (
+        float,
+        "Learning rate of Adam, of auto the first peak",
+        "0.01, of auto the best of several",
+    ),
     "restarts": (int, "Independent fits side by side; the best is kept", "1"),
     "seed": (int, "Seed of splits, synthetic data and training", "0"),
     "target": (

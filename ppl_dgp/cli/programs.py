@@ -102,25 +102,24 @@ def train(
 ) -> Fit:
     """Fit the program to standardised rows, from ``start`` if given; raises what ``fit_svi`` and ``fit_lbfgs`` do."""
     settings = program.settings
-    assert settings.steps is not None
     key = jax.random.key(settings.seed)
     if settings.model == "gplvm":
         assert isinstance(program.guide, Guide)
-        how: dict[str, Any] = dict(steps=settings.steps, batch_size=settings.batch)
-        how |= {"learning_rate": settings.learning_rate, "progress": progress}
+        how: dict[str, Any] = dict(batch_size=settings.batch, progress=progress, **ending(settings))
+        how |= {"learning_rate": settings.learning_rate}
         return fit_latent(key, program.model, program.guide, y, checkpoint=checkpoint, resume=resume, **how)
     if settings.model == "gpssm":
         assert isinstance(program.guide, Guide) and program.objective is not None
-        steps, warm = settings.steps, None
+        how, warm = ending(settings), None
         if resume and follows(program.guide.hidden):  # what was kept is of the steps after the warm start
-            steps, warm = steps - steps // 2, 0
-        how = {"learning_rate": settings.learning_rate, "restarts": settings.restarts, "progress": progress}
+            warm = 0
+            if not isinstance(settings.steps, str):
+                how["steps"] = settings.steps - settings.steps // 2
+        how |= {"learning_rate": settings.learning_rate, "restarts": settings.restarts, "progress": progress}
         how |= {"checkpoint": checkpoint, "resume": resume, "warm_steps": warm}
         how["warm_objective"] = CLOSED if _closed(settings) else PowerEP(0.0)
         controls = x if x.shape[1] else None
-        found = fit_series(
-            key, program.model, program.guide, program.objective, controls, y, steps=steps, **how
-        )
+        found = fit_series(key, program.model, program.guide, program.objective, controls, y, **how)
         # of the warm start and of what follows it, as its losses and seconds are
         return dataclasses.replace(found, steps=found.losses.shape[-1])
     if program.guide is None or program.objective is None:
@@ -129,7 +128,7 @@ def train(
             program.model,
             x,
             y,
-            steps=settings.steps,
+            **ending(settings),
             progress=progress,
             checkpoint=checkpoint,
             resume=resume,
@@ -141,7 +140,7 @@ def train(
         program.objective,
         x,
         y,
-        steps=settings.steps,
+        **ending(settings),
         batch_size=settings.batch,
         learning_rate=settings.learning_rate,
         restarts=settings.restarts,
@@ -150,6 +149,12 @@ def train(
         checkpoint=checkpoint,
         resume=resume,
     )
+
+
+def ending(settings: Settings) -> dict[str, Any]:
+    """What says when a fit ends, as fits take it."""
+    own = {"budget": settings.budget, "tolerance": settings.tolerance}
+    return {"steps": settings.steps} | {name: value for name, value in own.items() if value is not None}
 
 
 def contained(poorer: Settings, richer: Settings) -> bool:

@@ -236,7 +236,7 @@ def _write_series_figures(
     from ppl_dgp.diagnostics import plots
     from ppl_dgp.diagnostics.series_plots import plot_series, plot_states
 
-    figures = {"losses": plots.plot_losses(fitted.losses), "states": plot_states(smoothed)}
+    figures = {"losses": plots.plot_losses(fitted), "states": plot_states(smoothed)}
     for number, prediction in list(ahead.items())[:1]:
         of_it = task.series.sequence == number
         past, future = (task.table.y[rows[of_it[rows]]] for rows in (task.train_rows, task.test_rows))

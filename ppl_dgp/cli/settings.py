@@ -87,11 +87,13 @@ WITH_LIKELIHOOD = ("sparse-gp", "deep-gp")
 DEFAULT_INDUCING = 100
 GPLVM_INDUCING = 50
 SERIES_INDUCING = 20
+AUTO = "auto"
+#: the most steps of it, and iterations of L-BFGS; and the fewest with and without a learning rate
+BUDGET, MOST_ITERATIONS = 13_200, 3000
+LEAST_BUDGET = {True: 1200, False: 2000}
 LATENT = 2  # dimensions of a gplvm
 FULL_BATCH_ROWS = 2000  # up to so many rows every step sees them all
 DEFAULT_BATCH = 1000
-DEFAULT_STEPS = {"gp": 100, "sparse-gp": 3000, "deep-gp": 5000, "gplvm": 300, "gpssm": 2000}
-LATENT_STEPS = 5000  # on minibatches
 
 
 @dataclass(frozen=True)
@@ -109,9 +111,11 @@ class Settings:
     kernel: str = "rbf"
     likelihood: str = "gaussian"
     particles: int | None = None
-    steps: int | None = None
+    steps: int | str = AUTO
+    budget: int | None = None
+    tolerance: float | None = None
     batch: int | None = None
-    learning_rate: float = 0.01
+    learning_rate: float | None = None
     restarts: int = 1
     seed: int = 0
     precision: str | None = None
@@ -154,18 +158,21 @@ class Settings:
             ("--latent", self.latent),
             ("--inducing", self.inducing),
             ("--particles", self.particles),
-            ("--steps", self.steps),
+            ("--steps", None if self.steps == AUTO else self.steps),
+            ("--budget", self.budget),
             ("--batch", self.batch),
             ("--restarts", self.restarts),
         ):
-            if number is not None and number < 1:
+            if isinstance(number, str) or (number is not None and number < 1):
                 raise BadInput(f"{option} is {number}", "give a whole number of at least 1")
         if not 0 <= self.seed < 2**32:
             raise BadInput(f"--seed is {self.seed}", "give a whole number from 0 to 4294967295")
-        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0.0):
-            raise BadInput(
-                f"--learning-rate is {self.learning_rate:g}", "give a positive number, such as 0.01"
-            )
+        for option, real in (("--learning-rate", self.learning_rate), ("--tolerance", self.tolerance)):
+            if real is not None and not (math.isfinite(real) and real > 0.0):
+                raise BadInput(f"{option} is {real:g}", "give a positive number, such as 0.01")
+        fewest = LEAST_BUDGET[self.learning_rate is not None]
+        if self.steps == AUTO and self.model != "gp" and self.budget is not None and self.budget < fewest:
+            raise BadInput(f"--budget is {self.budget}", f"give at least {fewest} steps, or --steps")
         if self.model == "deep-gp" and self.hidden in CARRIES_MOMENTS:
             self._check_moments()
         if self.model == "gplvm":
@@ -238,14 +245,12 @@ class Settings:
             )
         usual = DEFAULT_BATCH if num_rows > FULL_BATCH_ROWS else None
         batch = self.batch or (None if self.model in ("gp", "gpssm") else usual)
-        steps = LATENT_STEPS if self.model == "gplvm" and batch is not None else DEFAULT_STEPS[self.model]
         inducing = {"gplvm": GPLVM_INDUCING, "gpssm": SERIES_INDUCING}.get(self.model, DEFAULT_INDUCING)
         return dataclasses.replace(
             self,
             inducing=self.inducing or min(inducing, num_rows),
             latent=self.latent or (num_targets if self.model == "gpssm" else LATENT),
             batch=batch,
-            steps=self.steps or steps,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -261,6 +266,8 @@ class Settings:
             "controls": None,
             "sequence_column": None,
             "likelihood": "gaussian",
+            "budget": None,
+            "tolerance": None,
             **values,
         }
         fields = {field.name: values[field.name] for field in dataclasses.fields(cls)}
@@ -292,6 +299,16 @@ def whole_numbers(option: str, text: str) -> tuple[int, ...]:
         raise BadInput(
             f"{option} is {text!r}", "give whole numbers with commas between, such as 2,2"
         ) from None
+
+
+def number_of_steps(text: str) -> int | str:
+    """``"auto"``, or a number. Raises BadInput for anything else."""
+    if text == AUTO:
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise BadInput(f"--steps is {text!r}", f"give a whole number, or {AUTO}") from None
 
 
 def real_numbers(option: str, text: str) -> tuple[float, ...]:

@@ -17,7 +17,7 @@ from ppl_dgp.checkpoint import INDEX
 from ppl_dgp.cli import run_directory
 from ppl_dgp.cli.commands import CONTINUE, _continued, effort, precision
 from ppl_dgp.cli.errors import BadInput, Stopped
-from ppl_dgp.cli.programs import build
+from ppl_dgp.cli.programs import build, ending
 from ppl_dgp.cli.report import finite
 from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.settings import DEFAULT_BATCH, Settings
@@ -90,7 +90,7 @@ def _run_streamed(
     first: bool,
 ) -> Record:
     settings, saved = record.settings, folder / "checkpoint"
-    assert settings.steps is not None and settings.batch is not None
+    assert settings.batch is not None
     if first:
         run_directory.write(folder, record)
     program = build(settings, len(record.target_names))
@@ -104,7 +104,7 @@ def _run_streamed(
                 program.guide,
                 program.objective,
                 rows,
-                steps=settings.steps,
+                **ending(settings),
                 batch_size=settings.batch,
                 learning_rate=settings.learning_rate,
                 restarts=settings.restarts,
@@ -131,7 +131,7 @@ def _run_streamed(
         for advice in fitted.advice:
             say(f"note: {advice}")
         run_directory.save_parameters(folder, fitted.params, {})
-        figure = plots.plot_losses(fitted.losses)
+        figure = plots.plot_losses(fitted)
         run_directory.place(folder / "figures" / "losses.png", partial(figure.savefig, dpi=120))
         run_directory.write(folder, done)
     return done

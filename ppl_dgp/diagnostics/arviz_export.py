@@ -234,6 +234,15 @@ def _dataset(variables: Variables, coords: dict[str, np.ndarray]) -> xr.Dataset:
     return xr.Dataset(variables, {axis: coords.get(axis, np.arange(size)) for axis, size in lengths.items()})
 
 
+def convergence_attributes(fit: Fit) -> dict[str, Any]:
+    """Whether a fit has converged, as netCDF can hold it; nothing where nothing is known."""
+    known = fit.convergence
+    if known is None:
+        return {}
+    numbers = {"gap": known.gap, "gap_error": known.error, "tolerance": known.tolerance}
+    return {"converged": int(known.converged), "convergence": known.shown, **numbers}
+
+
 def _attributes(fit: Fit) -> dict[str, Any]:
     try:
         own = version("ppl-dgp")
@@ -251,5 +260,6 @@ def _attributes(fit: Fit) -> dict[str, Any]:
         "steps": fit.steps,
         "seconds": fit.seconds,
         "best_chain": fit.best,
+        **convergence_attributes(fit),
         "units": "as in training",
     }

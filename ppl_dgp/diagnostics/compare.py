@@ -45,6 +45,7 @@ MEASURES = {
     "test_log_density": ("test log density", ".3f"),
     "test_rmse": ("test RMSE", ".4g"),
     "coverage95": ("in 95 %", ".3f"),
+    "gap": ("nats to gain", ",.2g"),
     "seconds": ("seconds", ",.1f"),
     "parameters": ("parameters", ",.0f"),
 }
@@ -56,9 +57,10 @@ class Comparison:
 
     ``table`` has the columns fit, alpha, then ``elbo`` ± ``elbo_se``, ``iw_bound``, ``loo`` in total nats over the
     training rows on the scale of training; ``khat`` of the global sites; ``test_log_density`` (mean per test row),
-    ``test_rmse``, ``coverage95`` in original units; ``seconds`` of training; ``parameters`` trained; NaN where there is
-    no such figure. ``iw_bound``, ``khat`` and ``loo`` are of the t_1 (FITC) model. ``fits`` has the fit of each row by
-    (fit, alpha).
+    ``test_rmse``, ``coverage95`` in original units; ``gap``, an estimate of the nats that training would yet gain, and
+    whether it has ``converged``; ``seconds`` of training; ``parameters`` trained; NaN where there is no such figure.
+    ``iw_bound``, ``khat`` and ``loo`` are of the t_1 (FITC) model. Rows that have not converged are marked, and none of
+    them is called the best. ``fits`` has the fit of each row by (fit, alpha).
     """
 
     table: pd.DataFrame
@@ -78,14 +80,19 @@ class Comparison:
         )
 
     def to_rich(self, title: str | None = None) -> Table:
-        """For the terminal: ``rich.print(comparison.to_rich())``; the best value of a column stands in bold."""
+        """For the terminal: ``rich.print(comparison.to_rich())``.
+
+        The best value of a column stands in bold; fits that have not converged are none of the best, and their gap has
+        an asterisk.
+        """
         shown = Table(title=title, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
         shown.add_column("fit", no_wrap=True)
         shown.add_column("α", justify="right", no_wrap=True)
         names = [name for name in MEASURES if name != "elbo_se"]
         for name in names:
             shown.add_column(MEASURES[name][0], justify="right")
-        best = {name: _best(self.table[name], name) for name in names}
+        judged = self.table.where(~self.table["converged"].isin([False]))
+        best = {name: _best(judged[name], name) for name in names}
         for position, (_, row) in enumerate(self.table.iterrows()):
             cells = [_cell(row, name) for name in names]
             bold = [
@@ -155,7 +162,7 @@ def compare(
     y_test: ArrayLike | None = None,
     alphas: Sequence[float] = (0.0,),
     *,
-    steps: int = 2000,
+    steps: int | str = "auto",
     objective: Callable[[float], AlphaDivergence] = PowerEP,
     num_draws: int = 200,
     num_locals: int = 8,
@@ -174,7 +181,7 @@ def compare(
     :param x: training inputs (N, D), y targets (N, P) or (N,), as the model is to see them (standardised).
     :param x_test: test inputs, y_test their targets, on the same scale; None where there are no test rows.
     :param alphas: each in [0, 1].
-    :param steps: of training each.
+    :param steps: of training each; "auto" goes on until it has converged, or its budget is spent.
     :param objective: ``PowerEP`` or ``BlackBoxAlpha``, called with α.
     :param num_draws: of θ, for ELBO, importance-weighted bound, k-hat and LOO; each with ``num_locals`` of the locals.
     :param num_samples: of the hidden layers, for prediction.
@@ -218,7 +225,7 @@ def compare(
         if not issubclass(kind, Guide):
             raise TypeError(f"starts: found a {kind.__name__} for {name!r}, expected a Guide; leave it out")
 
-    def row(name: str, alpha: float) -> dict[str, float]:
+    def row(name: str, alpha: float) -> dict[str, Any]:
         (built, guide), start = made(name), None
         if name in starts:
             poorer = fits[starts[name], alpha]
@@ -282,18 +289,19 @@ def _measurements(
     num_locals: int,
     num_samples: int,
     target_scale: np.ndarray,
-) -> Callable[[tuple[Array, Array], Fit], dict[str, float]]:
+) -> Callable[[tuple[Array, Array], Fit], dict[str, Any]]:
     """What measures a fit, of the keys for training rows and test rows."""
 
-    def measured(keys: tuple[Array, Array], fit: Fit) -> dict[str, float]:
-        measures = _bounds(keys[0], fit, train, num_draws, num_locals)
+    def measured(keys: tuple[Array, Array], fit: Fit) -> dict[str, Any]:
+        measures: dict[str, Any] = _bounds(keys[0], fit, train, num_draws, num_locals)
         x_test, y_test = test
         if x_test is not None and y_test is not None:
             measures |= held_out_scores(
                 keys[1], fit, x_test, y_test, num_samples=num_samples, target_scale=target_scale
             )
         numbers = sum(value.size for value in fit.params.values())
-        return measures | {"seconds": fit.seconds, "parameters": numbers}
+        about = {"gap": fit.gap, "converged": fit.converged}
+        return measures | about | {"seconds": fit.seconds, "parameters": numbers}
 
     return measured
 
@@ -317,9 +325,10 @@ def tabulate(
             say(f"{number} of {len(rows)}: {_label(name, alpha)}")
         measures = run()
         table_rows.append(
-            {"fit": name, "alpha": alpha} | {measure: measures.get(measure) for measure in MEASURES}
+            {"fit": name, "alpha": alpha, "converged": measures.get("converged")}
+            | {measure: measures.get(measure) for measure in MEASURES}
         )
-    table = pd.DataFrame(table_rows, columns=["fit", "alpha", *MEASURES])
+    table = pd.DataFrame(table_rows, columns=["fit", "alpha", "converged", *MEASURES])
     return Comparison(table.astype({name: float for name in MEASURES if name != "parameters"}))
 
 
@@ -356,4 +365,6 @@ def _cell(row: pd.Series, name: str) -> str:
     if pd.isna(row[name]):
         return "–"
     text = format(row[name], MEASURES[name][1])
+    if name == "gap" and row["converged"] is not None and not row["converged"]:
+        return f"{text} *"
     return f"{text} ± {row['elbo_se']:{MEASURES['elbo_se'][1]}}" if name == "elbo" else text

@@ -16,6 +16,8 @@ from numpy.typing import ArrayLike
 from scipy.stats import norm
 
 from ppl_dgp.diagnostics.layers import LayerMap
+from ppl_dgp.fit import Fit
+from ppl_dgp.fit.annealing import rates
 from ppl_dgp.prediction.predict import Prediction
 
 #: Okabe and Ito's colours, told apart by colour-blind readers
@@ -104,18 +106,28 @@ def plot_layers(maps: Sequence[LayerMap]) -> Figure:
     return figure
 
 
-def plot_losses(losses: ArrayLike, *, axes: Axes | None = None) -> Figure:
-    """The objective's loss at every step, (R, steps) or (steps,), faint, with its running median, restart by restart.
+def plot_losses(losses: ArrayLike | Fit, *, axes: Axes | None = None) -> Figure:
+    """The objective's loss at every step, faint, with its running median, restart by restart.
 
-    The axis leaves out the heights of the first steps and of rare spikes where they dwarf the rest.
+    The axis leaves out the heights of the first steps and of rare spikes where they dwarf the rest. Of a fit with
+    ``steps="auto"`` the learning rate stands below, parts that were undone are grey, and a line is drawn where it was
+    seen to have converged.
 
+    :param losses: a fit, or losses (R, steps) or (steps,).
     :raises ValueError: if there is no step.
     """
-    traces = np.atleast_2d(np.asarray(losses, float))
+    fit = losses if isinstance(losses, Fit) else None
+    traces = np.atleast_2d(np.asarray(losses.losses if isinstance(losses, Fit) else losses, float))
     steps = traces.shape[1]
     if steps == 0:
-        raise ValueError(f"losses: found shape {np.shape(losses)}, expected at least one step; train first")
-    figure, panel = _panel(axes, (7.0, 3.6))
+        raise ValueError(f"losses: found shape {traces.shape}, expected at least one step; train first")
+    annealed = () if fit is None else tuple(phase for phase in fit.phases if phase.kind != "part")
+    below = None
+    if annealed and axes is None:
+        figure = Figure(figsize=(7.0, 4.4), layout="constrained")
+        panel, below = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
+    else:
+        figure, panel = _panel(axes, (7.0, 3.6))
     window = max(1, steps // 50)
     for restart, trace in enumerate(traces):
         colour = COLOURS[restart % len(COLOURS)]
@@ -128,6 +140,16 @@ def plot_losses(losses: ArrayLike, *, axes: Axes | None = None) -> Figure:
         margin = 0.05 * max(high - low, 1e-9)
         panel.set_ylim(low - margin, high + margin)
     panel.set(xlabel="step", ylabel="loss (nats)", xlim=(0, steps))
+    for phase in annealed:
+        if not phase.kept:
+            panel.axvspan(phase.begin, phase.end, color=INK, alpha=0.08, linewidth=0)
+    if fit is not None and annealed and fit.converged:
+        panel.axvline(annealed[-1].end, color=COLOURS[1], linestyle="--", linewidth=1.2, label="converged")
+    if below is not None:
+        panel.set_xlabel("")
+        below.semilogy(np.arange(1, annealed[-1].end + 1), rates(annealed), color=INK, linewidth=1.2)
+        below.set(xlabel="step", ylabel="rate")
+        below.spines[["top", "right"]].set_visible(False)
     _legend(panel)
     return figure
 

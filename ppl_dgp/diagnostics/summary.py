@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pandas as pd
 
-from ppl_dgp.fit import Posterior
+from ppl_dgp.fit import Fit, Posterior
 from ppl_dgp.fit.arguments import takes_fit
 
 #: what is larger is left out: inducing inputs, weights, what a row has for itself
@@ -24,7 +24,8 @@ def summary(fit: Posterior) -> pd.DataFrame:
 
     :param fit: of any model whose parameters are named ``layer/parameter``.
     :return: one column ``value``; the rows are by ``layer``, ``parameter`` and ``dimension``, which counts from 0 and
-        is empty for scalars.
+        is empty for scalars. The last row of a ``Fit`` is its gap, the nats that it has yet to gain, and
+        ``attrs["convergence"]`` says whether it has converged.
     """
     rows = []
     for name, value in fit.params.items():
@@ -34,7 +35,10 @@ def summary(fit: Posterior) -> pd.DataFrame:
             continue
         for place, number in np.ndenumerate(numbers):
             rows.append((layer, parameter, ", ".join(map(str, place)), float(number)))
+    rows.sort(key=lambda row: row[:2])
+    known = fit.convergence if isinstance(fit, Fit) else None
+    if known is not None:
+        rows.append(("training", "gap", "", known.gap))
     table = pd.DataFrame(rows, columns=["layer", "parameter", "dimension", "value"])
-    return table.sort_values(["layer", "parameter"], kind="stable").set_index(
-        ["layer", "parameter", "dimension"]
-    )
+    table.attrs["convergence"] = "nothing is known" if known is None else known.shown
+    return table.set_index(["layer", "parameter", "dimension"])

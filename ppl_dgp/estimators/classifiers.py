@@ -77,8 +77,8 @@ class SparseGPClassifier(_Classifier):
     :param likelihood: bernoulli (probit) or bernoulli-logit for two classes; robust-max or softmax for several; ordinal
         where the sorted labels have an order; or a class, a likelihood or a function, as the models take them. By
         default bernoulli for two, robust-max for more.
-    :param kernel, num_inducing, inducing_rule, objective, alpha, num_particles, steps, batch_size, learning_rate,
-        num_samples, random_state: as in ``SparseGPRegressor``.
+    :param kernel, num_inducing, inducing_rule, objective, alpha, num_particles, steps, tolerance, budget,
+        batch_size, learning_rate, num_samples, random_state: as in ``SparseGPRegressor``.
 
     >>> from sklearn.datasets import load_breast_cancer
     >>> X, y = load_breast_cancer(return_X_y=True)
@@ -94,13 +94,13 @@ class DeepGPClassifier(_Classifier):
     :param widths: outputs of each hidden layer.
     :param hidden: as in ``DeepGPRegressor``.
     :param likelihood: as in ``SparseGPClassifier``.
-    :param kernel, num_inducing, inducing_rule, objective, alpha, num_particles, steps, batch_size, learning_rate,
-        num_samples, random_state: as in ``SparseGPRegressor``, the first three for every layer.
+    :param kernel, num_inducing, inducing_rule, objective, alpha, num_particles, steps, tolerance, budget,
+        batch_size, learning_rate, num_samples, random_state: as in ``SparseGPRegressor``, the first three for every
+        layer.
     """
 
     widths: Sequence[int] = (2,)
     hidden: str | HiddenRule = "doubly-stochastic"
-    steps: int = 5000
     num_samples: int = 100
 
     def _layers(self) -> tuple[tuple[int, ...], str | HiddenRule | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,11 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.infer import ELBO
 from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ppl_dgp.data import Standardiser
-from ppl_dgp.fit import Posterior, fit_svi
+from ppl_dgp.fit import Fit, Posterior, fit_svi
+from ppl_dgp.fit.plan import BUDGET
 from ppl_dgp.guides import (
     HIDDEN_RULES,
     INDUCING_RULES,
@@ -60,9 +63,11 @@ class GPEstimator(BaseEstimator):
     objective: str | ELBO = "power-ep"
     alpha: float = 0.0
     num_particles: int | None = None
-    steps: int = 2000
+    steps: int | str = "auto"
+    tolerance: float | None = None
+    budget: int = BUDGET
     batch_size: int | None = None
-    learning_rate: float = 0.01
+    learning_rate: float | None = None
     num_samples: int = 1
     random_state: Any = None
 
@@ -89,12 +94,15 @@ class GPEstimator(BaseEstimator):
             self.x_units_.transform(rows),
             targets,
             steps=self.steps,
+            tolerance=self.tolerance,
+            budget=self.budget,
             batch_size=None if self.batch_size is None else min(self.batch_size, len(rows)),
             learning_rate=self.learning_rate,
         )
         self.params_ = {name: np.asarray(value) for name, value in fitted.params.items()}
         self.losses_ = fitted.losses[fitted.best]
-        self.n_iter_ = fitted.steps
+        self.n_iter_, self.gap_, self.converged_ = fitted.steps, fitted.gap, fitted.converged
+        warn_of_convergence(self.steps, fitted)
 
     def _estimator_program(self) -> tuple[Callable[..., Any], Guide, ELBO]:
         rules: tuple[Any, ...] = (self.inducing_rule, self.objective, self.alpha, self.num_particles)
@@ -116,6 +124,17 @@ class GPEstimator(BaseEstimator):
         # a row's prediction must not depend on the rows beside it: that is scikit-learn's contract
         settings: dict[str, Any] = dict(num_samples=number, levels=tuple(levels), row_by_row=True)
         return predict(key, Posterior(model, guide, params), x, **settings)
+
+
+def warn_of_convergence(steps: int | str, fitted: Fit) -> None:
+    """Say, as scikit-learn does, that a fit which was to converge has not."""
+    known = fitted.convergence
+    if isinstance(steps, str) and known is not None and not known.converged:
+        warnings.warn(
+            f"{known.shown}, after {fitted.steps} steps; raise budget or tolerance, or give a number of steps",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
 
 
 def _made_of(

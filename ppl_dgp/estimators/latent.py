@@ -14,6 +14,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ppl_dgp.data import Standardiser
+from ppl_dgp.estimators.estimator import warn_of_convergence
 from ppl_dgp.fit import Fit, energy, fit_lbfgs, fit_svi
 from ppl_dgp.guides import Amortised, Guide, HiddenRule, MeanField, PointEstimate
 from ppl_dgp.models import gplvm
@@ -46,13 +47,13 @@ class GPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     :param noise: shared or per-column.
     :param start: pca or random.
     :param batch_size: rows per step of Adam; None trains on all rows by L-BFGS, with q(u) in closed form.
-    :param steps: of either.
-    :param learning_rate: of Adam.
+    :param steps, tolerance, learning_rate: of either, as in ``SparseGPRegressor``; the learning rate of Adam alone.
+    :param budget: the most steps of "auto"; if None 3 000 of L-BFGS and 13 200 of Adam.
     :param num_samples: draws that an imputation averages over.
     :param random_state: seed.
     :ivar embedding_, embedding_std_: latents of the training rows, mean and standard deviation, (N, Q).
     :ivar relevance_: (Q,), the spread of each dimension in its lengthscales.
-    :ivar losses_, params_, n_iter_: as in ``SparseGPRegressor``.
+    :ivar losses_, params_, n_iter_, converged_, gap_: as in ``SparseGPRegressor``.
 
     >>> from sklearn.datasets import load_iris
     >>> X, _ = load_iris(return_X_y=True)
@@ -67,8 +68,10 @@ class GPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     noise: str = "shared"
     start: str = "pca"
     batch_size: int | None = None
-    steps: int = 500
-    learning_rate: float = 0.01
+    steps: int | str = "auto"
+    tolerance: float | None = None
+    budget: int | None = None
+    learning_rate: float | None = None
     num_samples: int = 100
     random_state: Any = None
 
@@ -92,6 +95,8 @@ class GPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 *self._program(),
                 self.units_.transform(rows),
                 steps=self.steps,
+                tolerance=self.tolerance,
+                budget=self.budget,
                 batch_size=None if self.batch_size is None else min(self.batch_size, len(rows)),
                 learning_rate=self.learning_rate,
             )
@@ -99,6 +104,8 @@ class GPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             latents = embedding(fitted, self.units_.transform(rows))
         self.embedding_, self.embedding_std_ = latents.mean, np.sqrt(latents.variance)
         self.losses_, self.n_iter_ = fitted.losses[fitted.best], fitted.steps
+        self.gap_, self.converged_ = fitted.gap, fitted.converged
+        warn_of_convergence(self.steps, fitted)
         self.relevance_ = relevance(fitted, means=self.embedding_)
         self._n_features_out = self.latent
         return self
@@ -267,19 +274,21 @@ def fit_latent(
     guide: Guide,
     y: np.ndarray,
     *,
-    steps: int,
+    steps: int | str = "auto",
     batch_size: int | None = None,
-    learning_rate: float = 0.01,
+    learning_rate: float | None = None,
+    budget: int | None = None,
     **settings: Any,
 ) -> Fit:
     """Train on a standardised table: q(u) in closed form by L-BFGS, or by Adam on minibatches.
 
-    ``settings`` are those that both fits have: ``progress``, ``checkpoint``, ``resume``.
+    ``settings`` are those that both fits have: ``tolerance``, ``progress``, ``checkpoint``, ``resume``.
     """
+    settings |= {"steps": steps} | ({} if budget is None else {"budget": budget})
     if batch_size is None:
-        return fit_lbfgs(key, model, None, y, guide=guide, objective=_COLLAPSED, steps=steps, **settings)
+        return fit_lbfgs(key, model, None, y, guide=guide, objective=_COLLAPSED, **settings)
     settings |= {"batch_size": batch_size, "learning_rate": learning_rate}
-    return fit_svi(key, model, guide, _BOUND, None, y, steps=steps, **settings)
+    return fit_svi(key, model, guide, _BOUND, None, y, **settings)
 
 
 def as_fit(model: Callable[..., Any], guide: Guide, params: Mapping[str, Any]) -> Fit:

@@ -29,7 +29,8 @@ class _Regressor(RegressorMixin, GPEstimator):
 
         :param X: features (N, D), finite.
         :param y: targets (N,) or (N, P), finite.
-        :returns: the estimator, with the constrained parameters as ``params_`` and the loss trace as ``losses_``.
+        :returns: the estimator, with the constrained parameters as ``params_``, the loss trace as ``losses_``, and
+            whether it has ``converged_``, with the nats that it has yet to gain, ``gap_``.
         :raises ValueError: for data or settings that cannot be used, naming them.
         :raises FitError: if training fails.
         """
@@ -86,7 +87,12 @@ class SparseGPRegressor(_Regressor):
     :param objective: power-ep or black-box-alpha.
     :param alpha: 0 (the ELBO) to 1.
     :param num_particles: draws per step; 1 at alpha 0, else 8, if None.
-    :param steps: of Adam, at ``learning_rate``.
+    :param steps: of Adam; "auto" goes on until the fit has converged or the budget is spent, of which a
+        ``ConvergenceWarning`` tells.
+    :param tolerance: nats left to gain that are as good as none; a thousandth of a nat a row, half a nat at least, if
+        None.
+    :param budget: of "auto", at most so many steps.
+    :param learning_rate: 0.01 if None; with "auto" the first peak, of several the best if None.
     :param batch_size: rows per step; all if None.
     :param num_samples: draws that a prediction averages over.
     :param random_state: seed of the training and of predictions.
@@ -106,13 +112,13 @@ class DeepGPRegressor(_Regressor):
     :param hidden: mean-field, markov, conditional, conditional-markov, conditional-tied, conditional-free,
         conditional-across, doubly-stochastic, moment-matched, nested-compression or amortised.
     :param likelihood: as in ``SparseGPRegressor``.
-    :param kernel, num_inducing, inducing_rule, objective, alpha, num_particles, steps, batch_size, learning_rate,
-        num_samples, random_state: as in ``SparseGPRegressor``, the first three for every layer.
+    :param kernel, num_inducing, inducing_rule, objective, alpha, num_particles, steps, tolerance, budget,
+        batch_size, learning_rate, num_samples, random_state: as in ``SparseGPRegressor``, the first three for every
+        layer.
     """
 
     widths: Sequence[int] = (2,)
     hidden: str | HiddenRule = "doubly-stochastic"
-    steps: int = 5000
     num_samples: int = 100
 
     def _layers(self) -> tuple[tuple[int, ...], str | HiddenRule | None]:

@@ -29,9 +29,9 @@ ADVICE = {
         "covariance matrices were singular to working precision: {found} of the mean diagonal was added, expected "
         "{usual:.0e} to suffice; {remedy}, or check for columns that hardly vary"
     ),
-    "falling": (
-        "loss: it still falls, by {drop:.3g} nats from the last tenth of the steps but one to the last, {share:.0%} of "
-        "what it fell in all; raise steps, or the learning rate, before comparing this fit with others"
+    "gap": (
+        "convergence: found an estimated {gap:.2g} ± {error:.1g} nats yet to gain, expected at most {tolerance:.2g}; "
+        "raise {more}, or go on with start=fit.params, before comparing this fit with others"
     ),
     "noise": (
         "{name}: found {noise:.1e} beside a function of variance {variance:.1e}; the data are followed as if they had "
@@ -57,8 +57,8 @@ ADVICE = {
 }
 #: k-hat beyond which importance weights are not to be trusted (Vehtari et al. 2024), and R-hat beyond which chains are
 LARGEST_K_HAT, LARGEST_R_HAT = 0.7, 1.01
-#: of all that a loss fell, and in standard errors, the fall in a tenth of the steps that is worth a word
-FALL, FALL_ERRORS, FEWEST_STEPS = 0.01, 4.0, 50
+#: standard errors beyond which an energy lies above a bound
+BOUND_ERRORS = 4.0
 #: noise variance beside the function's, and distance of inducing inputs in lengthscales, below which they are none
 LEAST_NOISE, LEAST_DISTANCE = 1e-6, 1e-3
 #: inducing inputs looked at, of one function
@@ -79,14 +79,17 @@ def advice_of(
         found.append(ADVICE["rejected"].format(rejected=fit.rejected_steps, steps=fit.losses.size))
     dtype = jnp.result_type(*fit.params.values()) if fit.params else float
     found += [text for text in (jitter_advice(fit.jitter, dtype),) if text is not None]
-    if fit.losses.size:
-        found += _falling(fit.losses[fit.best])
+    known = fit.convergence
+    if known is not None and np.isfinite(known.gap + known.error) and not known.converged:
+        more = "steps" if any(phase.kind == "part" for phase in known.phases) else "budget"
+        about = {"gap": known.gap, "error": known.error, "tolerance": known.tolerance}
+        found.append(ADVICE["gap"].format(more=more, **about))
     found += _noise(fit.params) + _inducing(fit.params)
     if khat is not None and not khat <= LARGEST_K_HAT:
         found.append(ADVICE["khat"].format(khat=khat))
     if bound is not None and fit.losses.size and not capabilities_of(fit.objective).is_bound:
         energy, (value, error) = -float(np.nanmean(fit.losses[fit.best][-_tenth(fit.losses) :])), bound
-        if energy > value + FALL_ERRORS * error:
+        if energy > value + BOUND_ERRORS * error:
             found.append(ADVICE["energy"].format(energy=energy, bound=value, error=error))
     if fit.chains is not None:
         found += chains_advice(fit.chains)
@@ -120,24 +123,6 @@ def chains_advice(chains: Chains) -> list[str]:
 def _tenth(losses: Float[np.ndarray, "R steps"]) -> int:
     steps: int = losses.shape[1]
     return max(1, steps // 10)
-
-
-def _falling(losses: Float[np.ndarray, " steps"]) -> list[str]:
-    """Whether the last tenth of the steps is lower than that before, beyond noise and by a share of the whole fall."""
-    if len(losses) < FEWEST_STEPS:
-        return []
-    tenth = len(losses) // 10
-    parts = [part[np.isfinite(part)] for part in (losses[-2 * tenth : -tenth], losses[-tenth:])]
-    begun = losses[np.isfinite(losses)][:tenth]
-    if min(len(part) for part in (*parts, begun)) < 2:
-        return []
-    before, last = (float(part.mean()) for part in parts)
-    # of differences, so that a slope within a tenth is no noise
-    errors = [np.diff(part).std() / np.sqrt(2.0 * len(part)) for part in parts]
-    drop, whole = before - last, float(begun[0]) - last
-    if drop <= FALL_ERRORS * float(np.hypot(*errors)) or drop <= FALL * whole:
-        return []
-    return [ADVICE["falling"].format(drop=drop, share=drop / max(whole, drop))]
 
 
 def _noise(params: Parameters) -> list[str]:

@@ -22,6 +22,7 @@ from safetensors.numpy import save as arrays_to_bytes
 
 from ppl_dgp.checkpoint import CheckpointError, is_count, parsed_json, replace_file
 from ppl_dgp.fit.chains import Chains
+from ppl_dgp.fit.convergence import Convergence
 from ppl_dgp.fit.encoding import Decoder, Encoder, EncodingError, name_of_value, public_name
 from ppl_dgp.fit.result import Fit
 
@@ -146,6 +147,10 @@ def _check_fields(fields: Mapping[str, Any]) -> None:
         raise EncodingError("found a jitter that is no number")
     if not isinstance(chains := fields.get("chains"), Chains | None):
         raise EncodingError(f"found {type(chains).__name__} as chains, expected Chains or None")
+    if not isinstance(convergence := fields.get("convergence"), Convergence | None):
+        raise EncodingError(
+            f"found {type(convergence).__name__} as convergence, expected Convergence or None"
+        )
     losses = fields["losses"]
     if losses.ndim != 2 or losses.dtype.kind != "f" or not 0 <= fields["best"] < len(losses):
         raise EncodingError(

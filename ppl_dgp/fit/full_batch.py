@@ -23,6 +23,7 @@ from numpyro.infer import ELBO, SVI, Trace_ELBO
 from ppl_dgp import checkpoint as saved
 from ppl_dgp.fit import program
 from ppl_dgp.fit.arguments import check_key, check_programs
+from ppl_dgp.fit.convergence import Convergence, checked_tolerance, convergence_of_descent, until_check
 from ppl_dgp.fit.factors import GaussianFactors, gaussian_factors
 from ppl_dgp.fit.initial import traced_start
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
@@ -30,10 +31,12 @@ from ppl_dgp.fit.natural_lbfgs import natural_lbfgs
 from ppl_dgp.fit.result import Fit, FitError, Interrupted, assemble, checked_data, fingerprint, finished
 from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.session import PIECE_SECONDS, deferred_interrupt, one_blas_thread, progress_bar
+from ppl_dgp.fit.training import check_settings
 from ppl_dgp.objectives import objective_of
 
 ITERATIONS_PER_PIECE = 50  # iterations between two looks at Ctrl-C, at most
 THREADED_ROWS = 1000  # so many rows in one dense matrix are worth several BLAS threads
+BUDGET = 3000  # iterations of "auto"
 _lbfgs = optax.lbfgs()
 _unused = program.as_numpyro(optax.identity())  # SVI wants an optimiser to initialise the parameters
 _trace_elbo = Trace_ELBO()
@@ -51,8 +54,9 @@ def fit_lbfgs(
     *,
     guide: Callable[..., Any] | None = None,
     objective: ELBO | str | None = None,
-    steps: int = 200,
+    steps: int | str = "auto",
     tolerance: float | None = None,
+    budget: int = BUDGET,
     start: Mapping[str, jax.Array] | None = None,
     natural: bool = False,
     progress: bool = False,
@@ -74,10 +78,12 @@ def fit_lbfgs(
     :param x: inputs (N, D), None for none (a latent variable model).
     :param y: targets (N, P), or (N,) for one column, with NaN for missing entries where the model takes them
         (``missing=True`` of the GPLVMs).
-    :param steps: at most so many iterations.
-    :param tolerance: stop when no entry of the gradient, in the unconstrained parameters, exceeds ``tolerance`` times
-        max(1, |loss|); the square root of the machine's precision if not given. It also stops when the line search
-        finds nothing lower.
+    :param steps: at most so many iterations; "auto" goes on until the fit has converged or the budget is spent. It
+        stops before when the line search finds nothing lower, or when no entry of the gradient, in the unconstrained
+        parameters, exceeds the square root of the machine's precision times max(1, |loss|).
+    :param tolerance: nats in all that iterations without end may yet gain of a fit that has converged; a thousandth of
+        a nat a row, half a nat at least, if not given.
+    :param budget: of "auto", at most so many iterations.
     :param start: constrained parameters to start from; those that are not named start as usual.
     :param natural: by natural gradients of the guide's Gaussian factors (:func:`ppl_dgp.fit.gaussian_factors`), which
         L-BFGS corrects once q is near its optimum: far fewer iterations for series and for rows with a q of their own.
@@ -101,14 +107,10 @@ def fit_lbfgs(
     check_programs(model, guide)
     objective = _trace_elbo if objective is None else objective_of(objective)
     x, y = checked_data(x, y, model)
-    if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 1:
-        raise ValueError(
-            f"steps: found {steps!r}, expected a whole number of at least 1; change it or leave it out"
-        )
-    if tolerance is not None and not tolerance >= 0:
-        raise ValueError(
-            f"tolerance: found {tolerance!r}, expected a number of at least 0; change it or leave it out"
-        )
+    check_settings(len(x), {"steps": steps, "budget": budget, "learning_rate": None})
+    allowed = checked_tolerance(tolerance, len(x))
+    auto = isinstance(steps, str)
+    most = budget if isinstance(steps, str) else steps
     started, compile_seconds = time.perf_counter(), 0.0
     data = fingerprint(x, y)
     identity = {"data": data, "objective": type(objective).__name__}
@@ -129,7 +131,7 @@ def fit_lbfgs(
             "model and guide: found no parameters, expected some to optimise; declare them by numpyro.param"
         )
     kept = program.cached_program(svi, _build_iterations, factors)
-    limit = float(np.sqrt(jnp.finfo(x.dtype).eps)) if tolerance is None else tolerance
+    limit = float(np.sqrt(jnp.finfo(x.dtype).eps))
     with program.compiled_beside(kept.run, shapes, loss_key, x, y, limit, np.int32(0)):
         state = begun(first.find())
     losses, lasted, pace = np.empty(0), 0.0, 1
@@ -151,13 +153,24 @@ def fit_lbfgs(
         about = {"model": model, "guide": guide, "objective": objective, "fingerprint": data}
         # an exact GP predicts from its training rows
         about["data"] = (x, y) if guide is no_latents else None
-        return assemble(stacked, losses[None], seconds=seconds(), compile_seconds=compile_seconds, **about)
+        judge = lambda losses: known()
+        about |= {"seconds": seconds(), "compile_seconds": compile_seconds}
+        return assemble(stacked, losses[None], judge, **about)
+
+    def known() -> Convergence:
+        foreseen, done = float(state["foreseen"]), bool(state["done"])
+        return convergence_of_descent(losses, allowed, foreseen, done)
+
+    def ended() -> bool:
+        if state["done"] or len(losses) >= most:
+            return True
+        return auto and until_check(len(losses) - 1) == 1 and known().converged
 
     threads = nullcontext() if dense else one_blas_thread()
-    bar = progress_bar(progress, len(losses), steps)
+    bar = progress_bar(progress, len(losses), most)
     with saving.alone(), threads, deferred_interrupt() as presses, bar as advance:
-        while len(losses) < steps and not state["done"]:
-            count, before = min(pace, steps - len(losses)), time.perf_counter()
+        while not ended():
+            count, before = min(pace, until_check(len(losses)), most - len(losses)), time.perf_counter()
             state, piece, turns = kept.run(state, loss_key, x, y, limit, np.int32(count))
             losses = np.concatenate([losses, np.asarray(piece)[: int(turns)]])
             elapsed = time.perf_counter() - before
@@ -182,13 +195,17 @@ def fit_lbfgs(
 
 
 def _first_state(params: dict[str, Array], factors: GaussianFactors | None) -> dict[str, Any]:
-    """The state before the first iteration: the point, its value and slope (not yet known), L-BFGS's memory."""
+    """The state before the first iteration: the point, its value and slope (not yet known), L-BFGS's memory.
+
+    ``foreseen`` is the decrease of the last step as a quadratic has it, ½ gᵀHg.
+    """
     flat, unravel = ravel_pytree(params)
     return {
         "params": params,
         "value": jnp.zeros((), flat.dtype),
         "slope": jnp.zeros_like(flat),
         "memory": _solver(factors, unravel).init(flat),
+        "foreseen": jnp.full((), jnp.inf, flat.dtype),
         "begun": jnp.zeros((), bool),
         "done": jnp.zeros((), bool),
     }
@@ -231,24 +248,28 @@ def _build_iterations(svi: SVI, factors: GaussianFactors | None) -> Callable[...
             return unfinished
 
         def iterate(carry: Any) -> Any:
-            point, value, slope, memory, done, turns, losses = carry
+            point, value, slope, memory, foreseen, done, turns, losses = carry
             move, new_memory = solver.update(slope, memory, point, value=value, grad=slope, value_fn=loss)
             found = new_memory[-1]  # the line search's value and gradient at point + move
             lower = found.value < value  # false for NaN too
+            foreseen = jnp.where(lower, 0.5 * jnp.abs(jnp.vdot(move, slope)), foreseen)
             point = jnp.where(lower, point + move, point)
             slope = jnp.where(lower, found.grad, slope)
             value = jnp.where(lower, found.value, value)
             losses = losses.at[turns].set(value)
-            return point, value, slope, new_memory, ~lower | converged(value, slope), turns + 1, losses
+            done = ~lower | converged(value, slope)
+            return point, value, slope, new_memory, foreseen, done, turns + 1, losses
 
         # kept from piece to piece, so that where a run is cut changes nothing
         value, slope = jax.lax.cond(
             state["begun"], lambda point: (state["value"], state["slope"]), jax.value_and_grad(loss), flat
         )
         turns, losses = jnp.zeros((), int), jnp.zeros(ITERATIONS_PER_PIECE, value.dtype)
-        begin = (flat, value, slope, state["memory"], state["done"], turns, losses)
-        point, value, slope, memory, done, turns, losses = jax.lax.while_loop(going, iterate, begin)
+        before = state["memory"], state["foreseen"], state["done"]
+        begin = (flat, value, slope, *before, turns, losses)
+        point, value, slope, memory, foreseen, done, turns, losses = jax.lax.while_loop(going, iterate, begin)
         after = {"params": unravel(point), "value": value, "slope": slope, "memory": memory}
+        after["foreseen"] = foreseen
         return after | {"begun": jnp.ones((), bool), "done": done}, losses, turns
 
     return jax.jit(run, donate_argnums=0)

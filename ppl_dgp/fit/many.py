@@ -25,6 +25,7 @@ from ppl_dgp.fit import padding, program
 from ppl_dgp.fit.arguments import check_key, check_programs
 from ppl_dgp.fit.initial import traced_start
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
+from ppl_dgp.fit.plan import BUDGET, Plan, plan_of
 from ppl_dgp.fit.result import Fit, Interrupted, assemble, checked_data, fingerprint, finished
 from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.training import Training, check_inducing, check_settings
@@ -53,11 +54,13 @@ def fit_many(
     xs: ArrayLike | Sequence[ArrayLike] | None,
     ys: ArrayLike | Sequence[ArrayLike],
     *,
-    steps: int,
+    steps: int | str = "auto",
+    tolerance: float | None = None,
+    budget: int = BUDGET,
     batch_size: int | None = None,
     alphas: Sequence[float] | None = None,
     learning_rates: Sequence[float] | None = None,
-    learning_rate: float | optax.Schedule = 0.01,
+    learning_rate: float | optax.Schedule | None = None,
     optimizer: optax.GradientTransformation | None = None,
     chunk: int = 100,
     progress: bool = False,
@@ -75,11 +78,12 @@ def fit_many(
 
     :param key: JAX random key, split into K, or K of them stacked: restarts, or the same one K times to compare
         settings under the same draws. Member k is ``fit_svi(keys[k], …)``.
-    :param model, guide, objective, steps, batch_size, learning_rate, optimizer, chunk: as for ``fit_svi``; a batch is
-        at most the shortest table.
+    :param model, guide, objective, steps, tolerance, budget, batch_size, learning_rate, optimizer, chunk: as for
+        ``fit_svi``; a batch is at most the shortest table, by whose rows the tolerance is if not given. With "auto" all
+        go on until the last has converged.
     :param xs, ys: one data set, arrays (N, D) and (N, P), or a list of K of either; xs None for no inputs.
     :param alphas: orders α, each in [0, 1], in place of that of ``objective``, whose particles all members have.
-    :param learning_rates: of Adam, positive numbers.
+    :param learning_rates: of Adam, positive numbers; of "auto" their peaks.
     :param progress: show a bar on standard error.
     :param checkpoint, checkpoint_every, resume: as for ``fit_svi``; the directory holds one for each program.
     :param max_rejected_in_a_row: a step with a non-finite loss or gradient leaves its member as it is; so many in a
@@ -108,7 +112,7 @@ def fit_many(
         )
     if learning_rates is not None:
         learning_rate = 1.0
-    optim = program.as_numpyro(program.adam(learning_rate) if optimizer is None else optimizer)
+    plan = plan_of(steps, budget, tolerance, learning_rate, optimizer, chunk, fewest)
     fits: dict[int, Fit] = {}
     elbo = [number for number, member in enumerate(members) if member.alpha == 0.0]
     programs = {"bound": elbo, "power": [number for number in range(len(members)) if number not in elbo]}
@@ -121,11 +125,11 @@ def fit_many(
         if name == "bound" and capabilities_of(objective).takes_alpha:
             # a number: α is then no argument of the program
             group, its_own = [replace(member, alpha=None) for member in group], objective.at_alpha(0.0)
-        together = BatchedTraining(model, guide, its_own, optim, group, batch_size, chunk)
+        together = BatchedTraining(model, guide, its_own, plan, group, batch_size, chunk)
         try:
             # where none has begun there is nothing to resume, which is an error of the first
             trained = together.train(
-                steps, places[name], resume and (name in begun or not begun), progress=progress,
+                places[name], resume and (name in begun or not begun), progress=progress,
                 checkpoint_every=checkpoint_every, max_rejected_in_a_row=max_rejected_in_a_row,
             )  # fmt: skip
         except Interrupted as stopped:
@@ -146,7 +150,7 @@ class BatchedTraining:
         model: Callable[..., Any],
         guide: Callable[..., Any],
         objective: ELBO,
-        optim: Any,
+        plan: Plan,
         members: Sequence[Member],
         batch_size: int | None,
         chunk: int,
@@ -157,6 +161,7 @@ class BatchedTraining:
         self.counts, longest = counts, max(counts)
         # a guide that remembers its first initialisation is copied before it, so that members differ
         guides = [guide, *(copy.deepcopy(guide) for _ in members[1:])]
+        self.plan, optim = plan, program.as_numpyro(plan.optimizer)
         svis = [SVI(model, each, optim, objective) for each in guides]
         keys = [jax.random.split(member.key) for member in members]
         self.words = [program.key_words(pair[0]) for pair in keys]
@@ -192,10 +197,10 @@ class BatchedTraining:
             if self.padded is not None:
                 self._check_padding(svis[0], found)
 
-    def train(self, steps: int, place: Path | None, resume: bool, **watched: Any) -> list[Fit]:
-        """The fits after so many steps, saved at ``place``; ``watched`` as of ``Training.run``."""
+    def train(self, place: Path | None, resume: bool, **watched: Any) -> list[Fit]:
+        """The fits after the steps of the plan, saved at ``place``; ``watched`` as of ``Training.run``."""
         size, chunk = len(self.members), self.chunk
-        identity: dict[str, Any] = {"batch_size": self.batch_size, "chunk": chunk}
+        identity: dict[str, Any] = {"batch_size": self.batch_size, "chunk": chunk, **self.plan.identity}
         identity |= {
             "alphas": [each.alpha for each in self.members],
             "rates": [each.rate for each in self.members],
@@ -205,7 +210,7 @@ class BatchedTraining:
             identity["data"] = [fingerprint(each.x, each.y) for each in self.members]
         saving = Saving(place, identity)
         training = Training(
-            self.state, np.stack(self.words), steps=steps, chunk=chunk, restarts=size, saving=saving,
+            self.state, np.stack(self.words), plan=self.plan, chunk=chunk, restarts=size, saving=saving,
             earlier=saving.resumable(resume), since=self.started, stacked=True,
         )  # fmt: skip
 
@@ -243,9 +248,9 @@ class BatchedTraining:
         own = finished(own, svi, member.x, member.y)
         objective = svi.loss if member.alpha is None else svi.loss.at_alpha(member.alpha)
         return assemble(
-            own, training.losses[number : number + 1], model=svi.model, guide=svi.guide, objective=objective,
-            fingerprint=fingerprint(member.x, member.y), seconds=training.seconds,
-            compile_seconds=training.compile_seconds, jitter=jitter,
+            own, training.losses[number : number + 1], self.plan.convergence, model=svi.model,
+            guide=svi.guide, objective=objective, fingerprint=fingerprint(member.x, member.y),
+            seconds=training.seconds, compile_seconds=training.compile_seconds, jitter=jitter,
         )  # fmt: skip
 
     def _check_padding(self, svi: SVI, starts: Sequence[SVIState]) -> None:

@@ -8,7 +8,7 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import jax
@@ -21,6 +21,7 @@ from numpyro.infer import SVI
 
 from ppl_dgp.fit import program
 from ppl_dgp.fit.arguments import check_key, check_programs
+from ppl_dgp.fit.convergence import checked_tolerance, convergence_of
 from ppl_dgp.fit.initial import initialise
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.result import Fit, FitError, Interrupted, assemble, checked_data, fingerprint
@@ -130,6 +131,7 @@ def fit_power_ep(
     # on all rows the last turn sweeps the sites of the last step, and takes none
     turns = hyper_steps + (batch_size is None)
     losses, compile_seconds, pace = np.empty(0), 0.0, 1
+    judged = partial(convergence_of, tolerance=checked_tolerance(None, rows))
     random = np.random.default_rng(program.key_words(index_key))
 
     def result() -> Fit:
@@ -140,7 +142,9 @@ def fit_power_ep(
         ended = np.append(losses[:hyper_steps], float(loss))
         about = {"model": model, "guide": guide, "objective": objective, "fingerprint": fingerprint(x, y)}
         lasted = time.perf_counter() - started
-        return assemble(stacked, ended[None], seconds=lasted, compile_seconds=compile_seconds, **about)
+        return assemble(
+            stacked, ended[None], judged, seconds=lasted, compile_seconds=compile_seconds, **about
+        )
 
     with one_blas_thread(), deferred_interrupt() as presses, progress_bar(progress, 0, turns) as advance:
         while len(losses) < turns:

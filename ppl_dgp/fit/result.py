@@ -16,6 +16,7 @@ from numpyro.infer import ELBO, SVI
 
 from ppl_dgp.fit.advice import advice_of
 from ppl_dgp.fit.chains import Chains
+from ppl_dgp.fit.convergence import Convergence, Phase
 from ppl_dgp.fit.posterior import Posterior, shortened
 from ppl_dgp.fit.program import build_finish, cached_program, selected
 from ppl_dgp.gp.emission import emission_of
@@ -39,6 +40,8 @@ class Fit(Posterior):
     ``jitter`` holds what covariance matrices needed on their diagonals at ``params``, relative to the mean
     diagonal, by the sites ``…/jitter`` that report it; empty if interrupted. ``input_seconds`` is what the steps of the
     last session waited for rows that ``fit_stream`` reads. ``chains`` says how the Markov chains of ``fit_nuts`` went.
+    ``convergence`` is how far it is from its optimum, None where nothing looked; :attr:`converged` and :attr:`gap` are
+    of it.
     """
 
     objective: ELBO
@@ -53,6 +56,7 @@ class Fit(Posterior):
     jitter: Mapping[str, float] = field(default_factory=dict)
     input_seconds: float = 0.0
     chains: Chains | None = None
+    convergence: Convergence | None = None
 
     def __repr__(self) -> str:
         restarts = self.losses.shape[0]
@@ -62,10 +66,27 @@ class Fit(Posterior):
         if self.rejected_steps:
             steps += f", {self.rejected_steps} rejected"
         last = f"{self.losses[self.best, -1]:.6g}" if self.losses.size else "none"
+        if self.convergence is not None:
+            last += f", {self.convergence.shown}"
         about = {"objective": shortened(self.objective), "steps": steps, "last loss": last}
         if self.advice:
             about["advice"] = "; ".join(text.partition(":")[0] for text in self.advice) + ", see fit.advice"
         return "\n".join([super().__repr__(), *(f"  {name:<10}{text}" for name, text in about.items())])
+
+    @property
+    def converged(self) -> bool | None:
+        """Whether what steps without end would gain is within the tolerance; None where nothing is known."""
+        return None if self.convergence is None else self.convergence.converged
+
+    @property
+    def gap(self) -> float:
+        """What steps without end would gain, an estimate in nats; NaN where nothing is known."""
+        return float("nan") if self.convergence is None else self.convergence.gap
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The parts of the training, whose losses say whether it has converged."""
+        return () if self.convergence is None else self.convergence.phases
 
     @property
     def advice(self) -> tuple[str, ...]:
@@ -124,8 +145,13 @@ def finished(restart_params: Mapping[str, Array], svi: SVI, x: Array, y: Array) 
     return {name: jnp.stack([end[name] for end in ends]) for name in ends[0]}
 
 
-def assemble(restart_params: Mapping[str, Array], losses: Float[np.ndarray, "R steps"], **rest: Any) -> Fit:
-    """The ``Fit`` of R stacked parameters and their losses."""
+def assemble(
+    restart_params: Mapping[str, Array],
+    losses: Float[np.ndarray, "R steps"],
+    convergence: Callable[[Float[np.ndarray, " steps"]], Convergence] | None = None,
+    **rest: Any,
+) -> Fit:
+    """The ``Fit`` of R stacked parameters and their losses; ``convergence`` is what the losses of one say."""
     best = best_restart(losses)
     return Fit(
         params=selected(dict(restart_params), np.int32(best)),
@@ -134,6 +160,7 @@ def assemble(restart_params: Mapping[str, Array], losses: Float[np.ndarray, "R s
         steps=losses.shape[1],
         restart_params=dict(restart_params),
         best=best,
+        convergence=None if convergence is None else convergence(losses[best]),
         **rest,
     )
 

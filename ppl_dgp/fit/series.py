@@ -29,7 +29,7 @@ def fit_series(
     x: ArrayLike | None,
     y: ArrayLike,
     *,
-    steps: int,
+    steps: int | str = "auto",
     warm_steps: int | None = None,
     warm_objective: ELBO = CLOSED,
     **settings: Any,
@@ -40,17 +40,15 @@ def fit_series(
     ``Markov()`` finds. So half of the steps train ``Markov()``; the rest goes on from its parameters, of a coupled rule
     from :func:`ppl_dgp.guides.following.following_start`. Other guides are trained as they are.
 
-    :param steps: of both parts together.
-    :param warm_steps: those of the first; half of them if not given.
+    :param steps: of both parts together; of "auto" each goes on until it has converged.
+    :param warm_steps: those of the first; half of them if not given, with "auto" 0 for none.
     :param warm_objective: of the first; the bound in closed form, which needs Gaussian noise and a kernel with closed
         expectations; take ``PowerEP(0.0)`` for others.
     :param settings: of :func:`ppl_dgp.fit.fit_svi`, for both parts; a checkpoint is of the second.
     :returns: the fit of the second part, the losses of both behind each other, of different objectives.
     :raises ValueError: as :func:`ppl_dgp.fit.fit_svi`; or for ``warm_steps`` outside 0 … ``steps``.
     """
-    begin = steps // 2 if warm_steps is None else warm_steps
-    if not 0 <= begin <= steps:
-        raise ValueError(f"warm_steps: found {warm_steps}, expected from 0 to steps, {steps}")
+    begin, rest = _parts(steps, warm_steps)
     if begin == 0 or not follows(guide.hidden) or "start" in settings:
         return fit_svi(key, model, guide, objective, x, y, steps=steps, **settings)
     latent = MeanField() if isinstance(guide.latent_rule, Amortised) else guide.latent_rule
@@ -62,10 +60,27 @@ def fit_series(
     }
     first = fit_svi(key, model, chain, warm_objective, x, y, steps=begin, **once)
     start = following_start(chain, guide, first.params, *checked_data(x, y, model))
-    second = fit_svi(key, model, guide, objective, x, y, steps=steps - begin, start=start, **settings)
+    second = fit_svi(key, model, guide, objective, x, y, steps=rest, start=start, **settings)
     return replace(
         second,
         losses=np.concatenate([first.losses, second.losses], axis=-1),
         seconds=first.seconds + second.seconds,
         compile_seconds=first.compile_seconds + second.compile_seconds,
     )
+
+
+def _parts(steps: int | str, warm_steps: int | None) -> tuple[int | str, int | str]:
+    """The steps of the warm start and of what follows it."""
+    if isinstance(steps, str):
+        if warm_steps not in (None, 0):
+            raise ValueError(
+                f"warm_steps: found {warm_steps} with steps={steps!r}, expected None or 0; leave it out, or give a "
+                "number of steps"
+            )
+        return 0 if warm_steps == 0 else steps, steps
+    begin = steps // 2 if warm_steps is None else warm_steps
+    if not 0 <= begin <= steps:
+        raise ValueError(
+            f"warm_steps: found {warm_steps}, expected from 0 to steps, {steps}; change it or leave it out"
+        )
+    return begin, steps - begin

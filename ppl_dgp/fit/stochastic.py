@@ -8,6 +8,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -21,9 +22,10 @@ from ppl_dgp.fit import program
 from ppl_dgp.fit.arguments import check_key, check_programs
 from ppl_dgp.fit.devices import Placement
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
+from ppl_dgp.fit.plan import BUDGET, plan_of
 from ppl_dgp.fit.result import Fit, assemble, checked_data, fingerprint, finished
 from ppl_dgp.fit.saving import Saving
-from ppl_dgp.fit.training import check_inducing, check_settings, started
+from ppl_dgp.fit.training import check_inducing, check_settings, has_stalled, started
 from ppl_dgp.objectives import objective_of
 from ppl_dgp.state_space.windows import WINDOWS
 
@@ -36,9 +38,11 @@ def fit_svi(
     x: ArrayLike | None,
     y: ArrayLike,
     *,
-    steps: int,
+    steps: int | str = "auto",
+    tolerance: float | None = None,
+    budget: int = BUDGET,
     batch_size: int | None = None,
-    learning_rate: float | optax.Schedule = 0.01,
+    learning_rate: float | optax.Schedule | None = None,
     optimizer: optax.GradientTransformation | None = None,
     chunk: int = 100,
     restarts: int = 1,
@@ -71,10 +75,17 @@ def fit_svi(
     :param x: inputs (N, D), None for none (a latent variable model).
     :param y: targets (N, P), or (N,) for one column, with NaN for missing entries where the model takes them
         (``missing=True`` of the GPLVMs).
-    :param steps: number of optimisation steps, those of a resumed checkpoint included.
+    :param steps: number of optimisation steps, those of a resumed checkpoint included; "auto" tries learning
+        rates and anneals the best in cycles, each twice as long as the one before (:mod:`ppl_dgp.fit.annealing`),
+        until every restart has converged or the budget is spent.
+    :param tolerance: nats in all that steps without end may yet gain of a fit that has converged; a thousandth of a nat
+        a row, half a nat at least, if not given.
+    :param budget: of "auto", at most so many steps.
     :param batch_size: rows in a minibatch, 1 to N; of a state space model whole windows of rows, and it is called as
         ``(x, y, index=index, size=K)`` on all the data with the numbers of those windows.
-    :param learning_rate: of Adam, a number or an optax schedule of the step; not used if ``optimizer`` is given.
+    :param learning_rate: of Adam, a number or an optax schedule of the step; 0.01 if not given, for "auto" the peak of
+        each cycle, a number, the best of 0.03, 0.1 and 0.3 if not given. Not used if ``optimizer`` is given, which goes
+        with a number of steps.
     :param optimizer: any optax transformation.
     :param chunk: steps between two calls of ``on_chunk``, checks of ``patience``, and saves.
     :param restarts: number R of independent fits, trained side by side (vmap).
@@ -110,18 +121,19 @@ def fit_svi(
     check_inducing(guide, objective)
     rows = x.shape[0]
     check_settings(rows, locals())
+    plan = plan_of(steps, budget, tolerance, learning_rate, optimizer, chunk, rows, patience)
     units, per_batch, windows = _units(model, x, batch_size)
     placement = Placement.over(
         devices, per_batch, "the number of rows" if batch_size is None else "batch_size"
     )
     if placement.processes > 1:
         raise ValueError("devices: found those of several processes, expected this one's; use fit_stream")
-    identity = {"data": fingerprint(x, y), "batch_size": batch_size, "chunk": chunk, "restarts": restarts}
-    identity |= {"objective": type(objective).__name__}
+    identity: dict[str, Any] = {"data": fingerprint(x, y), "batch_size": batch_size, "chunk": chunk}
+    identity |= {"restarts": restarts, "objective": type(objective).__name__, **plan.identity}
     saving = Saving(checkpoint, identity)
 
-    optim = program.as_numpyro(program.adam(learning_rate) if optimizer is None else optimizer)
-    about: dict[str, Any] = {"steps": steps, "chunk": chunk, "restarts": restarts, "since": since}
+    optim = program.as_numpyro(plan.optimizer)
+    about: dict[str, Any] = {"plan": plan, "chunk": chunk, "restarts": restarts, "since": since}
     about |= {"saving": saving, "earlier": saving.resumable(resume)}
     put = placement.shared if batch_size is None else placement.whole
     tables = put(x), put(y)
@@ -142,14 +154,14 @@ def fit_svi(
         params = finished(placement.gathered(training.stacked_params(kept.svi)), kept.svi, x, y)
         found = {"model": model, "guide": guide, "objective": objective, "fingerprint": identity["data"]}
         found |= {"seconds": training.seconds, "compile_seconds": training.compile_seconds}
-        return assemble(params, training.losses, **found)
+        return assemble(params, training.losses, plan.convergence, **found)
 
     fit = training.run(
         kept.run,
         data,
         result,
         progress=progress,
-        patience=patience,
+        ended=partial(has_stalled, patience=patience),
         max_rejected_in_a_row=max_rejected_in_a_row,
         checkpoint_every=checkpoint_every,
         on_chunk=on_chunk,

@@ -9,6 +9,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -24,10 +25,11 @@ from ppl_dgp.fit import program
 from ppl_dgp.fit.arguments import check_key, check_programs
 from ppl_dgp.fit.devices import Placement
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
+from ppl_dgp.fit.plan import BUDGET, plan_of
 from ppl_dgp.fit.prefetch import Waited, prefetched
 from ppl_dgp.fit.result import Fit, assemble, checked_data
 from ppl_dgp.fit.saving import Saving
-from ppl_dgp.fit.training import check_inducing, check_settings, started
+from ppl_dgp.fit.training import check_inducing, check_settings, has_stalled, started
 from ppl_dgp.objectives import objective_of
 from ppl_dgp.objectives.capabilities import capabilities_of
 from ppl_dgp.state_space.windows import WINDOWS
@@ -43,9 +45,11 @@ def fit_stream(
     objective: ELBO | str,
     rows: Any,
     *,
-    steps: int,
+    steps: int | str = "auto",
+    tolerance: float | None = None,
+    budget: int = BUDGET,
     batch_size: int,
-    learning_rate: float | optax.Schedule = 0.01,
+    learning_rate: float | optax.Schedule | None = None,
     optimizer: optax.GradientTransformation | None = None,
     chunk: int = 100,
     window: int = WINDOW,
@@ -68,8 +72,8 @@ def fit_stream(
     them and puts them on the device: memory holds ``window`` blocks of rows and three chunks of minibatches, whatever
     N. The same key gives the same numbers, whatever the pauses.
 
-    :param key, model, guide, objective, steps, learning_rate, optimizer, restarts, start, progress, patience,
-        max_rejected_in_a_row, checkpoint, checkpoint_every, resume, on_chunk: as in ``fit_svi``.
+    :param key, model, guide, objective, steps, tolerance, budget, learning_rate, optimizer, restarts, start, progress,
+        patience, max_rejected_in_a_row, checkpoint, checkpoint_every, resume, on_chunk: as in ``fit_svi``.
     :param rows: what ``ppl_dgp.data.open_rows`` gives, in standardised units after ``.standardised()``, or what it
         takes.
     :param batch_size: B, rows in a minibatch, 1 to N.
@@ -93,6 +97,7 @@ def fit_stream(
     objective = objective_of(objective)
     check_inducing(guide, objective)
     check_settings(count, locals())
+    plan = plan_of(steps, budget, tolerance, learning_rate, optimizer, chunk, count, patience)
     if devices is None and jax.process_count() > 1:
         devices = jax.devices()
     placement = Placement.over(devices, batch_size, "batch_size")
@@ -106,11 +111,11 @@ def fit_stream(
     x, y = checked_data(x, y)
     _check_constant_size(key, model, guide, objective, x, y)
     identity = {"data": rows.fingerprint(), "batch_size": batch_size, "chunk": chunk, "restarts": restarts}
-    identity |= {"objective": type(objective).__name__, "window": window, "parts": parts}
+    identity |= {"objective": type(objective).__name__, "window": window, "parts": parts, **plan.identity}
     saving = Saving(checkpoint, identity, writes=jax.process_index() == 0)
 
-    optim = program.as_numpyro(program.adam(learning_rate) if optimizer is None else optimizer)
-    about: dict[str, Any] = {"steps": steps, "chunk": chunk, "restarts": restarts, "since": since}
+    optim = program.as_numpyro(plan.optimizer)
+    about: dict[str, Any] = {"plan": plan, "chunk": chunk, "restarts": restarts, "since": since}
     about |= {"saving": saving, "earlier": saving.resumable(resume)}
     settings = True, chunk, restarts, None, count
     of_chunk = lambda table: jax.ShapeDtypeStruct((chunk, batch_size, *table.shape[1:]), table.dtype)
@@ -125,9 +130,10 @@ def fit_stream(
         found = {"model": model, "guide": guide, "objective": objective, "fingerprint": identity["data"]}
         found |= {"seconds": training.seconds, "compile_seconds": training.compile_seconds}
         found["input_seconds"] = waited.seconds
-        return assemble(placement.gathered(training.stacked_params(kept.svi)), training.losses, **found)
+        params = placement.gathered(training.stacked_params(kept.svi))
+        return assemble(params, training.losses, plan.convergence, **found)
 
-    numbers = range(training.step // chunk, -(-steps // chunk))
+    numbers = range(training.step // chunk, -(-plan.steps // chunk))
     chunks = _chunks(rows, training.words, numbers, chunk, batch_size, window, parts, placement, x.dtype)
     with prefetched(chunks, waited) as take:
         fit = training.run(
@@ -135,7 +141,7 @@ def fit_stream(
             lambda number: take(),
             result,
             progress=progress,
-            patience=patience,
+            ended=partial(has_stalled, patience=patience),
             max_rejected_in_a_row=max_rejected_in_a_row,
             checkpoint_every=checkpoint_every,
             on_chunk=on_chunk,

@@ -19,6 +19,7 @@ from ppl_dgp import checkpoint as saved
 from ppl_dgp.fit import program
 from ppl_dgp.fit.devices import Placement
 from ppl_dgp.fit.initial import traced_start
+from ppl_dgp.fit.plan import Plan
 from ppl_dgp.fit.result import Fit, FitError, Interrupted, mean_loss
 from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.session import PIECE_SECONDS, deferred_interrupt, one_blas_thread, progress_bar
@@ -78,7 +79,7 @@ class Training:
     ``words`` are of the minibatches' key; the state, the words and the losses are those of the saved state that
     ``earlier`` describes, if there is one. The fit began at ``since``, of ``time.perf_counter``. ``place`` puts a state
     where the steps run. ``stacked`` is whether its leaves have an axis for restarts, by default where there are
-    several.
+    several. The ``plan`` says how steps go on and when they end, by states that are ``kept``.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Training:
         state: Any,
         words: np.ndarray,
         *,
-        steps: int,
+        plan: Plan,
         chunk: int,
         restarts: int,
         saving: Saving,
@@ -95,17 +96,18 @@ class Training:
         place: Callable[[Any], Any] = lambda state: state,
         stacked: bool | None = None,
     ) -> None:
+        self.plan, self.steps, self.kept = plan, plan.steps, {}
         self.stacked = restarts > 1 if stacked is None else stacked
         self.state, self.words, self.saving = state, words, saving
-        self.steps, self.chunk, self.restarts = steps, chunk, restarts
+        self.chunk, self.restarts = chunk, restarts
         self.step, self.lasted, losses = 0, 0.0, np.empty((restarts, 0))
         self._since, self.compile_seconds = since, 0.0
         if saving.directory is not None and earlier is not None:
             self.step, self.lasted = earlier["step"], earlier["seconds"]
-            if self.step > steps:
+            if self.step > self.steps:
                 warnings.warn(
-                    f"steps: found {steps} to resume a fit of {self.step} steps, which is returned as it is; raise "
-                    "steps to go on",
+                    f"steps: found {self.steps} to resume a fit of {self.step} steps, which is returned as it is; "
+                    "raise steps to go on",
                     ResumeWarning,
                     stacklevel=4,
                 )
@@ -114,14 +116,19 @@ class Training:
                 "words": words,
                 "losses": jax.ShapeDtypeStruct((restarts, self.step), np.float64),
             }
+            if plan.kept:
+                like["kept"] = dict.fromkeys(plan.kept, state)
             found, _ = saved.load(saving.directory, like)
             self.state, self.words, losses = (
                 found["state"],
                 np.asarray(found["words"]),
                 np.asarray(found["losses"]),
             )
+            self.kept = {name: place(each) for name, each in found.get("kept", {}).items()}
         self.state = place(self.state)
-        left = np.full((restarts, max(steps - self.step, 0)), np.nan)
+        if not self.kept:
+            self.kept = {name: program.fresh_copies(self.state) for name in plan.kept}
+        left = np.full((restarts, max(self.steps - self.step, 0)), np.nan)
         self._losses = np.concatenate([losses, left], axis=1)
 
     @property
@@ -137,6 +144,8 @@ class Training:
     def save(self) -> None:
         """Save the state, if it is to be saved."""
         content = {"state": self.state, "words": self.words, "losses": self.losses}
+        if self.kept:
+            content["kept"] = self.kept
         self.saving.save(content, step=self.step, seconds=self.seconds)
 
     def stacked_params(self, svi: SVI) -> dict[str, Array]:
@@ -153,22 +162,25 @@ class Training:
         progress: bool,
         max_rejected_in_a_row: int,
         checkpoint_every: int | None,
-        patience: int | None = None,
+        ended: Callable[[Float[np.ndarray, "R steps"]], bool] = lambda losses: False,
         on_chunk: Callable[[int, Float[np.ndarray, "R steps"]], None] | None = None,
         in_pieces: bool = True,
     ) -> Fits:
         """Take the steps that are left, ``run(state, *data(number of the chunk), begin, end)``, for the ``result``.
 
-        The settings are those of ``fit_svi``; without ``in_pieces`` a chunk is one call, so that processes keep step.
+        The settings are those of ``fit_svi``; ``ended`` is asked after each chunk whether its losses suffice; without
+        ``in_pieces`` a chunk is one call, so that processes keep step.
         """
         chunk, of_chunk, drawn = self.chunk, (), -1
         pace = 1 if in_pieces else chunk
         bar = progress_bar(progress, self.step, self.steps)
         with self.saving.alone(), one_blas_thread(), deferred_interrupt() as presses, bar as advance:
             try:
-                while self.step < self.steps:
+                while True:
                     begin = self.step % chunk
-                    if begin == 0 and has_stalled(self.losses, patience):
+                    if begin == 0 and self.step and (ended(self.losses) or self._turned()):
+                        break
+                    if self.step >= self.steps:
                         break
                     if drawn != self.step // chunk:
                         drawn = self.step // chunk
@@ -198,6 +210,14 @@ class Training:
                 self.save()
                 raise Interrupted(result()) from None
         return result()
+
+    def _turned(self) -> bool:
+        """Whether the fit ends here by itself; where it does not its state may have changed."""
+        turn = self.plan.turn(self.step, self.losses, self.state, self.kept)
+        if turn is None:
+            return False
+        self.state, ended = turn[0], bool(turn[1])
+        return ended
 
     def _due(self, checkpoint_every: int | None) -> bool:
         if checkpoint_every:
@@ -244,6 +264,7 @@ def check_settings(rows: int, settings: Mapping[str, Any]) -> None:
     Settings of ``fit_svi`` that are not there are not checked.
     """
     limits = {
+        "budget": None,
         "steps": None,
         "chunk": None,
         "restarts": None,
@@ -256,6 +277,12 @@ def check_settings(rows: int, settings: Mapping[str, Any]) -> None:
         if name not in settings or (settings[name] is None and name in optional):
             continue
         value = settings[name]
+        if name == "steps" and isinstance(value, str):
+            if value != "auto":
+                raise ValueError(
+                    f"steps: found {value!r}, expected a whole number or 'auto'; change it or leave it out"
+                )
+            continue
         whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
         if not whole or value < 1 or (most is not None and value > most):
             span = f"from 1 to the number of rows, {most}" if most is not None else "of at least 1"
@@ -263,7 +290,11 @@ def check_settings(rows: int, settings: Mapping[str, Any]) -> None:
                 f"{name}: found {value!r}, expected a whole number {span}; change it or leave it out"
             )
     rate = settings["learning_rate"]
-    if not callable(rate) and not (np.ndim(rate) == 0 and np.isfinite(rate) and rate > 0):
+    if (
+        rate is not None
+        and not callable(rate)
+        and not (np.ndim(rate) == 0 and np.isfinite(rate) and rate > 0)
+    ):
         raise ValueError(
             f"learning_rate: found {rate!r}, expected a positive number or an optax schedule; try 0.01"
         )

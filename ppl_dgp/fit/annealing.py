@@ -1,0 +1,185 @@
+"""Steps until a fit has converged: short trials of learning rates, then cycles of annealing, each twice as long.
+
+In a trial and in a cycle the rate of Adam rises from a hundredth of its peak for a quarter of the steps and falls
+back to it by half a cosine (Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts", ICLR 2017;
+Smith and Topin, "Super-Convergence", 2019): without the rise the first steps of a deep GP shrink it to its trivial
+optimum. No peak suits all, so that each is tried from the start, and the one that ends lowest goes on. With twice the
+steps the peak is lower by √2, as the best constant rate of stochastic gradients is. A cycle that ends above the one
+before it is undone, and the peak halved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float
+from numpyro.infer.svi import SVIState
+
+from ppl_dgp.fit.convergence import Convergence, Phase, convergence_at, ends_of_parts
+from ppl_dgp.fit.program import fresh_copies
+
+#: the peak of a cycle beside that of the one before, and beside that of one that was undone
+LOWERED, UNDONE = math.sqrt(0.5), 0.5
+#: the rate at the beginning and the end beside the peak, and the part of a cycle in which it rises
+LOWEST_RATE, RISING_PART = 0.01, 0.25
+
+
+class AnnealedState(NamedTuple):
+    """Adam's, and where in a cycle of what length and peak the rate is."""
+
+    adam: Any
+    taken: Array
+    length: Array
+    peak: Array
+
+
+def share_of_peak(done: Array | np.ndarray) -> Float[Array, "..."]:
+    """The rate beside its peak when a part of a cycle is done."""
+    falling = 0.5 * (1.0 + jnp.cos(jnp.pi * (done - RISING_PART) / (1.0 - RISING_PART)))
+    return LOWEST_RATE + (1.0 - LOWEST_RATE) * jnp.where(done < RISING_PART, done / RISING_PART, falling)
+
+
+@lru_cache(maxsize=8)
+def annealed_adam(peak: float, length: int) -> optax.GradientTransformation:
+    """Adam whose rate follows the cycle that its state says, at first one of that peak and length."""
+    adam = optax.scale_by_adam()
+
+    def init(params: Any) -> AnnealedState:
+        numbers = (
+            jnp.zeros((), jnp.int32),
+            jnp.asarray(length, jnp.int32),
+            jnp.asarray(peak, jnp.result_type(float)),
+        )
+        return AnnealedState(adam.init(params), *numbers)
+
+    def update(slopes: Any, state: Any, params: Any = None) -> tuple[Any, AnnealedState]:
+        direction, inner = adam.update(slopes, state.adam, params)
+        rate = state.peak * share_of_peak(state.taken / state.length)
+        moves = jax.tree.map(lambda leaf: (-rate).astype(leaf.dtype) * leaf, direction)
+        return moves, state._replace(adam=inner, taken=state.taken + 1)
+
+    return optax.GradientTransformation(init, update)
+
+
+@dataclass(frozen=True)
+class AutoSteps:
+    """Trials, then cycles, until every restart has converged or ``steps``, all of them, are spent."""
+
+    peaks: tuple[float, ...]
+    trial: int
+    steps: int
+    tolerance: float
+    #: states that are gone back to
+    kept: ClassVar[tuple[str, ...]] = ("start", "best")
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What a checkpoint is to have of its own: another budget or tolerance may go on with it."""
+        return {"steps": "auto", "peaks": list(self.peaks)}
+
+    @property
+    def optimizer(self) -> optax.GradientTransformation:
+        """Equal ones share compiled programs."""
+        return annealed_adam(self.peaks[0], self.trial)
+
+    def ends(self, steps: int) -> list[int]:
+        """Numbers of steps at which a trial or a cycle ends, up to ``steps``."""
+        found = [self.trial * (number + 1) for number in range(len(self.peaks))]
+        length = 2 * self.trial
+        while found[-1] + length <= self.steps:
+            found.append(found[-1] + length)
+            length *= 2
+        return [end for end in found if end <= steps]
+
+    def turn(
+        self, step: int, losses: Float[np.ndarray, "R steps"], state: SVIState, kept: dict[str, Any]
+    ) -> tuple[SVIState, bool] | None:
+        """What goes on after a step: None if nothing changes, else the state, and whether the fit has ended.
+
+        A function of its arguments, so that a resumed fit turns as one that was never stopped.
+
+        :param kept: the ``start``, and the ``best`` state of each restart, which is replaced.
+        """
+        ends = self.ends(step)
+        if not ends or ends[-1] != step:
+            return None
+        phases = [self.phases(each) for each in losses]
+        stacked = losses.shape[0] > 1
+        latest = np.asarray([each[-1].kept for each in phases])
+        kept["best"] = fresh_copies(_chosen(latest, state, kept["best"], stacked))
+        ended = all(convergence_at(each, self.tolerance).converged for each in phases)
+        trials = len(ends) < len(self.peaks)
+        peaks = [self.peaks[len(ends)] if trials else _next_peak(each) for each in phases]
+        length = self.trial if trials else 2 * self.trial * 2 ** (len(ends) - len(self.peaks))
+        return self._at(kept["start"] if trials else kept["best"], step, length, peaks, stacked), ended
+
+    def convergence(self, losses: Float[np.ndarray, " steps"]) -> Convergence:
+        """What the losses of a restart say."""
+        return convergence_at(self.phases(losses), self.tolerance)
+
+    def phases(self, losses: Float[np.ndarray, " steps"]) -> list[Phase]:
+        """Trials, of which the lowest so far is kept, and cycles, of which those are kept that did not rise."""
+        ends = self.ends(len(losses))
+        values, errors = ends_of_parts(losses, ends)
+        begins, tried = [0, *ends], len(self.peaks)
+        lowest = int(np.argmin(values[:tried])) if ends else 0
+        found = [
+            Phase("trial", begins[n], ends[n], self.peaks[n], values[n], errors[n], n == lowest)
+            for n in range(min(tried, len(ends)))
+        ]
+        for n in range(tried, len(ends)):
+            before = next(phase for phase in reversed(found) if phase.kept)
+            noise = np.nan_to_num(2.0 * np.hypot(errors[n], before.error), posinf=0.0)
+            kept = bool(values[n] <= before.loss + noise)
+            peak = _next_peak(found)
+            found.append(Phase("cycle", begins[n], ends[n], peak, values[n], errors[n], kept))
+        return found
+
+    def _at(self, state: SVIState, step: int, length: int, peaks: list[float], stacked: bool) -> SVIState:
+        """The state at the beginning of a cycle, after a number of steps in all."""
+        number, (params, annealed) = state.optim_state
+        shape = np.shape(number)
+        put = lambda value, like: jnp.broadcast_to(jnp.asarray(value, like.dtype), shape)
+        begun = annealed._replace(
+            taken=put(0, annealed.taken),
+            length=put(length, annealed.length),
+            peak=put(np.asarray(peaks) if stacked else peaks[0], annealed.peak),
+        )
+        optim_state = put(step, number), (params, begun)
+        begun_state: SVIState = fresh_copies(state._replace(optim_state=optim_state))
+        return begun_state
+
+
+def rates(phases: Sequence[Phase]) -> Float[np.ndarray, " steps"]:
+    """The learning rate at every step of trials and cycles."""
+    parts = [
+        phase.peak * share_of_peak(np.arange(phase.end - phase.begin) / (phase.end - phase.begin))
+        for phase in phases
+    ]
+    return np.concatenate([np.asarray(part, float) for part in parts])
+
+
+def _next_peak(phases: list[Phase]) -> float:
+    """The peak of the cycle after these."""
+    last = phases[-1]
+    if last.kind == "cycle" and not last.kept:
+        return last.peak * UNDONE
+    best = next(phase for phase in reversed(phases) if phase.kept)
+    return LOWERED * best.peak
+
+
+def _chosen(which: np.ndarray, new: Any, old: Any, stacked: bool) -> Any:
+    """The leaves of one of two states, for each restart."""
+    if not stacked:
+        return new if which[0] else old
+    mask = jnp.asarray(which)
+    leaf = lambda ours, theirs: jnp.where(mask.reshape(-1, *[1] * (ours.ndim - 1)), ours, theirs)
+    return jax.tree.map(leaf, new, old)

@@ -1,0 +1,89 @@
+"""How many steps a stochastic fit takes: a given number, or until it has converged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import optax
+from jaxtyping import Float
+from numpyro.infer.svi import SVIState
+
+from ppl_dgp.fit.annealing import AutoSteps
+from ppl_dgp.fit.convergence import Convergence, checked_tolerance, convergence_of
+from ppl_dgp.fit.program import adam
+
+#: Adam's learning rate for a given number of steps
+RATE = 0.01
+#: of "auto" the peaks that are tried, the steps of each trial, and the most steps in all
+PEAKS, TRIAL, BUDGET = (0.03, 0.1, 0.3), 400, 13_200
+
+
+@dataclass(frozen=True)
+class FixedSteps:
+    """A given number of steps."""
+
+    steps: int
+    tolerance: float
+    optimizer: optax.GradientTransformation
+    #: states that are gone back to, and what a checkpoint is to have of its own
+    kept: ClassVar[tuple[str, ...]] = ()
+    identity: ClassVar[dict[str, Any]] = {}
+
+    def turn(
+        self, step: int, losses: Float[np.ndarray, "R steps"], state: SVIState, kept: dict[str, Any]
+    ) -> None:
+        """Nothing changes."""
+
+    def convergence(self, losses: Float[np.ndarray, " steps"]) -> Convergence:
+        """What the losses of a restart say."""
+        return convergence_of(losses, self.tolerance)
+
+
+Plan = AutoSteps | FixedSteps
+
+
+def plan_of(
+    steps: int | str,
+    budget: int,
+    tolerance: float | None,
+    rate: float | optax.Schedule | None,
+    optimizer: optax.GradientTransformation | None,
+    chunk: int,
+    rows: int,
+    patience: int | None = None,
+) -> Plan:
+    """The steps that are asked for; of "auto", trials and whole cycles within a budget.
+
+    :param rate: of Adam; of "auto" the first peak, or None to try ``PEAKS``.
+    :param optimizer: in the place of Adam, None with "auto", like ``patience``.
+    :param chunk: steps after which it is asked whether a fit has ended.
+    :param rows: of the data, by which the tolerance is.
+    :raises ValueError: for a tolerance that is not positive; and beside "auto" for what goes with a number of steps, a
+        budget of less than the trials and a cycle, or a chunk that does not divide a trial.
+    """
+    allowed = checked_tolerance(tolerance, rows)
+    if not isinstance(steps, str):
+        return FixedSteps(steps, allowed, optimizer or adam(RATE if rate is None else rate))
+    others = {"learning_rate": rate if callable(rate) else None, "optimizer": optimizer, "patience": patience}
+    for name, value in others.items():
+        if value is not None:
+            found = "a schedule" if name == "learning_rate" else "one"
+            raise ValueError(
+                f"{name}: found {found} with steps='auto', which has its own; leave it out, or give a number of steps"
+            )
+    if TRIAL % chunk:
+        raise ValueError(
+            f"chunk: found {chunk} with steps='auto', expected a divisor of {TRIAL}, the steps of a trial; leave it out"
+        )
+    assert not callable(rate)
+    peaks = PEAKS if rate is None else (float(rate),)
+    fewest = TRIAL * (len(peaks) + 2)
+    if budget < fewest:
+        raise ValueError(
+            f"budget: found {budget}, expected at least {fewest} steps, the trials of learning rates and a cycle, "
+            "which can be compared; raise it, or give steps"
+        )
+    plan = AutoSteps(peaks, TRIAL, budget, allowed)
+    return AutoSteps(peaks, TRIAL, plan.ends(budget)[-1], allowed)

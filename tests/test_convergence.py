@@ -1,0 +1,155 @@
+"""Fits end when what steps without end would gain is small, and say so."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpyro.infer.svi import SVIState
+
+from ppl_dgp.fit import fit_lbfgs, fit_svi
+from ppl_dgp.fit.annealing import LOWERED, LOWEST_RATE, RISING_PART, UNDONE, AutoSteps, annealed_adam
+from ppl_dgp.fit.convergence import Phase, checked_tolerance, convergence_at, convergence_of, ends_of_parts
+from ppl_dgp.fit.plan import BUDGET, PEAKS, TRIAL, plan_of
+from ppl_dgp.guides import Guide
+from ppl_dgp.models import sparse_gp_regression
+from ppl_dgp.objectives import Collapsed, PowerEP
+
+KEY = jax.random.PRNGKey(3)
+ENDS = [500 * (2**number - 1) for number in range(1, 7)]
+
+
+def found_at(losses, ends=ENDS):
+    """The convergence of cycles that double."""
+    parts = zip([0, *ends], ends, *ends_of_parts(losses, ends), strict=False)
+    return convergence_at([Phase("cycle", *part[:2], 0.1, *part[2:], True) for part in parts], 0.5)
+
+
+def losses_of(power, scale, noise, steps, seed=0):
+    """c (t + 50)^−p and noise."""
+    times = np.arange(1.0, steps + 1.0)
+    return scale * (times + 50.0) ** -power + noise * np.random.default_rng(seed).normal(size=steps)
+
+
+def test_the_rate_rises_and_falls_by_a_cosine():
+    adam = annealed_adam(0.1, 500)
+    assert annealed_adam(0.1, 500) is adam
+    state, rates = adam.init({"a": jnp.zeros(())}), []
+    step = jax.jit(adam.update)
+    for _ in range(500):
+        # of a constant slope Adam's direction is 1
+        moves, state = step({"a": jnp.ones(())}, state)
+        rates.append(-float(moves["a"]))
+    done = np.arange(500) / 500
+    falling = np.cos(0.5 * np.pi * (done - RISING_PART) / (1.0 - RISING_PART)) ** 2
+    share = np.where(done < RISING_PART, done / RISING_PART, falling)
+    np.testing.assert_allclose(rates, 0.1 * (LOWEST_RATE + (1.0 - LOWEST_RATE) * share), rtol=1e-3)
+
+
+def test_trials_come_first_then_cycles_that_double():
+    plan = plan_of("auto", 20_000, None, None, None, 100, 10)
+    trials = [TRIAL * (number + 1) for number in range(len(PEAKS))]
+    cycles = [trials[-1] + TRIAL * (2**number - 2) for number in range(2, 7)]
+    assert plan.ends(20_000) == trials + [end for end in cycles if end <= 20_000]
+    assert plan.steps == plan.ends(20_000)[-1] and plan.tolerance == 0.5 and plan.peaks == PEAKS
+    assert plan_of("auto", BUDGET, None, None, None, 100, 10).steps == BUDGET
+    one = plan_of("auto", 20_000, 2.0, 0.05, None, 100, 10)
+    assert one.ends(4 * TRIAL) == [TRIAL, 3 * TRIAL] and one.peaks == (0.05,) and one.tolerance == 2.0
+
+
+def test_the_best_trial_goes_on_and_a_cycle_that_rose_is_undone():
+    plan = AutoSteps((0.03, 0.1, 0.3), 10, 200, 0.5)
+    levels = {10: 5.0, 20: 2.0, 30: 9.0, 50: 1.0, 90: 4.0, 170: 0.5}
+    losses, begin = [], 0
+    for end, level in levels.items():
+        losses += [level] * (end - begin)
+        begin = end
+    kept, states = {"start": named("start"), "best": named("start")}, {}
+    for end in levels:
+        found = plan.turn(end, np.asarray(losses)[None, :end], named(end), kept)
+        states[end] = (
+            text_of(found[0]),
+            int(found[0].optim_state[1][1].length),
+            float(found[0].optim_state[1][1].peak),
+        )
+    went_on = {10: ("start", 10, 0.1), 20: ("start", 10, 0.3), 30: (20, 20, 0.1 * LOWERED)}
+    undone = 0.1 * LOWERED**2 * UNDONE
+    went_on |= {50: (50, 40, 0.1 * LOWERED**2), 90: (50, 80, undone), 170: (170, 160, LOWERED * undone)}
+    for end, (name, length, peak) in went_on.items():
+        assert states[end][:2] == (-1 if name == "start" else name, length) and states[end][
+            2
+        ] == pytest.approx(peak)
+    assert plan.turn(95, np.asarray(losses)[None, :95], named(95), kept) is None
+    phases = plan.convergence(np.asarray(losses)).phases
+    assert [phase.end for phase in phases if phase.kept] == [20, 50, 170]
+    assert [phase.peak for phase in phases[1:]] == pytest.approx(
+        [went_on[end][2] for end in list(levels)[:-1]]
+    )
+
+
+def named(name):
+    """A state that can be told from others."""
+    params = {"a": jnp.asarray(-1.0 if name == "start" else float(name))}
+    state = annealed_adam(0.03, 10).init(params)
+    return SVIState((jnp.asarray(0), (params, state)), None, KEY)
+
+
+def text_of(state):
+    """Its name."""
+    return int(state.optim_state[1][0]["a"])
+
+
+@pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
+def test_the_gap_is_near_what_is_left_of_a_power_of_the_steps(power):
+    """With the steps doubled gains are a geometric series, whose sum is the loss that is left."""
+    steps = ENDS[-1]
+    found = found_at(losses_of(power, 500.0 * 4000.0**power / 10.0, 0.0, steps))
+    left = 50.0 * (4000.0 / steps) ** power
+    assert 0.7 * left < found.gap < 1.3 * left
+    assert found.converged == (found.gap <= 0.5) and [phase.end for phase in found.phases] == ENDS
+
+
+def test_noise_alone_is_convergence_where_it_is_small_enough():
+    for noise, converged in ((1.0, True), (300.0, False)):
+        found = [found_at(losses_of(1.0, 0.0, noise, 7500, seed), ENDS[:4]) for seed in range(200)]
+        assert np.mean([each.converged for each in found]) == pytest.approx(float(converged), abs=0.05)
+        # the gains that are seen are of the size that their errors say
+        ratio = np.mean([each.gap for each in found]) / np.mean([each.error for each in found])
+        assert 0.5 < ratio < 1.5
+
+
+def test_what_is_not_known_is_no_convergence():
+    assert not found_at(np.zeros(500), ENDS[:1]).converged
+    assert found_at(np.zeros(1500), ENDS[:2]).converged
+    assert not found_at(np.full(1500, np.nan), ENDS[:2]).converged
+    assert not convergence_of(np.zeros(50), 0.5).converged
+    assert not convergence_of(np.linspace(1000.0, 0.0, 1000), 0.5).converged
+    assert checked_tolerance(None, 100) == 0.5 and checked_tolerance(None, 10_000) == 10.0
+
+
+def test_a_fit_ends_at_the_optimum_and_says_so():
+    """The bound of one layer, whose optimum over q(u) and hyperparameters L-BFGS finds."""
+    x = np.linspace(-2.0, 2.0, 30)[:, None]
+    y = np.sin(2.0 * x) + 0.1 * np.random.default_rng(0).normal(size=x.shape)
+    model = sparse_gp_regression(6)
+    best = fit_lbfgs(KEY, model, x, y, guide=Guide(model), objective=Collapsed(), steps=500)
+    fit = fit_svi(KEY, model, Guide(model), PowerEP(0.0), x, y)
+    assert fit.converged and fit.gap < 0.5 and fit.phases[-1].end == fit.steps
+    assert fit.losses[0, -1] < best.losses[0, -1] + 0.5
+    short = fit_svi(KEY, model, Guide(model), PowerEP(0.0), x, y, steps=200)
+    assert short.converged is False and "not converged, " in repr(short)
+
+
+def test_what_cannot_be_is_refused():
+    x = np.zeros((3, 1))
+    model = sparse_gp_regression(2)
+    fit = lambda **settings: fit_svi(KEY, model, Guide(model), PowerEP(0.0), x, x, **settings)
+    for settings, message in (
+        ({"steps": "many"}, "steps: found 'many'"),
+        ({"budget": 600}, "budget: found 600"),
+        ({"chunk": 300}, "chunk: found 300"),
+        ({"patience": 10}, "patience: found one"),
+        ({"tolerance": -1.0}, "tolerance: found -1.0"),
+        ({"learning_rate": lambda step: 0.1}, "learning_rate: found a schedule"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fit(**settings)
