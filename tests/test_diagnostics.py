@@ -271,7 +271,7 @@ def test_comparison_prints_draws_and_adds(comparison, tmp_path):
     assert sum(line.strip().startswith("sparse ") for line in text.splitlines()) == 2
     assert f"{comparison.table['elbo'][0]:.2f} ±" in text
     (line,) = (line.split() for line in text.splitlines() if "exact" in line)
-    assert line == ["exact", "–", "0.50", "±", "0.00", *"––––––––"]
+    assert line == ["exact", "–", "0.50", "±", "0.00", *"–––––––––"]
     (comparison + exact).figure().savefig(tmp_path / "comparison.png")
     with pytest.raises(ValueError, match="in both comparisons"):
         comparison + comparison

@@ -167,7 +167,7 @@ def test_the_summary_has_the_hyperparameters_layer_by_layer():
     fitted = fit_svi(KEY, model, guide, PowerEP(0.0), X, Y, steps=1)
     table = fitted.summary()["value"]
     layers = set(table.index.get_level_values("layer"))
-    assert layers == {"layer1", "layer2", "likelihood"}
+    assert layers == {"layer1", "layer2", "likelihood", "training"}
     np.testing.assert_array_equal(
         table["layer2", "lengthscale"].to_numpy(), fitted.params["layer2/lengthscale"]
     )
@@ -175,7 +175,8 @@ def test_the_summary_has_the_hyperparameters_layer_by_layer():
     parameters = set(table.index.get_level_values("parameter"))
     assert not any(name.startswith(("u_", "h_", "inducing")) for name in parameters)
     pd_table = summary(Posterior(model, guide, fitted.params))
-    assert pd_table["value"].equals(table)
+    assert pd_table["value"].equals(table.drop("training", level="layer"))
+    assert "too few" in fitted.summary().attrs["convergence"]
 
 
 def assert_same(found: Fit, fit: Fit) -> None:

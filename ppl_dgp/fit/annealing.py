@@ -23,6 +23,7 @@ import optax
 from jaxtyping import Array, Float
 from numpyro.infer.svi import SVIState
 
+from ppl_dgp.fit.adam import scale_by_adam
 from ppl_dgp.fit.convergence import Convergence, Phase, convergence_at, ends_of_parts
 from ppl_dgp.fit.program import fresh_copies
 
@@ -50,7 +51,7 @@ def share_of_peak(done: Array | np.ndarray) -> Float[Array, "..."]:
 @lru_cache(maxsize=8)
 def annealed_adam(peak: float, length: int) -> optax.GradientTransformation:
     """Adam whose rate follows the cycle that its state says, at first one of that peak and length."""
-    adam = optax.scale_by_adam()
+    adam = scale_by_adam()
 
     def init(params: Any) -> AnnealedState:
         numbers = (

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float
 
-#: of a part of a fit, the last part whose mean loss is that of its end
-LAST_PART = 0.1
+#: of a part of a fit, the last steps whose mean loss is that of its end: a share of them, and the fewest
+LAST_PART, FEWEST_LAST = 0.1, 5
 #: of a gain, the part that the next doubling gains, at least and at most; and where nothing is known of it
 LEAST_RATIO, MOST_RATIO, USUAL_RATIO = 0.25, 0.8, 0.5
 #: steps of a given rate below which nothing is known
@@ -132,7 +132,7 @@ def ends_of_parts(
     """The loss at the end of each part, infinite where all its steps were rejected, and its standard error."""
     values, errors, begin = [], [], 0
     for end in ends:
-        last = losses[end - max(2, int(LAST_PART * (end - begin))) : end]
+        last = losses[end - max(FEWEST_LAST, int(LAST_PART * (end - begin))) : end]
         kept = last[np.isfinite(last)]
         values.append(float(kept.mean()) if len(kept) else np.inf)
         # of differences, for what is left of a slope is no noise

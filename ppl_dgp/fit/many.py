@@ -83,7 +83,7 @@ def fit_many(
         go on until the last has converged.
     :param xs, ys: one data set, arrays (N, D) and (N, P), or a list of K of either; xs None for no inputs.
     :param alphas: orders α, each in [0, 1], in place of that of ``objective``, whose particles all members have.
-    :param learning_rates: of Adam, positive numbers; of "auto" their peaks.
+    :param learning_rates: of Adam, positive numbers, for a number of steps.
     :param progress: show a bar on standard error.
     :param checkpoint, checkpoint_every, resume: as for ``fit_svi``; the directory holds one for each program.
     :param max_rejected_in_a_row: a step with a non-finite loss or gradient leaves its member as it is; so many in a
@@ -109,6 +109,11 @@ def fit_many(
     if learning_rates is not None and optimizer is not None:
         raise ValueError(
             "learning_rates: found them beside an optimizer, expected one of the two; leave one out"
+        )
+    if learning_rates is not None and isinstance(steps, str):
+        raise ValueError(
+            f"learning_rates: found them with steps={steps!r}, which tries several; leave them out, or give a number "
+            "of steps"
         )
     if learning_rates is not None:
         learning_rate = 1.0

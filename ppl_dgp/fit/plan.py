@@ -10,9 +10,9 @@ import optax
 from jaxtyping import Float
 from numpyro.infer.svi import SVIState
 
+from ppl_dgp.fit.adam import adam
 from ppl_dgp.fit.annealing import AutoSteps
 from ppl_dgp.fit.convergence import Convergence, checked_tolerance, convergence_of
-from ppl_dgp.fit.program import adam
 
 #: Adam's learning rate for a given number of steps
 RATE = 0.01

@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, Int, Num, Shaped
 from numpyro.infer import SVI
 
 from ppl_dgp.fit import program
+from ppl_dgp.fit.adam import adam
 from ppl_dgp.fit.arguments import check_key, check_programs
 from ppl_dgp.fit.convergence import checked_tolerance, convergence_of
 from ppl_dgp.fit.initial import initialise
@@ -111,20 +112,20 @@ def fit_power_ep(
         float(np.sqrt(jnp.finfo(x.dtype).eps)) if tolerance is None else float(tolerance),
     )
     index_key, init_key = program.split_key(key, 2)
-    adam = program.adam(learning_rate)
-    svi = SVI(model, guide, program.as_numpyro(adam), objective)
+    optimiser = adam(learning_rate)
+    svi = SVI(model, guide, program.as_numpyro(optimiser), objective)
     # the sites are no parameters of the program
     beginning = {name: value for name, value in (start or {}).items() if not name.endswith(SITE_SUFFIXES)}
     first = svi.optim.get_params(initialise(svi, init_key, x, y, beginning or None).optim_state)
     site = _checked_site(model, svi.constrain_fn(first), settings, x, y)
-    kept = program.cached_program(svi, build_run, settings, adam, batch_size is not None)
+    kept = program.cached_program(svi, build_run, settings, optimiser, batch_size is not None)
     ending = program.cached_program(svi, build_end, settings.alpha)
     names = site_names(site)
     zeros = jnp.zeros(y.shape, x.dtype)
     sites = SiteParameters(*(jnp.asarray((start or {}).get(name, zeros), x.dtype) for name in names))
     if any(each.shape != y.shape for each in sites):
         raise ValueError(f"start: found sites of shape {sites[0].shape}, expected {y.shape}, as y has")
-    state = {"params": first, "adam": adam.init(first), "sites": sites}
+    state = {"params": first, "adam": optimiser.init(first), "sites": sites}
     state |= {"change": jnp.full((), jnp.inf, x.dtype), "skipped": jnp.zeros((), jnp.int32)}
     state = program.fresh_copies(state)
 

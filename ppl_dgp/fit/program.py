@@ -16,13 +16,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Float, Int, Num, Shaped, UInt
 from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
 from numpyro.optim import optax_to_numpyro
 
+from ppl_dgp.fit.adam import adam_at
 from ppl_dgp.fit.kept import keep, kept
+from ppl_dgp.fit.rows_at_hand import update_rows
 from ppl_dgp.gp.numpyro_internals import bijections_of, svi_with
 from ppl_dgp.numerics.compatibility import compiled_to_run_once, shapes_compiled
 from ppl_dgp.objectives.padding import RealRows
@@ -143,7 +144,7 @@ def chunk_of_steps(
         if minibatches and windows is not None:
             return _update(now, state, x, y, index=index, size=windows)
         if minibatches:
-            return _update(now, state, x[index], y[index], index=index, size=x.shape[0])
+            return update_rows(_update, now, state, x[index], y[index], index, x.shape[0])
         return _update(now, state, x, y)
 
     steps = step if restarts == 1 else jax.vmap(step, in_axes=(0, None, None, None))
@@ -189,9 +190,11 @@ def build_together(
         if "alpha" in data:
             now = svi_with(now, loss=now.loss.at_alpha(data["alpha"]))
         if "rate" in data:
-            now = svi_with(now, optim=optax_to_numpyro(optax.adam(data["rate"])))
+            now = svi_with(now, optim=optax_to_numpyro(adam_at(data["rate"])))
         args, kwargs = _called(data, index if minibatches else None, padded)
         with _rows(data, padded):
+            if minibatches:
+                return update_rows(_update, now, state, *args, **kwargs)
             return _update(now, state, *args, **kwargs)
 
     steps = jax.vmap(step, in_axes=(0, dict(axes), 0))
@@ -284,14 +287,18 @@ def minibatches(
 ) -> Int[np.ndarray, "chunk B"]:
     """Rows of the minibatches of chunk ``number``, a function of the arguments; every row is equally likely.
 
-    Shuffled epochs one after another if a chunk is at least an epoch, else independent draws, which cost O(B)
-    a step. On the host, where a permutation costs a tenth of what a sort costs on the device.
+    No row is in a minibatch twice. Shuffled epochs one after another, without their last rows that are fewer than a
+    minibatch, if a chunk is at least an epoch; else independent draws, which cost O(B) a step. On the host, where a
+    permutation costs a tenth of what a sort costs on the device.
     """
     random = np.random.default_rng([*map(int, words), number])
     drawn = chunk * batch_size
     if drawn < rows:
-        return random.integers(rows, size=(chunk, batch_size), dtype=np.int32)
-    epochs = [random.permutation(rows) for _ in range(-(-drawn // rows))]
+        return np.stack([random.choice(rows, batch_size, replace=False) for _ in range(chunk)]).astype(
+            np.int32
+        )
+    whole = rows // batch_size
+    epochs = [random.permutation(rows)[: whole * batch_size] for _ in range(-(-chunk // whole))]
     return np.concatenate(epochs)[:drawn].reshape(chunk, batch_size).astype(np.int32)
 
 
@@ -322,12 +329,6 @@ def split_key(key: Shaped[Array, "..."], number: int) -> tuple[Shaped[Array, "..
 def selected(stacked: Any, place: Int[Array, ""]) -> Any:
     """The leaves at one place of their leading axes."""
     return jax.tree.map(lambda leaf: leaf[place], stacked)
-
-
-@lru_cache(maxsize=64)
-def adam(learning_rate: float | optax.Schedule) -> optax.GradientTransformation:
-    """The same object for the same learning rate, so that programs are found again."""
-    return optax.adam(learning_rate)
 
 
 # The same NumPyro optimiser for the same optax transformation, likewise.

@@ -221,7 +221,7 @@ def _check_constant_size(
     """Raise ValueError for parameters that are more where there are more rows."""
 
     def shapes(size: int) -> dict[str, tuple[int, ...]]:
-        optim = program.as_numpyro(program.adam(0.01))
+        optim = program.as_numpyro(optax.identity())
         svi = SVI(model, copy.deepcopy(guide), optim, objective)
 
         def params(key: Array, x: Array, y: Array) -> dict[str, Array]:
