@@ -25,10 +25,11 @@ from ppl_dgp.diagnostics.scores import held_out_scores, positive_scale
 from ppl_dgp.fit import Fit, Posterior, fit_svi
 from ppl_dgp.fit.advice import LARGEST_K_HAT, advice_of
 from ppl_dgp.fit.arguments import takes_fit
+from ppl_dgp.fit.path import bounds, compared
 from ppl_dgp.gp.contract import Model
 from ppl_dgp.guides import HIDDEN_RULES, Guide, HiddenRule
 from ppl_dgp.guides.names import named
-from ppl_dgp.guides.nesting import nested_start
+from ppl_dgp.guides.nesting import contains, nested_start
 from ppl_dgp.objectives import AlphaDivergence, PowerEP
 
 MakeModel = Callable[[], Model]
@@ -188,14 +189,16 @@ def compare(
     :param target_scale: standard deviation, scalar or (P,), by which the targets were divided: test figures are
         reported in original units (an offset changes none of them).
     :param starts: for a richer guide the poorer one before it at whose optimum it starts, at the same α, as
-        :func:`nested_start` has it: ``{"markov": "mean-field"}``; its ``steps`` and ``seconds`` come on top.
+        :func:`nested_start` has it: ``{"markov": "mean-field"}``; its ``steps`` and ``seconds`` come on top. If None
+        each starts at that of the poorer ones before it whose bound is the highest; ``{}`` for none. One that ends
+        below the one it started at has not converged.
     :param say: is told which row is being fitted, ``"2 of 5: markov, α = 0"``.
     :param fit_settings: for ``fit_svi``: ``batch_size``, ``learning_rate``, ``progress`` ….
     :raises ValueError: without guides or alphas, for a scale that is not positive, or a start that is not before.
     :raises TypeError: if a guide in ``starts`` is not made of rules.
     """
-    names, starts = list(guides), starts or {}
-    for richer, poorer in starts.items():
+    names = list(guides)
+    for richer, poorer in (starts or {}).items():
         if richer not in names or poorer not in names[: names.index(richer)]:
             raise ValueError(
                 f"starts: found {poorer!r} for {richer!r}, expected a guide listed before it; reorder them"
@@ -220,19 +223,29 @@ def compare(
             built
         )
 
-    for name in dict.fromkeys([*starts, *starts.values()]):
+    for name in dict.fromkeys([*(starts or {}), *(starts or {}).values()]):
         kind = type(made(name)[1])
         if not issubclass(kind, Guide):
             raise TypeError(f"starts: found a {kind.__name__} for {name!r}, expected a Guide; leave it out")
 
     def row(name: str, alpha: float) -> dict[str, Any]:
         (built, guide), start = made(name), None
-        if name in starts:
-            poorer = fits[starts[name], alpha]
-            assert isinstance(poorer.guide, Guide)
-            start = nested_start(poorer.guide, guide, poorer.params, *train)
+        before = [fits[earlier, alpha] for earlier in names[: names.index(name)]]
+        if starts is not None:
+            before = [fits[starts[name], alpha]] if name in starts else []
+        elif isinstance(guide, Guide):
+            before = [
+                each for each in before if isinstance(each.guide, Guide) and contains(guide, each.guide)
+            ]
+        else:
+            before = []
+        poorer = max(before, key=lambda each: bounds(key_fit, each, *train).mean(), default=None)
+        if poorer is not None:
+            start = nested_start(poorer.guide, guide, poorer.params, *train)  # type: ignore[arg-type]
         settings = {"steps": steps, "start": start, **fit_settings}
         fit = fit_svi(key_fit, built, guide, objective(alpha), *train, **settings)
+        if poorer is not None:
+            fit = compared(key_fit, poorer, fit, *train)
         fits[name, alpha] = fit
         return measured((key_measure, key_test), fit)
 

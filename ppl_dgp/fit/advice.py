@@ -33,6 +33,10 @@ ADVICE = {
         "convergence: found an estimated {gap:.2g} ± {error:.1g} nats yet to gain, expected at most {tolerance:.2g}; "
         "raise {more}, or go on with start=fit.params, before comparing this fit with others"
     ),
+    "shortfall": (
+        "path: found a bound {shortfall:.3g} nats below that of a poorer family which this one contains, expected one "
+        "no lower; raise steps or budget, or lower the learning rate: it is no result of this family"
+    ),
     "noise": (
         "{name}: found {noise:.1e} beside a function of variance {variance:.1e}; the data are followed as if they had "
         "no noise: check for duplicates, or bound it by a prior"
@@ -80,7 +84,9 @@ def advice_of(
     dtype = jnp.result_type(*fit.params.values()) if fit.params else float
     found += [text for text in (jitter_advice(fit.jitter, dtype),) if text is not None]
     known = fit.convergence
-    if known is not None and np.isfinite(known.gap + known.error) and not known.converged:
+    if known is not None and known.shortfall:
+        found.append(ADVICE["shortfall"].format(shortfall=known.shortfall))
+    elif known is not None and np.isfinite(known.gap + known.error) and not known.converged:
         more = "steps" if any(phase.kind == "part" for phase in known.phases) else "budget"
         about = {"gap": known.gap, "error": known.error, "tolerance": known.tolerance}
         found.append(ADVICE["gap"].format(more=more, **about))

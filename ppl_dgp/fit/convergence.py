@@ -31,7 +31,7 @@ class Phase:
 
     :param kind: ``"trial"`` of a learning rate, ``"cycle"`` of annealing, or ``"part"`` of a given number of steps.
     :param begin, end: its first step and the one after its last.
-    :param peak: the highest learning rate in it; NaN where it is not ours to say.
+    :param peak: the highest learning rate in it; 0 of a part, whose rate is not looked at.
     :param loss: at its end, infinite where all its last steps were rejected, and its standard ``error``.
     :param kept: whether the fit goes on from its end; else it was undone.
     """
@@ -53,25 +53,45 @@ class Convergence:
     :param error: its standard error.
     :param tolerance: the gap that is as good as none.
     :param phases: the parts of the fit, in order; the gap is by the losses of those that were kept.
+    :param shortfall: how far it has ended below a poorer family, which it contains and began at; 0 if not.
     """
 
     gap: float
     error: float
     tolerance: float
     phases: tuple[Phase, ...]
+    shortfall: float = 0.0
 
     @property
     def converged(self) -> bool:
-        """Whether the gap is below the tolerance, two standard errors included."""
-        return self.gap + 2.0 * self.error <= self.tolerance
+        """Whether the gap is below the tolerance, two standard errors included, and nothing speaks against it."""
+        return self.gap + 2.0 * self.error <= self.tolerance and self.shortfall == 0.0
 
     @property
     def shown(self) -> str:
         """In a few words."""
+        if self.shortfall:
+            return f"not converged, {self.shortfall:.2g} nats below a poorer family that it contains"
         if not np.isfinite(self.gap + self.error):
             return "too few steps to tell whether converged"
         word = "converged" if self.converged else "not converged"
         return f"{word}, {self.gap:.2g} ± {self.error:.1g} nats to gain, {self.tolerance:.2g} allowed"
+
+
+@dataclass(frozen=True)
+class Leg:
+    """A poorer family on a path: its guide in words, its bound at its end, and how far it was from its optimum.
+
+    :param bound: minus the loss in nats, over a number of draws, and its standard ``error``.
+    :param steps, seconds: of its training.
+    """
+
+    guide: str
+    bound: float
+    error: float
+    convergence: Convergence | None
+    steps: int
+    seconds: float
 
 
 def checked_tolerance(tolerance: float | None, rows: int) -> float:
@@ -101,7 +121,7 @@ def convergence_of(
     ends = [steps // 4, steps // 2, steps] if steps >= fewest else []
     values, errors = ends_of_parts(losses, ends)
     parts = zip([0, *ends], ends, values, errors, strict=False)
-    phases = [Phase("part", *part[:2], np.nan, *part[2:], True) for part in parts]
+    phases = [Phase("part", *part[:2], 0.0, *part[2:], True) for part in parts]
     return convergence_at(phases, tolerance)
 
 

@@ -22,7 +22,7 @@ from safetensors.numpy import save as arrays_to_bytes
 
 from ppl_dgp.checkpoint import CheckpointError, is_count, parsed_json, replace_file
 from ppl_dgp.fit.chains import Chains
-from ppl_dgp.fit.convergence import Convergence
+from ppl_dgp.fit.convergence import Convergence, Leg
 from ppl_dgp.fit.encoding import Decoder, Encoder, EncodingError, name_of_value, public_name
 from ppl_dgp.fit.result import Fit
 
@@ -151,6 +151,9 @@ def _check_fields(fields: Mapping[str, Any]) -> None:
         raise EncodingError(
             f"found {type(convergence).__name__} as convergence, expected Convergence or None"
         )
+    path = fields.get("path", ())
+    if not isinstance(path, tuple) or not all(isinstance(leg, Leg) for leg in path):
+        raise EncodingError("found a path that is not of legs")
     losses = fields["losses"]
     if losses.ndim != 2 or losses.dtype.kind != "f" or not 0 <= fields["best"] < len(losses):
         raise EncodingError(

@@ -16,7 +16,7 @@ from numpyro.infer import ELBO, SVI
 
 from ppl_dgp.fit.advice import advice_of
 from ppl_dgp.fit.chains import Chains
-from ppl_dgp.fit.convergence import Convergence, Phase
+from ppl_dgp.fit.convergence import Convergence, Leg, Phase
 from ppl_dgp.fit.posterior import Posterior, shortened
 from ppl_dgp.fit.program import build_finish, cached_program, selected
 from ppl_dgp.gp.emission import emission_of
@@ -41,7 +41,7 @@ class Fit(Posterior):
     diagonal, by the sites ``…/jitter`` that report it; empty if interrupted. ``input_seconds`` is what the steps of the
     last session waited for rows that ``fit_stream`` reads. ``chains`` says how the Markov chains of ``fit_nuts`` went.
     ``convergence`` is how far it is from its optimum, None where nothing looked; :attr:`converged` and :attr:`gap` are
-    of it.
+    of it. ``path`` tells of the poorer families that it was trained along.
     """
 
     objective: ELBO
@@ -57,6 +57,7 @@ class Fit(Posterior):
     input_seconds: float = 0.0
     chains: Chains | None = None
     convergence: Convergence | None = None
+    path: tuple[Leg, ...] = ()
 
     def __repr__(self) -> str:
         restarts = self.losses.shape[0]
@@ -68,7 +69,10 @@ class Fit(Posterior):
         last = f"{self.losses[self.best, -1]:.6g}" if self.losses.size else "none"
         if self.convergence is not None:
             last += f", {self.convergence.shown}"
-        about = {"objective": shortened(self.objective), "steps": steps, "last loss": last}
+        about = {}
+        if self.path:
+            about["path"] = ", ".join(f"{leg.guide} {leg.bound:.6g}" for leg in self.path)
+        about |= {"objective": shortened(self.objective), "steps": steps, "last loss": last}
         if self.advice:
             about["advice"] = "; ".join(text.partition(":")[0] for text in self.advice) + ", see fit.advice"
         return "\n".join([super().__repr__(), *(f"  {name:<10}{text}" for name, text in about.items())])

@@ -22,10 +22,12 @@ from ppl_dgp.fit import program
 from ppl_dgp.fit.arguments import check_key, check_programs
 from ppl_dgp.fit.devices import Placement
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
+from ppl_dgp.fit.path import fit_along
 from ppl_dgp.fit.plan import BUDGET, plan_of
 from ppl_dgp.fit.result import Fit, assemble, checked_data, fingerprint, finished
 from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.training import check_inducing, check_settings, has_stalled, started
+from ppl_dgp.guides import Guide, HiddenRule
 from ppl_dgp.objectives import objective_of
 from ppl_dgp.state_space.windows import WINDOWS
 
@@ -48,6 +50,7 @@ def fit_svi(
     restarts: int = 1,
     devices: Sequence[jax.Device] | None = None,
     start: Mapping[str, jax.Array] | None = None,
+    path: Sequence[HiddenRule | Guide | str] | None = None,
     progress: bool = False,
     patience: int | None = None,
     max_rejected_in_a_row: int = 50,
@@ -94,6 +97,10 @@ def fit_svi(
         of one device but for rounding.
     :param start: constrained parameters to start from, such as ``params`` of a fit under a poorer guide; those that are
         not named start as usual.
+    :param path: rules of the hidden layers, their names, or guides, poorer ones first, each of which contains the one
+        before it, as ``guide`` does the last: each is trained from the optimum of the one before it
+        (:func:`ppl_dgp.guides.nesting.nested_start`), the first from ``start``. Where a richer one ends below a poorer
+        one the fit says so, and has not converged.
     :param progress: show a bar on standard error.
     :param patience: stop when, in every restart, the mean loss of the last ``patience`` steps is no lower than that of
         the ``patience`` steps before them.
@@ -113,6 +120,8 @@ def fit_svi(
     Warns with ``JitterWarning`` where a covariance matrix was singular to working precision at the parameters
     found, and with ``SaveWarning`` where a state could not be saved.
     """
+    if path is not None:
+        return fit_along(train=fit_svi, **locals())
     since = time.perf_counter()
     check_key(key)
     check_programs(model, guide, batch_size is not None)

@@ -51,10 +51,7 @@ def nested_start(poorer: Guide, richer: Guide, params: Parameters, *args: Any, *
         small as the precision of the floats, and the factors of a low-rank rule a thousandth of the deviations.
     :raises ValueError: if the guides have different models, or a rule of the richer does not contain the poorer's.
     """
-    if poorer.model is not richer.model:
-        raise ValueError("richer: found a guide of another model; expected one of the same model object")
-    hidden = _containment("hidden", poorer.hidden, richer.hidden)
-    inducing = _containment("inducing", poorer.inducing, richer.inducing)
+    hidden, inducing = check_nested(poorer, richer)
     # left out, so that the richer guide shows the shapes it has
     common = {k: value for k, value in params.items() if not k.endswith(_RESHAPED) and "u_link" not in k}
     model_sites = trace(substitute(seed(richer.model, jax.random.PRNGKey(0)), common)).get_trace(
@@ -78,6 +75,17 @@ def nested_start(poorer: Guide, richer: Guide, params: Parameters, *args: Any, *
             for parameter, value in inducing.values.items():
                 start[f"{name}_{parameter}"] = value(of_site[parameter], of_site)
     return start
+
+
+def check_nested(poorer: Guide, richer: Guide) -> tuple[Containment, Containment]:
+    """Where the hidden and the inducing rule of ``richer`` are those of ``poorer``.
+
+    :raises ValueError: if the guides have different models, or a rule of the richer does not contain the poorer's.
+    """
+    if poorer.model is not richer.model:
+        raise ValueError("richer: found a guide of another model; expected one of the same model object")
+    hidden = _containment("hidden", poorer.hidden, richer.hidden)
+    return hidden, _containment("inducing", poorer.inducing, richer.inducing)
 
 
 def _at_site(
