@@ -1,12 +1,18 @@
 """Fits end when what steps without end would gain is small, and say so."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpyro.infer.svi import SVIState
+from sklearn.exceptions import ConvergenceWarning
 
-from ppl_dgp.fit import fit_lbfgs, fit_svi
+from ppl_dgp.cli import settings
+from ppl_dgp.diagnostics import plot_losses, to_arviz
+from ppl_dgp.estimators import SparseGPRegressor
+from ppl_dgp.fit import fit_lbfgs, fit_many, fit_svi, full_batch
 from ppl_dgp.fit.annealing import LOWERED, LOWEST_RATE, RISING_PART, UNDONE, AutoSteps, annealed_adam
 from ppl_dgp.fit.convergence import Phase, checked_tolerance, convergence_at, convergence_of, ends_of_parts
 from ppl_dgp.fit.plan import BUDGET, PEAKS, TRIAL, plan_of
@@ -28,6 +34,14 @@ def losses_of(power, scale, noise, steps, seed=0):
     """c (t + 50)^−p and noise."""
     times = np.arange(1.0, steps + 1.0)
     return scale * (times + 50.0) ** -power + noise * np.random.default_rng(seed).normal(size=steps)
+
+
+@pytest.fixture(scope="module")
+def converged():
+    x = np.linspace(-2.0, 2.0, 30)[:, None]
+    y = np.sin(2.0 * x) + 0.1 * np.random.default_rng(0).normal(size=x.shape)
+    model = sparse_gp_regression(6)
+    return fit_svi(KEY, model, Guide(model), PowerEP(0.0), x, y), x, y
 
 
 def test_the_rate_rises_and_falls_by_a_cosine():
@@ -126,24 +140,21 @@ def test_what_is_not_known_is_no_convergence():
     assert checked_tolerance(None, 100) == 0.5 and checked_tolerance(None, 10_000) == 10.0
 
 
-def test_a_fit_ends_at_the_optimum_and_says_so():
+def test_a_fit_ends_at_the_optimum_and_says_so(converged):
     """The bound of one layer, whose optimum over q(u) and hyperparameters L-BFGS finds."""
-    x = np.linspace(-2.0, 2.0, 30)[:, None]
-    y = np.sin(2.0 * x) + 0.1 * np.random.default_rng(0).normal(size=x.shape)
-    model = sparse_gp_regression(6)
-    best = fit_lbfgs(KEY, model, x, y, guide=Guide(model), objective=Collapsed(), steps=500)
-    fit = fit_svi(KEY, model, Guide(model), PowerEP(0.0), x, y)
+    fit, x, y = converged
+    best = fit_lbfgs(KEY, fit.model, x, y, guide=fit.guide, objective=Collapsed())
     assert fit.converged and fit.gap < 0.5 and fit.phases[-1].end == fit.steps
     assert fit.losses[0, -1] < best.losses[0, -1] + 0.5
-    short = fit_svi(KEY, model, Guide(model), PowerEP(0.0), x, y, steps=200)
+    short = fit_svi(KEY, fit.model, fit.guide, fit.objective, x, y, steps=200)
     assert short.converged is False and "not converged, " in repr(short)
 
 
 def test_what_cannot_be_is_refused():
     x = np.zeros((3, 1))
     model = sparse_gp_regression(2)
-    fit = lambda **settings: fit_svi(KEY, model, Guide(model), PowerEP(0.0), x, x, **settings)
-    for settings, message in (
+    fit = lambda **given: fit_svi(KEY, model, Guide(model), PowerEP(0.0), x, x, **given)
+    for given, message in (
         ({"steps": "many"}, "steps: found 'many'"),
         ({"budget": 600}, "budget: found 600"),
         ({"chunk": 300}, "chunk: found 300"),
@@ -152,4 +163,83 @@ def test_what_cannot_be_is_refused():
         ({"learning_rate": lambda step: 0.1}, "learning_rate: found a schedule"),
     ):
         with pytest.raises(ValueError, match=message):
-            fit(**settings)
+            fit(**given)
+
+
+def test_it_is_said_wherever_a_fit_is_shown(converged):
+    fit, x, y = converged
+    assert f"converged, {fit.gap:.2g} ±" in repr(fit)
+    table = fit.summary()
+    assert table.loc[("training", "gap", ""), "value"] == fit.gap
+    assert table.attrs["convergence"].startswith("converged")
+    attributes = to_arviz(KEY, fit, x, y, num_draws=2).attrs
+    assert attributes["converged"] == 1 and attributes["gap"] == fit.gap
+    figure = plot_losses(fit)
+    above, below = figure.axes
+    assert below.get_ylabel() == "rate" and len(below.lines[0].get_xdata()) == fit.steps
+    assert below.lines[0].get_ydata().max() == pytest.approx(max(PEAKS), rel=0.01)
+    assert {text.get_text() for text in above.get_legend().get_texts()} >= {"converged"}
+    # trials that were not the best are grey
+    assert len(above.patches) == len(PEAKS) - 1
+
+
+def test_a_fit_goes_on_where_it_was_stopped(converged, tmp_path):
+    """Also in the middle of a cycle, bit for bit; and with a larger budget."""
+    fit, x, y = converged
+    whole = lambda **settings: fit_svi(
+        KEY, fit.model, fit.guide, fit.objective, x, y, checkpoint=tmp_path / "kept", **settings
+    )
+
+    def stop(step, losses):
+        if step == 1600:
+            raise KeyboardInterrupt
+
+    short = whole(budget=2000)
+    assert short.steps == 2000 and not short.converged
+    with pytest.raises(KeyboardInterrupt):
+        whole(budget=2000, on_chunk=stop, checkpoint_every=1)
+    for again in (whole(resume=True), whole(resume=True)):
+        np.testing.assert_array_equal(again.losses, fit.losses)
+        for name, value in fit.params.items():
+            np.testing.assert_array_equal(again.params[name], value)
+
+
+def test_restarts_have_peaks_of_their_own(converged):
+    fit, x, y = converged
+    both = fit_svi(KEY, fit.model, fit.guide, fit.objective, x, y, restarts=2, budget=2000)
+    assert both.losses.shape == (2, 2000) and both.phases[-1].end == 2000
+    many = fit_many(jax.random.split(KEY, 2), fit.model, fit.guide, fit.objective, x, y, budget=2000)
+    assert [each.losses.shape for each in many] == [(1, 2000)] * 2
+    assert all(each.convergence is not None for each in many)
+    with pytest.raises(ValueError, match="learning_rates: found them with steps='auto'"):
+        fit_many(KEY, fit.model, fit.guide, fit.objective, [x, x], [y, y], learning_rates=[0.1, 0.2])
+
+
+def test_deterministic_objectives_say_it_by_their_slope(converged):
+    fit, x, y = converged
+    about = {"guide": fit.guide, "objective": Collapsed()}
+    best = fit_lbfgs(KEY, fit.model, x, y, **about)
+    # it has ended by itself: what is left is what its quadratic foresees
+    assert best.converged and best.gap < 1e-3 and "converged" in repr(best)
+    short = fit_lbfgs(KEY, fit.model, x, y, steps=10, **about)
+    assert short.converged is False and short.gap > 0.5
+    left = float(short.losses[0, -1] - best.losses[0, -1])
+    assert short.gap > left / 3.0
+    assert not fit_lbfgs(KEY, fit.model, x, y, steps=2, **about).converged
+
+
+def test_the_command_line_knows_the_budgets():
+    assert settings.BUDGET == BUDGET and settings.MOST_ITERATIONS == full_batch.BUDGET
+    for known, peaks in ((True, (0.1,)), (False, PEAKS)):
+        fewest = AutoSteps(peaks, TRIAL, BUDGET, 0.5).ends(BUDGET)[len(peaks)]
+        assert settings.LEAST_BUDGET[known] == fewest
+
+
+def test_estimators_warn_where_the_budget_did_not_suffice(converged):
+    _, x, y = converged
+    with pytest.warns(ConvergenceWarning, match="after 2000 steps; raise budget"):
+        found = SparseGPRegressor(num_inducing=6, budget=2000, tolerance=1e-6, random_state=0).fit(x, y[:, 0])
+    assert not found.converged_ and found.gap_ > 0.0 and found.n_iter_ == 2000
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        assert SparseGPRegressor(num_inducing=6, tolerance=30.0, random_state=0).fit(x, y[:, 0]).converged_
