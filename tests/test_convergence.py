@@ -17,7 +17,7 @@ from ppl_dgp.fit.annealing import LOWERED, LOWEST_RATE, RISING_PART, UNDONE, Aut
 from ppl_dgp.fit.convergence import Phase, checked_tolerance, convergence_at, convergence_of, ends_of_parts
 from ppl_dgp.fit.plan import BUDGET, PEAKS, TRIAL, plan_of
 from ppl_dgp.guides import Guide
-from ppl_dgp.models import sparse_gp_regression
+from ppl_dgp.models import deep_gp, sparse_gp_regression
 from ppl_dgp.objectives import Collapsed, PowerEP
 
 KEY = jax.random.PRNGKey(3)
@@ -204,10 +204,13 @@ def test_a_fit_goes_on_where_it_was_stopped(converged, tmp_path):
             np.testing.assert_array_equal(again.params[name], value)
 
 
-def test_restarts_have_peaks_of_their_own(converged):
+def test_restarts_are_rivals_and_members_are_not(converged):
     fit, x, y = converged
     both = fit_svi(KEY, fit.model, fit.guide, fit.objective, x, y, restarts=2, budget=2000)
-    assert both.losses.shape == (2, 2000) and both.phases[-1].end == 2000
+    # after the trials one of two is left
+    assert both.losses.shape == (1, 2000) and both.phases[-1].end == 2000
+    assert [len(phase.rivals) for phase in both.phases] == [1, 1, 1, 0]
+    assert both.phases[2].rivals[0] > min(phase.loss for phase in both.phases[:3])
     many = fit_many(jax.random.split(KEY, 2), fit.model, fit.guide, fit.objective, x, y, budget=2000)
     assert [each.losses.shape for each in many] == [(1, 2000)] * 2
     assert all(each.convergence is not None for each in many)
@@ -243,3 +246,38 @@ def test_estimators_warn_where_the_budget_did_not_suffice(converged):
     with warnings.catch_warnings():
         warnings.simplefilter("error", ConvergenceWarning)
         assert SparseGPRegressor(num_inducing=6, tolerance=30.0, random_state=0).fit(x, y[:, 0]).converged_
+
+
+def losses_at(fit, end):
+    """Those of every restart at the end of a part."""
+    return [ends_of_parts(losses, [end])[0][0] for losses in fit.losses]
+
+
+def test_the_better_half_of_the_restarts_goes_on(converged, tmp_path):
+    """Five, three, two; bit for bit where it was stopped, and where it goes on with a larger budget."""
+    _, x, _ = converged
+    y = np.sign(x) + 0.05 * np.random.default_rng(0).normal(size=x.shape)
+    model = deep_gp((1,), 5)
+    guide = Guide(model)
+    fit = lambda **given: fit_svi(
+        KEY, model, guide, PowerEP(0.0), x, y, restarts=5, learning_rate=0.05, **given
+    )
+
+    def stop(step, losses):
+        if step == TRIAL + 300:
+            raise KeyboardInterrupt
+
+    found = fit(budget=3 * TRIAL)
+    assert found.losses.shape == (3, 3 * TRIAL) and len(found.restart_params["layer1/inducing"]) == 3
+    assert [len(phase.rivals) for phase in found.phases] == [2, 0]
+    assert max(losses_at(found, TRIAL)) <= min(found.phases[0].rivals)
+    with pytest.raises(KeyboardInterrupt):
+        fit(budget=3 * TRIAL, on_chunk=stop, checkpoint_every=1, checkpoint=tmp_path / "kept")
+    again = fit(budget=3 * TRIAL, resume=True, checkpoint=tmp_path / "kept")
+    np.testing.assert_array_equal(again.losses, found.losses)
+    for name, value in found.restart_params.items():
+        np.testing.assert_array_equal(again.restart_params[name], value)
+    longer = fit(budget=7 * TRIAL, resume=True, checkpoint=tmp_path / "kept")
+    whole = fit(budget=7 * TRIAL)
+    np.testing.assert_array_equal(longer.losses, whole.losses)
+    assert whole.losses.shape == (2, 7 * TRIAL) and [len(phase.rivals) for phase in whole.phases] == [3, 1, 0]

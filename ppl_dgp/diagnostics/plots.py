@@ -110,8 +110,8 @@ def plot_losses(losses: ArrayLike | Fit, *, axes: Axes | None = None) -> Figure:
     """The objective's loss at every step, faint, with its running median, restart by restart.
 
     The axis leaves out the heights of the first steps and of rare spikes where they dwarf the rest. Of a fit with
-    ``steps="auto"`` the learning rate stands below, parts that were undone are grey, and a line is drawn where it was
-    seen to have converged.
+    ``steps="auto"`` the learning rate stands below, parts that were undone are grey, crosses are restarts that were
+    given up, and a line is drawn where it was seen to have converged.
 
     :param losses: a fit, or losses (R, steps) or (steps,).
     :raises ValueError: if there is no step.
@@ -141,6 +141,7 @@ def plot_losses(losses: ArrayLike | Fit, *, axes: Axes | None = None) -> Figure:
         panel.set_ylim(low - margin, high + margin)
     panel.set(xlabel="step", ylabel="loss (nats)", xlim=(0, steps))
     for phase in annealed:
+        panel.plot([phase.end] * len(phase.rivals), phase.rivals, "x", color=FAINT, markersize=5)
         if not phase.kept:
             panel.axvspan(phase.begin, phase.end, color=INK, alpha=0.08, linewidth=0)
     if fit is not None and annealed and fit.converged:

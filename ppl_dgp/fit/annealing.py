@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
@@ -31,6 +31,14 @@ from ppl_dgp.fit.program import fresh_copies
 LOWERED, UNDONE = math.sqrt(0.5), 0.5
 #: the rate at the beginning and the end beside the peak, and the part of a cycle in which it rises
 LOWEST_RATE, RISING_PART = 0.01, 0.25
+
+
+class Turn(NamedTuple):
+    """The state that goes on, whether the fit ends here, and which restarts go on, None if all do."""
+
+    state: SVIState
+    ended: bool
+    survivors: list[int] | None
 
 
 class AnnealedState(NamedTuple):
@@ -78,6 +86,8 @@ class AutoSteps:
     trial: int
     steps: int
     tolerance: float
+    #: whether restarts are rivals, of which the better half goes on after the trials and after each cycle
+    halving: bool = False
     #: states that are gone back to
     kept: ClassVar[tuple[str, ...]] = ("start", "best")
 
@@ -102,8 +112,8 @@ class AutoSteps:
 
     def turn(
         self, step: int, losses: Float[np.ndarray, "R steps"], state: SVIState, kept: dict[str, Any]
-    ) -> tuple[SVIState, bool] | None:
-        """What goes on after a step: None if nothing changes, else the state, and whether the fit has ended.
+    ) -> Turn | None:
+        """What goes on after a step: None if nothing changes.
 
         A function of its arguments, so that a resumed fit turns as one that was never stopped.
 
@@ -120,11 +130,31 @@ class AutoSteps:
         trials = len(ends) < len(self.peaks)
         peaks = [self.peaks[len(ends)] if trials else _next_peak(each) for each in phases]
         length = self.trial if trials else 2 * self.trial * 2 ** (len(ends) - len(self.peaks))
-        return self._at(kept["start"] if trials else kept["best"], step, length, peaks, stacked), ended
+        begun = self._at(kept["start"] if trials else kept["best"], step, length, peaks, stacked)
+        return Turn(begun, ended, self._survivors(phases))
 
-    def convergence(self, losses: Float[np.ndarray, " steps"]) -> Convergence:
-        """What the losses of a restart say."""
-        return convergence_at(self.phases(losses), self.tolerance)
+    def _survivors(self, phases: Sequence[Sequence[Phase]]) -> list[int] | None:
+        """After trials and every cycle the better half of the restarts, where they are rivals; None if all go on."""
+        if not self.halving or len(phases) == 1 or len(phases[0]) < len(self.peaks):
+            return None
+        ends = [next(phase.loss for phase in reversed(each) if phase.kept) for each in phases]
+        return sorted(map(int, np.argsort(ends, kind="stable")[: (len(ends) + 1) // 2]))
+
+    def convergence(
+        self, losses: Float[np.ndarray, " steps"], rivals: Float[np.ndarray, "K steps"] | None = None
+    ) -> Convergence:
+        """What the losses of a restart say.
+
+        :param rivals: those of restarts that were given up, infinite from there.
+        """
+        phases = self.phases(losses)
+        if rivals is not None and len(rivals):
+            lost = [ends_of_parts(each, [phase.end for phase in phases])[0] for each in rivals]
+            phases = [
+                replace(phase, rivals=tuple(each[n] for each in lost if np.isfinite(each[n])))
+                for n, phase in enumerate(phases)
+            ]
+        return convergence_at(phases, self.tolerance)
 
     def phases(self, losses: Float[np.ndarray, " steps"]) -> list[Phase]:
         """Trials, of which the lowest so far is kept, and cycles, of which those are kept that did not rise."""

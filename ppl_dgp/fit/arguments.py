@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -11,10 +11,12 @@ from typing import Any, ParamSpec, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpyro.infer import ELBO
 
 from ppl_dgp.fit.posterior import Posterior
-from ppl_dgp.guides import Guide
+from ppl_dgp.guides import Guide, Optimal
 from ppl_dgp.numerics.compatibility import lost_its_threads
+from ppl_dgp.objectives.capabilities import capabilities_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -89,6 +91,61 @@ def check_programs(model: Any, guide: Any, in_batches: bool = False) -> None:
         raise TypeError(
             "model: found no arguments index and size, which minibatches need; write model(x, y=None, index=None, "
             "size=None) with data_plate(size or x.shape[0], index), or leave batch_size out"
+        )
+
+
+def check_inducing(guide: Callable[..., Any], objective: ELBO) -> None:
+    """Raise ValueError for a q(u) that the objective leaves untrained."""
+    if (
+        isinstance(guide, Guide)
+        and isinstance(guide.inducing, Optimal)
+        and not capabilities_of(objective).optimises_inducing
+    ):
+        raise ValueError(
+            "guide: found inducing=Optimal(), whose q(u) no gradient trains; use objective=Collapsed(), best with "
+            "fit_lbfgs, or inducing=FullRank()"
+        )
+
+
+def check_settings(rows: int, settings: Mapping[str, Any]) -> None:
+    """Raise ValueError for counts that are none, a minibatch of more than all rows, or no learning rate.
+
+    Settings of ``fit_svi`` that are not there are not checked.
+    """
+    limits = {
+        "budget": None,
+        "steps": None,
+        "chunk": None,
+        "restarts": None,
+        "max_rejected_in_a_row": None,
+        "batch_size": rows,
+    }
+    limits |= {"patience": None, "checkpoint_every": None}
+    optional = {"batch_size", "patience", "checkpoint_every"}
+    for name, most in limits.items():
+        if name not in settings or (settings[name] is None and name in optional):
+            continue
+        value = settings[name]
+        if name == "steps" and isinstance(value, str):
+            if value != "auto":
+                raise ValueError(
+                    f"steps: found {value!r}, expected a whole number or 'auto'; change it or leave it out"
+                )
+            continue
+        whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+        if not whole or value < 1 or (most is not None and value > most):
+            span = f"from 1 to the number of rows, {most}" if most is not None else "of at least 1"
+            raise ValueError(
+                f"{name}: found {value!r}, expected a whole number {span}; change it or leave it out"
+            )
+    rate = settings["learning_rate"]
+    if (
+        rate is not None
+        and not callable(rate)
+        and not (np.ndim(rate) == 0 and np.isfinite(rate) and rate > 0)
+    ):
+        raise ValueError(
+            f"learning_rate: found {rate!r}, expected a positive number or an optax schedule; try 0.01"
         )
 
 

@@ -34,6 +34,7 @@ class Phase:
     :param peak: the highest learning rate in it; 0 of a part, whose rate is not looked at.
     :param loss: at its end, infinite where all its last steps were rejected, and its standard ``error``.
     :param kept: whether the fit goes on from its end; else it was undone.
+    :param rivals: losses at its end of restarts that were given up later, or there.
     """
 
     kind: str
@@ -43,6 +44,7 @@ class Phase:
     loss: float
     error: float
     kept: bool
+    rivals: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

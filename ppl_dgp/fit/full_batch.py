@@ -22,7 +22,7 @@ from numpyro.infer import ELBO, SVI, Trace_ELBO
 
 from ppl_dgp import checkpoint as saved
 from ppl_dgp.fit import program
-from ppl_dgp.fit.arguments import check_key, check_programs
+from ppl_dgp.fit.arguments import check_key, check_programs, check_settings
 from ppl_dgp.fit.convergence import Convergence, checked_tolerance, convergence_of_descent, until_check
 from ppl_dgp.fit.factors import GaussianFactors, gaussian_factors
 from ppl_dgp.fit.initial import traced_start
@@ -31,7 +31,6 @@ from ppl_dgp.fit.natural_lbfgs import natural_lbfgs
 from ppl_dgp.fit.result import Fit, FitError, Interrupted, assemble, checked_data, fingerprint, finished
 from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.session import PIECE_SECONDS, deferred_interrupt, one_blas_thread, progress_bar
-from ppl_dgp.fit.training import check_settings
 from ppl_dgp.objectives import objective_of
 
 ITERATIONS_PER_PIECE = 50  # iterations between two looks at Ctrl-C, at most
@@ -153,9 +152,8 @@ def fit_lbfgs(
         about = {"model": model, "guide": guide, "objective": objective, "fingerprint": data}
         # an exact GP predicts from its training rows
         about["data"] = (x, y) if guide is no_latents else None
-        judge = lambda losses: known()
         about |= {"seconds": seconds(), "compile_seconds": compile_seconds}
-        return assemble(stacked, losses[None], judge, **about)
+        return assemble(stacked, losses[None], [known()], **about)
 
     def known() -> Convergence:
         foreseen, done = float(state["foreseen"]), bool(state["done"])

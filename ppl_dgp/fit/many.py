@@ -22,13 +22,13 @@ from numpyro.infer.svi import SVIState
 
 from ppl_dgp.checkpoint import INDEX
 from ppl_dgp.fit import padding, program
-from ppl_dgp.fit.arguments import check_key, check_programs
+from ppl_dgp.fit.arguments import check_inducing, check_key, check_programs, check_settings
 from ppl_dgp.fit.initial import traced_start
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.plan import BUDGET, Plan, plan_of
 from ppl_dgp.fit.result import Fit, Interrupted, assemble, checked_data, fingerprint, finished
 from ppl_dgp.fit.saving import Saving
-from ppl_dgp.fit.training import Training, check_inducing, check_settings
+from ppl_dgp.fit.training import Training
 from ppl_dgp.objectives import objective_of
 from ppl_dgp.objectives.alpha import checked_alpha
 from ppl_dgp.objectives.capabilities import capabilities_of
@@ -228,7 +228,7 @@ class BatchedTraining:
             params = training.stacked_params(self.kept.svi)
             return [self._fit(number, params, training) for number in range(size)]
 
-        return training.run(self.kept.run, data, result, **watched)
+        return training.run(lambda count: self.kept.run, data, result, **watched)
 
     def _minibatches(
         self, words: UInt[np.ndarray, "K words"], number: int, batch_size: int
@@ -253,7 +253,7 @@ class BatchedTraining:
         own = finished(own, svi, member.x, member.y)
         objective = svi.loss if member.alpha is None else svi.loss.at_alpha(member.alpha)
         return assemble(
-            own, training.losses[number : number + 1], self.plan.convergence, model=svi.model,
+            own, training.losses[number : number + 1], [training.known[number]], model=svi.model,
             guide=svi.guide, objective=objective, fingerprint=fingerprint(member.x, member.y),
             seconds=training.seconds, compile_seconds=training.compile_seconds, jitter=jitter,
         )  # fmt: skip

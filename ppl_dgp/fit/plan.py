@@ -36,7 +36,9 @@ class FixedSteps:
     ) -> None:
         """Nothing changes."""
 
-    def convergence(self, losses: Float[np.ndarray, " steps"]) -> Convergence:
+    def convergence(
+        self, losses: Float[np.ndarray, " steps"], rivals: Float[np.ndarray, "K steps"] | None = None
+    ) -> Convergence:
         """What the losses of a restart say."""
         return convergence_of(losses, self.tolerance)
 
@@ -53,6 +55,7 @@ def plan_of(
     chunk: int,
     rows: int,
     patience: int | None = None,
+    restarts: int = 1,
 ) -> Plan:
     """The steps that are asked for; of "auto", trials and whole cycles within a budget.
 
@@ -60,6 +63,7 @@ def plan_of(
     :param optimizer: in the place of Adam, None with "auto", like ``patience``.
     :param chunk: steps after which it is asked whether a fit has ended.
     :param rows: of the data, by which the tolerance is.
+    :param restarts: of one problem, of which the better ones go on.
     :raises ValueError: for a tolerance that is not positive; and beside "auto" for what goes with a number of steps, a
         budget of less than the trials and a cycle, or a chunk that does not divide a trial.
     """
@@ -86,4 +90,4 @@ def plan_of(
             "which can be compared; raise it, or give steps"
         )
     plan = AutoSteps(peaks, TRIAL, budget, allowed)
-    return AutoSteps(peaks, TRIAL, plan.ends(budget)[-1], allowed)
+    return AutoSteps(peaks, TRIAL, plan.ends(budget)[-1], allowed, restarts > 1)

@@ -8,7 +8,7 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Literal
 
 import jax
@@ -132,7 +132,6 @@ def fit_power_ep(
     # on all rows the last turn sweeps the sites of the last step, and takes none
     turns = hyper_steps + (batch_size is None)
     losses, compile_seconds, pace = np.empty(0), 0.0, 1
-    judged = partial(convergence_of, tolerance=checked_tolerance(None, rows))
     random = np.random.default_rng(program.key_words(index_key))
 
     def result() -> Fit:
@@ -141,11 +140,11 @@ def fit_power_ep(
         posterior = {f"{site}_loc": loc, f"{site}_scale": scale, **dict(zip(names, found, strict=True))}
         stacked |= {name: value[None] for name, value in posterior.items()}
         ended = np.append(losses[:hyper_steps], float(loss))
-        about = {"model": model, "guide": guide, "objective": objective, "fingerprint": fingerprint(x, y)}
-        lasted = time.perf_counter() - started
-        return assemble(
-            stacked, ended[None], judged, seconds=lasted, compile_seconds=compile_seconds, **about
-        )
+        known = convergence_of(ended, checked_tolerance(None, rows))
+        about: dict[str, Any] = {"model": model, "guide": guide, "objective": objective}
+        about["fingerprint"] = fingerprint(x, y)
+        about |= {"seconds": time.perf_counter() - started, "compile_seconds": compile_seconds}
+        return assemble(stacked, ended[None], [known], **about)
 
     with one_blas_thread(), deferred_interrupt() as presses, progress_bar(progress, 0, turns) as advance:
         while len(losses) < turns:

@@ -152,10 +152,10 @@ def finished(restart_params: Mapping[str, Array], svi: SVI, x: Array, y: Array) 
 def assemble(
     restart_params: Mapping[str, Array],
     losses: Float[np.ndarray, "R steps"],
-    convergence: Callable[[Float[np.ndarray, " steps"]], Convergence] | None = None,
+    known: Sequence[Convergence] | None = None,
     **rest: Any,
 ) -> Fit:
-    """The ``Fit`` of R stacked parameters and their losses; ``convergence`` is what the losses of one say."""
+    """The ``Fit`` of R stacked parameters and losses, with what is ``known`` of how far each is from its optimum."""
     best = best_restart(losses)
     return Fit(
         params=selected(dict(restart_params), np.int32(best)),
@@ -164,7 +164,7 @@ def assemble(
         steps=losses.shape[1],
         restart_params=dict(restart_params),
         best=best,
-        convergence=None if convergence is None else convergence(losses[best]),
+        convergence=None if known is None else known[best],
         **rest,
     )
 

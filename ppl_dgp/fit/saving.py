@@ -113,6 +113,24 @@ class Saving:
         with self.alone():
             return meta
 
+    def restarts_of(self, earlier: Mapping[str, Any], restarts: int) -> list[int]:
+        """The restarts that went on when a state was saved, by number.
+
+        :raises CheckpointError: for what is no such list.
+        """
+        going = earlier.get("going", list(range(restarts)))
+        if not (
+            isinstance(going, list)
+            and going
+            and all(checkpoint.is_count(number) and number < restarts for number in going)
+            and going == sorted(set(going))
+        ):
+            raise CheckpointError(
+                f"checkpoint {self.directory} is damaged: found the restarts {str(going)[:80]}, expected some of "
+                f"{restarts}; restore it from a copy, or start without resuming"
+            )
+        return going
+
     def _earlier(self) -> dict[str, Any]:
         """What describes the saved state, which must be of this fit."""
         if self.directory is None:

@@ -19,14 +19,14 @@ from jaxtyping import Float, Shaped
 from numpyro.infer import ELBO
 
 from ppl_dgp.fit import program
-from ppl_dgp.fit.arguments import check_key, check_programs
+from ppl_dgp.fit.arguments import check_inducing, check_key, check_programs, check_settings
 from ppl_dgp.fit.devices import Placement
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.path import fit_along
 from ppl_dgp.fit.plan import BUDGET, plan_of
 from ppl_dgp.fit.result import Fit, assemble, checked_data, fingerprint, finished
 from ppl_dgp.fit.saving import Saving
-from ppl_dgp.fit.training import check_inducing, check_settings, has_stalled, started
+from ppl_dgp.fit.training import has_stalled, started
 from ppl_dgp.guides import Guide, HiddenRule
 from ppl_dgp.objectives import objective_of
 from ppl_dgp.state_space.windows import WINDOWS
@@ -91,7 +91,8 @@ def fit_svi(
         with a number of steps.
     :param optimizer: any optax transformation.
     :param chunk: steps between two calls of ``on_chunk``, checks of ``patience``, and saves.
-    :param restarts: number R of independent fits, trained side by side (vmap).
+    :param restarts: number R of independent fits, trained side by side (vmap). With "auto" the better half of them goes
+        on after the trials and after every cycle, until one is left.
     :param devices: share every minibatch, or without ``batch_size`` all rows, between these devices of the process
         (``jax.devices()``), whose number divides the rows; parameters for each datum lie with it. The numbers are those
         of one device but for rounding.
@@ -130,7 +131,7 @@ def fit_svi(
     check_inducing(guide, objective)
     rows = x.shape[0]
     check_settings(rows, locals())
-    plan = plan_of(steps, budget, tolerance, learning_rate, optimizer, chunk, rows, patience)
+    plan = plan_of(steps, budget, tolerance, learning_rate, optimizer, chunk, rows, patience, restarts)
     units, per_batch, windows = _units(model, x, batch_size)
     placement = Placement.over(
         devices, per_batch, "the number of rows" if batch_size is None else "batch_size"
@@ -159,14 +160,19 @@ def fit_svi(
         drawn = program.minibatches(training.words, number, chunk, per_batch, units)
         return *tables, placement.shared(drawn, axis=1)
 
+    def program_of(count: int) -> Callable[..., Any]:
+        if count == restarts:
+            return kept.run
+        return placement.cached_program(kept.svi, rows, batch_size is not None, chunk, count, windows).run
+
     def result() -> Fit:
         params = finished(placement.gathered(training.stacked_params(kept.svi)), kept.svi, x, y)
         found = {"model": model, "guide": guide, "objective": objective, "fingerprint": identity["data"]}
         found |= {"seconds": training.seconds, "compile_seconds": training.compile_seconds}
-        return assemble(params, training.losses, plan.convergence, **found)
+        return assemble(params, training.losses[training.going], training.known, **found)
 
     fit = training.run(
-        kept.run,
+        program_of,
         data,
         result,
         progress=progress,

@@ -22,14 +22,14 @@ from numpyro.infer import ELBO, SVI
 from ppl_dgp.data import RowSource, open_rows
 from ppl_dgp.data.sources import WINDOW
 from ppl_dgp.fit import program
-from ppl_dgp.fit.arguments import check_key, check_programs
+from ppl_dgp.fit.arguments import check_inducing, check_key, check_programs, check_settings
 from ppl_dgp.fit.devices import Placement
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.plan import BUDGET, plan_of
 from ppl_dgp.fit.prefetch import Waited, prefetched
 from ppl_dgp.fit.result import Fit, assemble, checked_data
 from ppl_dgp.fit.saving import Saving
-from ppl_dgp.fit.training import check_inducing, check_settings, has_stalled, started
+from ppl_dgp.fit.training import has_stalled, started
 from ppl_dgp.objectives import objective_of
 from ppl_dgp.objectives.capabilities import capabilities_of
 from ppl_dgp.state_space.windows import WINDOWS
@@ -131,13 +131,13 @@ def fit_stream(
         found |= {"seconds": training.seconds, "compile_seconds": training.compile_seconds}
         found["input_seconds"] = waited.seconds
         params = placement.gathered(training.stacked_params(kept.svi))
-        return assemble(params, training.losses, plan.convergence, **found)
+        return assemble(params, training.losses, training.known, **found)
 
     numbers = range(training.step // chunk, -(-plan.steps // chunk))
     chunks = _chunks(rows, training.words, numbers, chunk, batch_size, window, parts, placement, x.dtype)
     with prefetched(chunks, waited) as take:
         fit = training.run(
-            kept.run,
+            lambda count: kept.run,
             lambda number: take(),
             result,
             progress=progress,

@@ -17,14 +17,13 @@ from numpyro.optim import _NumPyroOptim
 
 from ppl_dgp import checkpoint as saved
 from ppl_dgp.fit import program
+from ppl_dgp.fit.convergence import Convergence
 from ppl_dgp.fit.devices import Placement
 from ppl_dgp.fit.initial import traced_start
 from ppl_dgp.fit.plan import Plan
 from ppl_dgp.fit.result import Fit, FitError, Interrupted, mean_loss
 from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.session import PIECE_SECONDS, deferred_interrupt, one_blas_thread, progress_bar
-from ppl_dgp.guides import Guide, Optimal
-from ppl_dgp.objectives.capabilities import capabilities_of
 
 Fits = TypeVar("Fits", Fit, list[Fit])
 
@@ -79,7 +78,8 @@ class Training:
     ``words`` are of the minibatches' key; the state, the words and the losses are those of the saved state that
     ``earlier`` describes, if there is one. The fit began at ``since``, of ``time.perf_counter``. ``place`` puts a state
     where the steps run. ``stacked`` is whether its leaves have an axis for restarts, by default where there are
-    several. The ``plan`` says how steps go on and when they end, by states that are ``kept``.
+    several, of which those with the numbers ``going`` go on. The ``plan`` says how steps go on and when they end, by
+    states that are ``kept``.
     """
 
     def __init__(
@@ -97,9 +97,10 @@ class Training:
         stacked: bool | None = None,
     ) -> None:
         self.plan, self.steps, self.kept = plan, plan.steps, {}
+        self.rivals = stacked is None and restarts > 1
         self.stacked = restarts > 1 if stacked is None else stacked
         self.state, self.words, self.saving = state, words, saving
-        self.chunk, self.restarts = chunk, restarts
+        self.chunk, self.going = chunk, list(range(restarts))
         self.step, self.lasted, losses = 0, 0.0, np.empty((restarts, 0))
         self._since, self.compile_seconds = since, 0.0
         if saving.directory is not None and earlier is not None:
@@ -111,19 +112,15 @@ class Training:
                     ResumeWarning,
                     stacklevel=4,
                 )
-            like = {
-                "state": state,
-                "words": words,
-                "losses": jax.ShapeDtypeStruct((restarts, self.step), np.float64),
-            }
+            self.going = saving.restarts_of(earlier, restarts)
+            one = self._narrowed(state, self.going) if len(self.going) < restarts else state
+            like = {"state": one, "words": words}
+            like["losses"] = jax.ShapeDtypeStruct((restarts, self.step), np.float64)
             if plan.kept:
-                like["kept"] = dict.fromkeys(plan.kept, state)
+                like["kept"] = dict.fromkeys(plan.kept, one)
             found, _ = saved.load(saving.directory, like)
-            self.state, self.words, losses = (
-                found["state"],
-                np.asarray(found["words"]),
-                np.asarray(found["losses"]),
-            )
+            self.state, self.words = found["state"], np.asarray(found["words"])
+            losses = np.asarray(found["losses"])
             self.kept = {name: place(each) for name, each in found.get("kept", {}).items()}
         self.state = place(self.state)
         if not self.kept:
@@ -141,21 +138,27 @@ class Training:
         """How long it has taken, over all its sessions."""
         return self.lasted + time.perf_counter() - self._since
 
+    @property
+    def known(self) -> list[Convergence]:
+        """What the losses say of each restart that goes on."""
+        lost = np.delete(self.losses, self.going, axis=0)
+        return [self.plan.convergence(self.losses[number], lost) for number in self.going]
+
     def save(self) -> None:
         """Save the state, if it is to be saved."""
         content = {"state": self.state, "words": self.words, "losses": self.losses}
         if self.kept:
             content["kept"] = self.kept
-        self.saving.save(content, step=self.step, seconds=self.seconds)
+        self.saving.save(content, step=self.step, seconds=self.seconds, going=self.going)
 
     def stacked_params(self, svi: SVI) -> dict[str, Array]:
-        """The constrained parameters of all R restarts, stacked."""
+        """The constrained parameters of the restarts that go on, stacked."""
         params = svi.optim.get_params(self.state.optim_state)
-        return program.stacked_params(svi, params, self.stacked)
+        return program.stacked_params(svi, params, self._is_stacked)
 
     def run(
         self,
-        run: Callable[..., Any],
+        program_of: Callable[[int], Callable[..., Any]],
         data: Callable[[int], tuple[Any, ...]],
         result: Callable[[], Fits],
         *,
@@ -166,20 +169,25 @@ class Training:
         on_chunk: Callable[[int, Float[np.ndarray, "R steps"]], None] | None = None,
         in_pieces: bool = True,
     ) -> Fits:
-        """Take the steps that are left, ``run(state, *data(number of the chunk), begin, end)``, for the ``result``.
+        """Take the steps that are left for the ``result``.
 
-        The settings are those of ``fit_svi``; ``ended`` is asked after each chunk whether its losses suffice; without
-        ``in_pieces`` a chunk is one call, so that processes keep step.
+        ``program_of`` so many restarts gives ``run(state, *data(number of the chunk), begin, end)``. The settings are
+        those of ``fit_svi``; ``ended`` is asked after each chunk whether its losses suffice; without ``in_pieces`` a
+        chunk is one call, so that processes keep step.
         """
         chunk, of_chunk, drawn = self.chunk, (), -1
         pace = 1 if in_pieces else chunk
+        run = program_of(len(self.going))
         bar = progress_bar(progress, self.step, self.steps)
         with self.saving.alone(), one_blas_thread(), deferred_interrupt() as presses, bar as advance:
             try:
                 while True:
                     begin = self.step % chunk
-                    if begin == 0 and self.step and (ended(self.losses) or self._turned()):
-                        break
+                    if begin == 0 and self.step:
+                        before_turn = len(self.going)
+                        if ended(self.losses) or self._turned():
+                            break
+                        run = run if len(self.going) == before_turn else program_of(len(self.going))
                     if self.step >= self.steps:
                         break
                     if drawn != self.step // chunk:
@@ -189,14 +197,15 @@ class Training:
                     before = time.perf_counter()
                     self.state, piece = run(self.state, *of_chunk, np.int32(begin), np.int32(begin + count))
                     found = np.asarray(piece)[begin : begin + count].T
-                    self._losses[:, self.step : self.step + count] = found
+                    self._losses[:, self.step : self.step + count] = np.inf  # of what was given up
+                    self._losses[self.going, self.step : self.step + count] = found
                     self.step, elapsed = self.step + count, time.perf_counter() - before
                     self.compile_seconds = self.compile_seconds or elapsed
                     if in_pieces:
                         pace = max(1, min(chunk, 4 * pace, int(count * PIECE_SECONDS / elapsed)))
                     recent = max(0, self.step - count - max_rejected_in_a_row)
                     check_rejected(self.losses[:, recent:], max_rejected_in_a_row)
-                    advance(self.step, self.losses[:, -1])
+                    advance(self.step, self.losses[self.going, -1])
                     if self.step % chunk == 0 and self.step < self.steps and self._due(checkpoint_every):
                         self.save()
                     if on_chunk is not None and (self.step % chunk == 0 or self.step == self.steps):
@@ -212,30 +221,34 @@ class Training:
         return result()
 
     def _turned(self) -> bool:
-        """Whether the fit ends here by itself; where it does not its state may have changed."""
-        turn = self.plan.turn(self.step, self.losses, self.state, self.kept)
+        """Whether the fit ends here by itself; where it does not its state and its restarts may have changed."""
+        turn = self.plan.turn(self.step, self.losses[self.going], self.state, self.kept)
         if turn is None:
             return False
-        self.state, ended = turn[0], bool(turn[1])
-        return ended
+        self.state = turn.state
+        # at the end of a budget all are kept: with a larger one the fit turns here again
+        if turn.survivors is not None and not turn.ended and self.step < self.steps:
+            self.state = program.fresh_copies(self._narrowed(self.state, turn.survivors))
+            self.kept = {
+                name: program.fresh_copies(self._narrowed(each, turn.survivors))
+                for name, each in self.kept.items()
+            }
+            self.going = [self.going[number] for number in turn.survivors]
+        return turn.ended
+
+    @property
+    def _is_stacked(self) -> bool:
+        return self.stacked and not (self.rivals and len(self.going) == 1)
+
+    def _narrowed(self, state: Any, chosen: list[int]) -> Any:
+        """The state of some of the restarts, of one without their axis."""
+        place = chosen[0] if len(chosen) == 1 else np.asarray(chosen)
+        return jax.tree.map(lambda leaf: leaf[place], state)
 
     def _due(self, checkpoint_every: int | None) -> bool:
         if checkpoint_every:
             return (self.step // self.chunk) % checkpoint_every == 0
         return self.saving.due()
-
-
-def check_inducing(guide: Callable[..., Any], objective: ELBO) -> None:
-    """Raise ValueError for a q(u) that the objective leaves untrained."""
-    if (
-        isinstance(guide, Guide)
-        and isinstance(guide.inducing, Optimal)
-        and not capabilities_of(objective).optimises_inducing
-    ):
-        raise ValueError(
-            "guide: found inducing=Optimal(), whose q(u) no gradient trains; use objective=Collapsed(), best with "
-            "fit_lbfgs, or inducing=FullRank()"
-        )
 
 
 def has_stalled(losses: Float[np.ndarray, "R steps"], patience: int | None) -> bool:
@@ -255,46 +268,4 @@ def check_rejected(losses: Float[np.ndarray, "R steps"], limit: int) -> None:
         raise FitError(
             f"loss: found {limit} steps in a row where it or its gradient is not finite, expected numbers; lower the "
             "learning rate, standardise the data, use 64 bits (numpyro.enable_x64()), or check the model's start"
-        )
-
-
-def check_settings(rows: int, settings: Mapping[str, Any]) -> None:
-    """Raise ValueError for counts that are none, a minibatch of more than all rows, or no learning rate.
-
-    Settings of ``fit_svi`` that are not there are not checked.
-    """
-    limits = {
-        "budget": None,
-        "steps": None,
-        "chunk": None,
-        "restarts": None,
-        "max_rejected_in_a_row": None,
-        "batch_size": rows,
-    }
-    limits |= {"patience": None, "checkpoint_every": None}
-    optional = {"batch_size", "patience", "checkpoint_every"}
-    for name, most in limits.items():
-        if name not in settings or (settings[name] is None and name in optional):
-            continue
-        value = settings[name]
-        if name == "steps" and isinstance(value, str):
-            if value != "auto":
-                raise ValueError(
-                    f"steps: found {value!r}, expected a whole number or 'auto'; change it or leave it out"
-                )
-            continue
-        whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-        if not whole or value < 1 or (most is not None and value > most):
-            span = f"from 1 to the number of rows, {most}" if most is not None else "of at least 1"
-            raise ValueError(
-                f"{name}: found {value!r}, expected a whole number {span}; change it or leave it out"
-            )
-    rate = settings["learning_rate"]
-    if (
-        rate is not None
-        and not callable(rate)
-        and not (np.ndim(rate) == 0 and np.isfinite(rate) and rate > 0)
-    ):
-        raise ValueError(
-            f"learning_rate: found {rate!r}, expected a positive number or an optax schedule; try 0.01"
         )
