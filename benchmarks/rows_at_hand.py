@@ -2,8 +2,8 @@
 
     python -m benchmarks.rows_at_hand --rows 10000,100000,1000000
 
-A two-layer deep GP (8 inputs, 2 hidden outputs, M = 50) with ``MeanField`` and ``Markov`` on 500 rows a step; chunks of
-100 steps, the median of ``--turns``, compiled before. *Dense* is the same step of an optimiser that sees all rows, which
+A two-layer deep GP (8 inputs, 2 hidden outputs, M = 50) with ``MeanField`` and ``Markov`` on 500 rows a step; chunks
+of 100 steps, the median of ``--turns``, compiled before. *Dense* is the step of an optimiser that sees all rows, which
 take turns with the rows at hand.
 """
 

@@ -56,6 +56,10 @@ CASES = {
     "rejected": (fit_of(rejected_steps=3), {}),
     "jitter": (fit_of(jitter={"gp/jitter": 1e-4}), {}),
     "gap": (fit_of(np.linspace(100.0, 0.0, 200)), {}),
+    "shortfall": (
+        fit_of(convergence=dataclasses.replace(convergence_of(np.zeros(200), 2.0), shortfall=3.0)),
+        {},
+    ),
     "noise": (fit_of(params={"likelihood/noise": np.asarray(1e-9)}), {}),
     "inducing": (fit_of(params={"gp/inducing": np.array([[-1.0], [0.3], [0.3 + 1e-5], [1.0]])}), {}),
     "khat": (fit_of(), {"khat": 0.9}),

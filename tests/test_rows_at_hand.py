@@ -3,11 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import optax
 import pytest
 from numpyro.infer import SVI
 
-from ppl_dgp.fit import fit_svi
+from ppl_dgp.fit import fit_svi, gaussian_factors, natural_adam
 from ppl_dgp.fit.adam import adam
 from ppl_dgp.fit.program import _update, as_numpyro
 from ppl_dgp.fit.rows_at_hand import per_datum_names, update_rows
@@ -107,6 +108,29 @@ def test_what_has_as_many_rows_as_there_are_data_is_no_parameter_of_theirs():
     assert svi.optim.get_params(start.optim_state)["gp/inducing"].shape[0] == len(X)
     at = jnp.asarray(X)[INDEX], jnp.asarray(Y)[INDEX], INDEX, len(X)
     assert per_datum_names(svi, start, *at) == set()
+
+
+def test_natural_gradients_of_rows_see_them_all():
+    """They take the share of a minibatch from how many rows there are; those of q(u) alone leave rows to Adam."""
+    guide = Guide(MODEL, hidden=MeanField())
+    at = jnp.asarray(X)[INDEX], jnp.asarray(Y)[INDEX], INDEX, len(X)
+    for factors, expected in (
+        (None, {"layer1/h_loc", "layer1/h_scale"}),
+        (gaussian_factors(guide, X, Y), set()),
+    ):
+        svi = SVI(MODEL, guide, as_numpyro(natural_adam(0.1, 0.01, factors)), PowerEP(0.0))
+        assert per_datum_names(svi, svi.init(KEY, jnp.asarray(X), jnp.asarray(Y)), *at) == expected
+
+
+@pytest.mark.parametrize(
+    "optimiser", [numpyro.optim.Adam(0.1), as_numpyro(optax.flatten(optax.adam(0.1)))], ids=["packed", "flat"]
+)
+def test_optimisers_that_hold_all_rows_in_one_move_them_all(optimiser):
+    svi = SVI(MODEL, Guide(MODEL, hidden=MeanField()), optimiser, PowerEP(0.0))
+    state = svi.init(KEY, jnp.asarray(X), jnp.asarray(Y))
+    found, expected = stepped(svi, state), stepped(svi, state, local=False)
+    for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_a_rejected_step_leaves_the_rows_as_they_are():

@@ -6,9 +6,9 @@ import optax
 import pytest
 from test_gpssm import CONTROLS, KEY, Y, prepared
 
-from ppl_dgp.fit import fit_series
+from ppl_dgp.fit import energy, fit_series
 from ppl_dgp.fit.series import CLOSED
-from ppl_dgp.guides import Conditional, DoublyStochastic, Guide, MeanField
+from ppl_dgp.guides import Conditional, DoublyStochastic, Guide, Markov, MeanField
 from ppl_dgp.models import gpssm
 from ppl_dgp.objectives import PowerEP
 
@@ -54,3 +54,22 @@ def test_coupled_ends_above_the_family_it_contains():
         fit = fit_series(KEY, model, guide, objective, None, y, steps=1500, warm_steps=300, optimizer=falling)
         bounds[type(rule).__name__] = -fit.losses[0, -100:].mean()
     assert bounds["CoupledConditional"] > bounds["MeanField"]
+
+
+def test_chains_converge_by_natural_gradients():
+    """In fewer updates than one trial of Adam, no lower than its bound, and with what a full-rank q(u) has."""
+    rng = np.random.default_rng(0)
+    x = [0.0]
+    for _ in range(30):
+        x.append(2.0 * np.sin(1.3 * x[-1]) + 0.5 + 0.1 * rng.normal())
+    y = jnp.asarray(np.array(x[1:])[:, None] + 0.3 * rng.normal(size=(30, 1)))
+    model = gpssm(1, num_inducing=6, emission="identity")
+    guide = Guide(model, hidden=Markov())
+    fit = fit_series(KEY, model, guide, CLOSED, None, y)
+    assert fit.converged and fit.steps < 400 and fit.guide == guide and fit.objective == CLOSED
+    (scale,) = (value for name, value in fit.params.items() if name.endswith("u_scale"))
+    assert scale.shape == (1, 6, 6)
+    again = energy(KEY, fit, None, y)
+    assert again == pytest.approx(-fit.losses[0, -1], abs=1e-3)
+    adam = fit_series(KEY, model, guide, CLOSED, None, y, steps=1000)
+    assert again > -float(adam.losses[0, -100:].mean()) - 0.1

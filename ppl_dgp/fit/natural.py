@@ -26,6 +26,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
+from ppl_dgp.fit.adam import adam
 from ppl_dgp.fit.factor_kinds import Factor, FactorStep, FullRankFactor
 from ppl_dgp.fit.factors import GaussianFactors
 from ppl_dgp.gp.contract import Parameters
@@ -46,6 +47,12 @@ class NaturalAdamState(NamedTuple):
     rates: Float[Array, " F"]
     divergences: Float[Array, " F"]
     moves: Any
+
+    @property
+    def needs_all_rows(self) -> bool:
+        """Whether factors of rows are among them, which know how many there are: other rows' share of a step is 0."""
+        names = (name for move in self.moves for name in move)
+        return any(not name.rpartition("/")[2].startswith("u_") for name in names)
 
 
 @lru_cache(maxsize=64)
@@ -85,7 +92,7 @@ def natural_adam(
             )
     if not (_is_number(reach, finite=False) and reach > 0):
         raise ValueError(f"reach: found {reach!r}, expected a positive number of nats; leave it out")
-    adam = optax.adam(learning_rate)
+    others = adam(learning_rate)
 
     def of(params: Parameters) -> tuple[Factor, ...]:
         return _full_rank(params) if factors is None else factors.factors
@@ -108,7 +115,7 @@ def natural_adam(
         moves = [{name: jnp.zeros_like(params[name]) for name in factor.names} for factor in natural]
         rates = jnp.full(len(natural), FIRST_RATE, dtype)
         return NaturalAdamState(
-            zero, zero, adam.init(_others(params, natural)), rates, jnp.zeros_like(rates), moves
+            zero, zero, others.init(_others(params, natural)), rates, jnp.zeros_like(rates), moves
         )
 
     def update(
@@ -124,7 +131,7 @@ def natural_adam(
         if not isinstance(natural_rate, str):
             rate = natural_rate(state.steps) if callable(natural_rate) else natural_rate
             rates = jnp.full_like(rates, rate)
-        updates, adam_state = adam.update(_others(gradients, natural), state.adam, _others(params, natural))
+        updates, adam_state = others.update(_others(gradients, natural), state.adam, _others(params, natural))
         halved, found = state.halved, []
         for factor, unit, rate in zip(natural, units, rates, strict=True):
             here = {name: params[name] for name in factor.names}

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.tree_util import DictKey
 from jaxtyping import Array, Float, Int
 from numpyro.handlers import seed, substitute, trace
@@ -52,6 +53,8 @@ def update_rows(
     taken = jax.tree_util.tree_map_with_path(
         lambda path, leaf: leaf[index] if of_rows(path) else leaf, state.optim_state
     )
+    if not _takes_rows(svi, taken, names, len(index)):
+        return update(svi, state, x, y, index=index, size=size)
     with RowsAtHand(names):
         new, loss = update(svi, state._replace(optim_state=taken), x, y, index=index, size=size)
     put = lambda path, leaf, found: leaf.at[index].set(found, unique_indices=True) if of_rows(path) else found
@@ -64,7 +67,11 @@ def per_datum_names(
 ) -> frozenset[str]:
     """The parameters with a row per datum: of which a plate takes those at hand."""
     params = svi.optim.get_params(state.optim_state)
-    if len(index) == size or not any(leaf.shape[:1] == (size,) for leaf in params.values()):
+    if (
+        _needs_all_rows(state.optim_state)
+        or len(index) == size
+        or not any(leaf.shape[:1] == (size,) for leaf in params.values())
+    ):
         return frozenset()
     found: set[str] = set()
 
@@ -76,6 +83,27 @@ def per_datum_names(
 
     jax.eval_shape(look, params, state.rng_key)
     return frozenset(found)
+
+
+def _takes_rows(svi: SVI, taken: Any, names: frozenset[str], at_hand: int) -> bool:
+    """Whether an optimiser takes some rows of parameters and of its state for the whole: not if it holds them flat."""
+    params = svi.optim.get_params(taken)
+    if any(params[name].shape[0] != at_hand for name in names):
+        return False
+    try:
+        after = jax.eval_shape(
+            lambda slopes, state: svi.optim.update(slopes, state, value=0.0), params, taken
+        )
+    except (TypeError, ValueError):
+        return False
+    shapes = lambda tree: [jnp.shape(leaf) for leaf in jax.tree.leaves(tree)]
+    return shapes(after) == shapes(taken)
+
+
+def _needs_all_rows(optim_state: Any) -> bool:
+    """Whether an optimiser's state says so."""
+    says = lambda node: bool(getattr(node, "needs_all_rows", False))
+    return any(map(says, jax.tree.leaves(optim_state, is_leaf=says)))
 
 
 def _has_rows(site: dict[str, Any], at_hand: int, size: int) -> bool:

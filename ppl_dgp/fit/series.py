@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,20 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Shaped
 from numpyro.infer import ELBO
 
+from ppl_dgp.fit.full_batch import fit_lbfgs
 from ppl_dgp.fit.result import Fit, checked_data
 from ppl_dgp.fit.stochastic import fit_svi
-from ppl_dgp.guides import Amortised, Guide, Markov, MeanField
+from ppl_dgp.guides import Amortised, FullRank, Guide, Markov, MeanField, Optimal
 from ppl_dgp.guides.following import following_start, follows
-from ppl_dgp.objectives import PowerEP
+from ppl_dgp.objectives import Collapsed, PowerEP
 
 #: what a chain is trained with: the bound in closed form
 CLOSED = PowerEP(0.0, propagation="moments")
+_COLLAPSED = Collapsed()
+#: settings that say nothing of Adam, or nothing if they are as usual
+_OF_BOTH = {
+    "start", "progress", "checkpoint", "resume", "tolerance", "budget", "restarts", "learning_rate",
+}  # fmt: skip
 
 
 def fit_series(
@@ -38,7 +45,8 @@ def fit_series(
 
     From their own start ``Conditional()`` and ``DoublyStochastic()`` are a walk through the dark, which ends below what
     ``Markov()`` finds. So half of the steps train ``Markov()``; the rest goes on from its parameters, of a coupled rule
-    from :func:`ppl_dgp.guides.following.following_start`. Other guides are trained as they are.
+    from :func:`ppl_dgp.guides.following.following_start`. Other guides are trained as they are. With "auto" a chain
+    whose bound is in closed form is trained by ``fit_lbfgs(natural=True)``, in tens of updates.
 
     :param steps: of both parts together; of "auto" each goes on until it has converged.
     :param warm_steps: those of the first; half of them if not given, with "auto" 0 for none.
@@ -49,8 +57,9 @@ def fit_series(
     :raises ValueError: as :func:`ppl_dgp.fit.fit_svi`; or for ``warm_steps`` outside 0 … ``steps``.
     """
     begin, rest = _parts(steps, warm_steps)
+    train = partial(_trained, key, model)
     if begin == 0 or not follows(guide.hidden) or "start" in settings:
-        return fit_svi(key, model, guide, objective, x, y, steps=steps, **settings)
+        return train(guide, objective, x, y, steps=steps, **settings)
     latent = MeanField() if isinstance(guide.latent_rule, Amortised) else guide.latent_rule
     chain = Guide(model, hidden=Markov(), inducing=guide.inducing, latent=latent)
     once = {
@@ -58,15 +67,42 @@ def fit_series(
         for name, value in settings.items()
         if name not in ("checkpoint", "checkpoint_every", "resume")
     }
-    first = fit_svi(key, model, chain, warm_objective, x, y, steps=begin, **once)
+    first = train(chain, warm_objective, x, y, steps=begin, **once)
     start = following_start(chain, guide, first.params, *checked_data(x, y, model))
-    second = fit_svi(key, model, guide, objective, x, y, steps=rest, start=start, **settings)
+    second = train(guide, objective, x, y, steps=rest, start=start, **settings)
     return replace(
         second,
         losses=np.concatenate([first.losses, second.losses], axis=-1),
         seconds=first.seconds + second.seconds,
         compile_seconds=first.compile_seconds + second.compile_seconds,
     )
+
+
+def _trained(
+    key: Shaped[Array, "..."],
+    model: Callable[..., Any],
+    guide: Guide,
+    objective: ELBO,
+    x: ArrayLike | None,
+    y: ArrayLike,
+    *,
+    steps: int | str,
+    **settings: Any,
+) -> Fit:
+    """By ``fit_svi``; where nothing is drawn and nothing else is asked for, by natural gradients and L-BFGS.
+
+    These need tens of updates where Adam needs thousands, with q(u) at its optimum in closed form.
+    """
+    collapses = guide.hidden in (Markov(), MeanField()) and guide.inducing == FullRank()
+    plain = (
+        settings.keys() <= _OF_BOTH and settings.get("restarts", 1) == 1 and not settings.get("learning_rate")
+    )
+    if not (steps == "auto" and objective == CLOSED and collapses and plain):
+        return fit_svi(key, model, guide, objective, x, y, steps=steps, **settings)
+    kept = {name: value for name, value in settings.items() if name not in ("restarts", "learning_rate")}
+    collapsed = replace(guide, inducing=Optimal())
+    fit = fit_lbfgs(key, model, x, y, guide=collapsed, objective=_COLLAPSED, natural=True, **kept)
+    return replace(fit, guide=guide, objective=objective)
 
 
 def _parts(steps: int | str, warm_steps: int | None) -> tuple[int | str, int | str]:
