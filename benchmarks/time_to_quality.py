@@ -78,7 +78,7 @@ def ours(place: Path, seed: int, contestant: str, budget: int) -> Iterator[dict[
     ]
     if contestant == "auto":
         plan = plan_of("auto", budget, None, None, None, 100, len(x))
-        looks = [{"budget": end} for end in plan.ends(budget)[3:]]  # type: ignore[union-attr]
+        looks = [{"budget": end} for end in plan.ends(budget)[2:]]  # type: ignore[union-attr]
     with tempfile.TemporaryDirectory() as folder:
         for number, look in enumerate(looks):
             kept = {"checkpoint": Path(folder) / "kept", "resume": number > 0}
@@ -195,7 +195,7 @@ def main() -> int:
     parser.add_argument("--sets", default=",".join(SOURCES))
     parser.add_argument("--splits", default="0-4")
     parser.add_argument("--contestants", default=",".join(CONTESTANTS))
-    parser.add_argument("--budget", type=int, default=13_200, help="steps")
+    parser.add_argument("--budget", type=int, default=12_800, help="steps")
     parser.add_argument("--out", type=Path, default=CSV)
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()

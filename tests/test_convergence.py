@@ -66,6 +66,7 @@ def test_trials_come_first_then_cycles_that_double():
     assert plan.ends(20_000) == trials + [end for end in cycles if end <= 20_000]
     assert plan.steps == plan.ends(20_000)[-1] and plan.tolerance == 0.5 and plan.peaks == PEAKS
     assert plan_of("auto", BUDGET, None, None, None, 100, 10).steps == BUDGET
+    assert plan_of("auto", 2100, None, None, None, 100, 10).ends(2100) == [500, 1000, 2000]
     one = plan_of("auto", 20_000, 2.0, 0.05, None, 100, 10)
     assert one.ends(4 * TRIAL) == [TRIAL, 3 * TRIAL] and one.peaks == (0.05,) and one.tolerance == 2.0
 
@@ -156,8 +157,8 @@ def test_what_cannot_be_is_refused():
     fit = lambda **given: fit_svi(KEY, model, Guide(model), PowerEP(0.0), x, x, **given)
     for given, message in (
         ({"steps": "many"}, "steps: found 'many'"),
-        ({"budget": 600}, "budget: found 600"),
-        ({"chunk": 300}, "chunk: found 300"),
+        ({"budget": 300}, "budget: found 300"),
+        ({"budget": 6000, "chunk": 2000}, "budget: found 6000 with chunks of 2000"),
         ({"patience": 10}, "patience: found one"),
         ({"tolerance": -1.0}, "tolerance: found -1.0"),
         ({"learning_rate": lambda step: 0.1}, "learning_rate: found a schedule"),
@@ -186,21 +187,21 @@ def test_it_is_said_wherever_a_fit_is_shown(converged):
 def test_a_fit_goes_on_where_it_was_stopped(converged, tmp_path):
     """Also in the middle of a cycle, bit for bit; and with a larger budget."""
     fit, x, y = converged
-    whole = lambda **settings: fit_svi(
-        KEY, fit.model, fit.guide, fit.objective, x, y, checkpoint=tmp_path / "kept", **settings
-    )
+    never = lambda **given: fit_svi(KEY, fit.model, fit.guide, fit.objective, x, y, tolerance=1e-9, **given)
+    kept = {"checkpoint": tmp_path / "kept"}
 
     def stop(step, losses):
-        if step == 1600:
+        if step == 2 * TRIAL + 200:
             raise KeyboardInterrupt
 
-    short = whole(budget=2000)
-    assert short.steps == 2000 and not short.converged
+    short, whole = never(budget=4 * TRIAL), never(budget=8 * TRIAL)
+    assert short.steps == 4 * TRIAL and not short.converged and whole.steps == 8 * TRIAL
     with pytest.raises(KeyboardInterrupt):
-        whole(budget=2000, on_chunk=stop, checkpoint_every=1)
-    for again in (whole(resume=True), whole(resume=True)):
-        np.testing.assert_array_equal(again.losses, fit.losses)
-        for name, value in fit.params.items():
+        never(budget=4 * TRIAL, on_chunk=stop, checkpoint_every=1, **kept)
+    for budget, expected in ((4, short), (8, whole), (8, whole)):
+        again = never(budget=budget * TRIAL, resume=True, **kept)
+        np.testing.assert_array_equal(again.losses, expected.losses)
+        for name, value in expected.params.items():
             np.testing.assert_array_equal(again.params[name], value)
 
 
@@ -209,8 +210,8 @@ def test_restarts_are_rivals_and_members_are_not(converged):
     both = fit_svi(KEY, fit.model, fit.guide, fit.objective, x, y, restarts=2, budget=2000)
     # after the trials one of two is left
     assert both.losses.shape == (1, 2000) and both.phases[-1].end == 2000
-    assert [len(phase.rivals) for phase in both.phases] == [1, 1, 1, 0]
-    assert both.phases[2].rivals[0] > min(phase.loss for phase in both.phases[:3])
+    assert [len(phase.rivals) for phase in both.phases] == [1, 1, 0]
+    assert both.phases[1].rivals[0] > min(phase.loss for phase in both.phases[:2])
     many = fit_many(jax.random.split(KEY, 2), fit.model, fit.guide, fit.objective, x, y, budget=2000)
     assert [each.losses.shape for each in many] == [(1, 2000)] * 2
     assert all(each.convergence is not None for each in many)
@@ -233,9 +234,11 @@ def test_deterministic_objectives_say_it_by_their_slope(converged):
 
 def test_the_command_line_knows_the_budgets():
     assert settings.BUDGET == BUDGET and settings.MOST_ITERATIONS == full_batch.BUDGET
-    for known, peaks in ((True, (0.1,)), (False, PEAKS)):
-        fewest = AutoSteps(peaks, TRIAL, BUDGET, 0.5).ends(BUDGET)[len(peaks)]
-        assert settings.LEAST_BUDGET[known] == fewest
+    for known, rate in ((True, 0.1), (False, None)):
+        fewest = settings.LEAST_BUDGET[known]
+        assert plan_of("auto", fewest, None, rate, None, 100, 10).steps == fewest
+        with pytest.raises(ValueError, match="budget"):
+            plan_of("auto", fewest - 1, None, rate, None, 100, 10)
 
 
 def test_estimators_warn_where_the_budget_did_not_suffice(converged):

@@ -1,6 +1,6 @@
 """Steps until a fit has converged: short trials of learning rates, then cycles of annealing, each twice as long.
 
-In a trial and in a cycle the rate of Adam rises from a hundredth of its peak for a quarter of the steps and falls
+In a trial and in a cycle the rate of Adam rises from a hundredth of its peak for half of the steps and falls
 back to it by half a cosine (Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts", ICLR 2017;
 Smith and Topin, "Super-Convergence", 2019): without the rise the first steps of a deep GP shrink it to its trivial
 optimum. No peak suits all, so that each is tried from the start, and the one that ends lowest goes on. With twice the
@@ -30,7 +30,7 @@ from ppl_dgp.fit.program import fresh_copies
 #: the peak of a cycle beside that of the one before, and beside that of one that was undone
 LOWERED, UNDONE = math.sqrt(0.5), 0.5
 #: the rate at the beginning and the end beside the peak, and the part of a cycle in which it rises
-LOWEST_RATE, RISING_PART = 0.01, 0.25
+LOWEST_RATE, RISING_PART = 0.01, 0.5
 
 
 class Turn(NamedTuple):
@@ -94,7 +94,7 @@ class AutoSteps:
     @property
     def identity(self) -> dict[str, Any]:
         """What a checkpoint is to have of its own: another budget or tolerance may go on with it."""
-        return {"steps": "auto", "peaks": list(self.peaks)}
+        return {"steps": "auto", "peaks": list(self.peaks), "trial": self.trial}
 
     @property
     def optimizer(self) -> optax.GradientTransformation:

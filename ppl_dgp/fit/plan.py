@@ -16,8 +16,8 @@ from ppl_dgp.fit.convergence import Convergence, checked_tolerance, convergence_
 
 #: Adam's learning rate for a given number of steps
 RATE = 0.01
-#: of "auto" the peaks that are tried, the steps of each trial, and the most steps in all
-PEAKS, TRIAL, BUDGET = (0.03, 0.1, 0.3), 400, 13_200
+#: of "auto" the peaks that are tried, the steps of each trial where the budget has room, and the most steps in all
+PEAKS, TRIAL, BUDGET = (0.1, 0.3), 1600, 12_800
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ def plan_of(
     :param chunk: steps after which it is asked whether a fit has ended.
     :param rows: of the data, by which the tolerance is.
     :param restarts: of one problem, of which the better ones go on.
-    :raises ValueError: for a tolerance that is not positive; and beside "auto" for what goes with a number of steps, a
-        budget of less than the trials and a cycle, or a chunk that does not divide a trial.
+    :raises ValueError: for a tolerance that is not positive; and beside "auto" for what goes with a number of steps, or
+        a budget of less than a chunk for each trial and two for a cycle.
     """
     allowed = checked_tolerance(tolerance, rows)
     if not isinstance(steps, str):
@@ -77,17 +77,14 @@ def plan_of(
             raise ValueError(
                 f"{name}: found {found} with steps='auto', which has its own; leave it out, or give a number of steps"
             )
-    if TRIAL % chunk:
-        raise ValueError(
-            f"chunk: found {chunk} with steps='auto', expected a divisor of {TRIAL}, the steps of a trial; leave it out"
-        )
     assert not callable(rate)
     peaks = PEAKS if rate is None else (float(rate),)
-    fewest = TRIAL * (len(peaks) + 2)
-    if budget < fewest:
+    # a trial and the first cycle, which is twice as long, are what can be compared
+    trial = min(TRIAL, budget // (len(peaks) + 2)) // chunk * chunk
+    if trial == 0:
         raise ValueError(
-            f"budget: found {budget}, expected at least {fewest} steps, the trials of learning rates and a cycle, "
-            "which can be compared; raise it, or give steps"
+            f"budget: found {budget} with chunks of {chunk} steps, expected at least {chunk * (len(peaks) + 2)}, for "
+            "trials of learning rates and a cycle; raise it, or give steps"
         )
-    plan = AutoSteps(peaks, TRIAL, budget, allowed)
-    return AutoSteps(peaks, TRIAL, plan.ends(budget)[-1], allowed, restarts > 1)
+    plan = AutoSteps(peaks, trial, budget, allowed)
+    return AutoSteps(peaks, trial, plan.ends(budget)[-1], allowed, restarts > 1)
