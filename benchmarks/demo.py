@@ -102,7 +102,7 @@ def compare_guides() -> None:
         "ELBO, IW bound and LOO: nats over the training rows, standardised. k-hat above 0.7: importance sampling\n"
         "cannot check or correct this guide, and its IW bound and LOO are to be read with care. markov began at\n"
         "the optimum of mean-field, conditional at that of doubly-stochastic: their seconds come on top. Nats to gain\n"
-        "with an asterisk: not converged, and none of the best."
+        "have an asterisk where they are too many: such a fit has not converged, and is none of the best."
     )
     draw(found.figure(), "diabetes_comparison")
     for (name, _), fit in found.fits.items():

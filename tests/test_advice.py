@@ -11,7 +11,7 @@ import pytest
 from ppl_dgp.cli.commands import tightest_bound
 from ppl_dgp.cli.task import Task
 from ppl_dgp.data import Standardiser, Table
-from ppl_dgp.diagnostics.compare import Comparison, compare_fits
+from ppl_dgp.diagnostics import Comparison, compare_fits
 from ppl_dgp.fit import Fit, fit_svi
 from ppl_dgp.fit.advice import ADVICE, advice_of
 from ppl_dgp.fit.chains import chains_of

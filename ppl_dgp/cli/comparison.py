@@ -18,7 +18,7 @@ from ppl_dgp.cli.programs import contained
 from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.settings import Settings
 from ppl_dgp.cli.task import Task
-from ppl_dgp.diagnostics.compare import Comparison, tabulate
+from ppl_dgp.diagnostics.comparison import Comparison, tabulate
 
 UNUSED_BY_SPARSE = ("hidden",)
 UNUSED_BY_EXACT = ("hidden", "inducing_rule", "objective", "alpha")

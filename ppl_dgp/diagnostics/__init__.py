@@ -4,7 +4,8 @@ from ppl_dgp.diagnostics.alignment import aligned
 from ppl_dgp.diagnostics.arviz_api import read_netcdf as load_arviz
 from ppl_dgp.diagnostics.arviz_api import write_netcdf as save_arviz
 from ppl_dgp.diagnostics.arviz_export import to_arviz
-from ppl_dgp.diagnostics.compare import Comparison, compare, compare_fits, tabulate
+from ppl_dgp.diagnostics.compare import compare, compare_fits
+from ppl_dgp.diagnostics.comparison import Comparison, tabulate
 from ppl_dgp.diagnostics.khat import ParetoK, elbo, importance_weighted_bound, pareto_k
 from ppl_dgp.diagnostics.latent_plots import plot_grid, plot_latents, plot_relevance, plot_views
 from ppl_dgp.diagnostics.layers import LayerMap, layer_maps

@@ -134,7 +134,11 @@ def plot_losses(losses: ArrayLike | Fit, *, axes: Axes | None = None) -> Figure:
         panel.plot(np.arange(1, steps + 1), trace, color=colour, alpha=0.25, linewidth=0.6)
         label = f"restart {restart + 1}" if len(traces) > 1 else f"median of {window} steps"
         panel.plot(*_running_median(trace, window), color=colour, linewidth=1.8, label=label)
-    kept = traces[:, steps // 20 :][np.isfinite(traces[:, steps // 20 :])]
+    trials = [(phase.begin, (phase.end - phase.begin) // 4) for phase in annealed if phase.kind == "trial"]
+    later = np.ones(steps, bool)
+    for begin, count in trials or [(0, steps // 20)]:
+        later[begin : begin + count] = False
+    kept = traces[:, later][np.isfinite(traces[:, later])]
     if kept.size:
         low, high = kept.min(), np.quantile(kept, 0.995)
         margin = 0.05 * max(high - low, 1e-9)
