@@ -1,6 +1,6 @@
 """How far ``fit.gap`` is from what going on gains: fits of twelve kinds, each watched to the end of its cycles.
 
-    python -m benchmarks.gap --data DIR --budget 12800 --seeds 3 --out benchmarks/gap.csv
+    python -m benchmarks.gap --data DIR --budget 25600 --seeds 3 --out benchmarks/gap.csv
 
 DIR holds ``uci``, ``classification``, ``latent`` and ``sysid``. A fit goes on to the end of its budget; at the end of
 every cycle but the last two its gap, by the losses up to there, is set beside what the next two cycles gained, four
@@ -133,7 +133,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--budget", type=int, default=12_800)
+    parser.add_argument("--budget", type=int, default=25_600)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/gap.csv"))
     options = parser.parse_args()

@@ -12,8 +12,8 @@ from sklearn.exceptions import ConvergenceWarning
 from ppl_dgp.cli import settings
 from ppl_dgp.diagnostics import plot_losses, to_arviz
 from ppl_dgp.estimators import SparseGPRegressor
-from ppl_dgp.fit import fit_lbfgs, fit_many, fit_svi, full_batch
-from ppl_dgp.fit.annealing import LOWERED, LOWEST_RATE, RISING_PART, UNDONE, AutoSteps, annealed_adam
+from ppl_dgp.fit import FitError, fit_lbfgs, fit_many, fit_svi, full_batch
+from ppl_dgp.fit.annealing import LOWERED, LOWEST_RATE, NEAR, RISING_PART, UNDONE, AutoSteps, annealed_adam
 from ppl_dgp.fit.convergence import Phase, checked_tolerance, convergence_at, convergence_of, ends_of_parts
 from ppl_dgp.fit.plan import BUDGET, PEAKS, TRIAL, plan_of
 from ppl_dgp.guides import Guide
@@ -284,3 +284,30 @@ def test_the_better_half_of_the_restarts_goes_on(converged, tmp_path):
     whole = fit(budget=7 * TRIAL)
     np.testing.assert_array_equal(longer.losses, whole.losses)
     assert whole.losses.shape == (2, 7 * TRIAL) and [len(phase.rivals) for phase in whole.phases] == [3, 1, 0]
+
+
+def test_rates_that_lead_away_from_a_start_are_undone():
+    """Trials that end above the start, or are no numbers: it goes on from there, at lower peaks."""
+    plan = AutoSteps((0.1, 0.3), 100, 1000, 0.5)
+    for away in (50.0, np.nan):
+        losses = np.r_[np.full(10, 5.0), np.full(190, away), np.full(200, 4.0), np.full(400, 3.9)]
+        phases = plan.convergence(losses).phases
+        assert [phase.kind for phase in phases] == ["start", "trial", "trial", "cycle", "cycle"]
+        assert [phase.kept for phase in phases] == [True, False, False, True, True]
+        assert [phase.peak for phase in phases[3:]] == pytest.approx([0.1 * NEAR, 0.1 * NEAR * LOWERED])
+        kept = {"start": named("start"), "best": named("start")}
+        turn = plan.turn(200, losses[None, :200], named(200), kept)
+        assert text_of(turn.state) == -1 and float(turn.state.optim_state[1][1].peak) == pytest.approx(
+            0.1 * NEAR
+        )
+
+
+def test_a_fit_whose_losses_are_no_numbers_fails(converged):
+    fit, x, y = converged
+
+    class Broken(type(fit.objective)):
+        def loss(self, *args, **kwargs):
+            return jnp.nan * super().loss(*args, **kwargs)
+
+    with pytest.raises(FitError, match="steps in a row where it or its gradient is not finite"):
+        fit_svi(KEY, fit.model, fit.guide, Broken(0.0), x, y, budget=400)

@@ -6,6 +6,7 @@ import optax
 import pytest
 from test_gpssm import CONTROLS, KEY, Y, prepared
 
+from ppl_dgp.diagnostics import plot_losses
 from ppl_dgp.fit import energy, fit_series
 from ppl_dgp.fit.series import CLOSED
 from ppl_dgp.guides import Conditional, DoublyStochastic, Guide, Markov, MeanField
@@ -73,3 +74,19 @@ def test_chains_converge_by_natural_gradients():
     assert again == pytest.approx(-fit.losses[0, -1], abs=1e-3)
     adam = fit_series(KEY, model, guide, CLOSED, None, y, steps=1000)
     assert again > -float(adam.losses[0, -100:].mean()) - 0.1
+
+
+def test_parts_that_go_on_until_they_have_converged():
+    """Restarts that are left of one part and of the other may differ; the phases are of the second, where it is."""
+    model = gpssm(1, num_inducing=3)
+    guide = Guide(model, hidden=Conditional())
+    fit = fit_series(
+        KEY, model, guide, PowerEP(0.0), CONTROLS, Y, restarts=3, budget=400, warm_objective=CLOSED
+    )
+    assert fit.losses.shape[1] == 800 and np.isfinite(fit.losses).all()
+    assert [phase.end for phase in fit.phases] == [500, 600, 800] and fit.phases[0].begin == 400
+    above, below = plot_losses(fit).axes
+    assert below.lines[0].get_xdata()[0] == 401 and above.get_xlim() == (0, 800)
+    alone = fit_series(KEY, model, guide, PowerEP(0.0), CONTROLS, Y, budget=400)
+    # the chain by natural gradients
+    assert alone.phases[0].begin <= 400 and alone.losses.shape == (1, alone.phases[-1].end)

@@ -152,7 +152,9 @@ def plot_losses(losses: ArrayLike | Fit, *, axes: Axes | None = None) -> Figure:
         panel.axvline(annealed[-1].end, color=COLOURS[1], linestyle="--", linewidth=1.2, label="converged")
     if below is not None:
         panel.set_xlabel("")
-        below.semilogy(np.arange(1, annealed[-1].end + 1), rates(annealed), color=INK, linewidth=1.2)
+        below.semilogy(
+            np.arange(annealed[0].begin, annealed[-1].end) + 1, rates(annealed), color=INK, linewidth=1.2
+        )
         below.set(xlabel="step", ylabel="rate")
         below.spines[["top", "right"]].set_visible(False)
     _legend(panel)

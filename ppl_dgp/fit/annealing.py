@@ -3,7 +3,8 @@
 In a trial and in a cycle the rate of Adam rises from a hundredth of its peak for half of the steps and falls
 back to it by half a cosine (Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts", ICLR 2017;
 Smith and Topin, "Super-Convergence", 2019): without the rise the first steps of a deep GP shrink it to its trivial
-optimum. No peak suits all, so that each is tried from the start, and the one that ends lowest goes on. With twice the
+optimum. No peak suits all, so that each is tried from the start, and the one that ends lowest goes on; where all end
+above the start, which is near an optimum then, it goes on from there at a tenth of the lowest peak. With twice the
 steps the peak is lower by √2, as the best constant rate of stochastic gradients is. A cycle that ends above the one
 before it is undone, and the peak halved.
 """
@@ -27,8 +28,10 @@ from ppl_dgp.fit.adam import scale_by_adam
 from ppl_dgp.fit.convergence import Convergence, Phase, convergence_at, ends_of_parts
 from ppl_dgp.fit.program import fresh_copies
 
-#: the peak of a cycle beside that of the one before, and beside that of one that was undone
-LOWERED, UNDONE = math.sqrt(0.5), 0.5
+#: steps by whose losses the start is judged
+FIRST_STEPS = 10
+#: the peak of a cycle beside that of the one before, that of one that was undone, and where all trials were
+LOWERED, UNDONE, NEAR = math.sqrt(0.5), 0.5, 0.1
 #: the rate at the beginning and the end beside the peak, and the part of a cycle in which it rises
 LOWEST_RATE, RISING_PART = 0.01, 0.5
 
@@ -135,7 +138,8 @@ class AutoSteps:
 
     def _survivors(self, phases: Sequence[Sequence[Phase]]) -> list[int] | None:
         """After trials and every cycle the better half of the restarts, where they are rivals; None if all go on."""
-        if not self.halving or len(phases) == 1 or len(phases[0]) < len(self.peaks):
+        trials = sum(phase.kind == "trial" for phase in phases[0])
+        if not self.halving or len(phases) == 1 or trials < len(self.peaks):
             return None
         ends = [next(phase.loss for phase in reversed(each) if phase.kept) for each in phases]
         return sorted(map(int, np.argsort(ends, kind="stable")[: (len(ends) + 1) // 2]))
@@ -162,7 +166,13 @@ class AutoSteps:
         values, errors = ends_of_parts(losses, ends)
         begins, tried = [0, *ends], len(self.peaks)
         lowest = int(np.argmin(values[:tried])) if ends else 0
-        found = [
+        start, found = self._start(losses), []
+        if len(ends) >= tried and values[lowest] > start.loss + 2.0 * np.nan_to_num(
+            np.hypot(start.error, errors[lowest]), posinf=0.0
+        ):
+            # a start at an optimum, say of a poorer family, from which these rates lead away
+            found, lowest = [start], -1
+        found += [
             Phase("trial", begins[n], ends[n], self.peaks[n], values[n], errors[n], n == lowest)
             for n in range(min(tried, len(ends)))
         ]
@@ -173,6 +183,11 @@ class AutoSteps:
             peak = _next_peak(found)
             found.append(Phase("cycle", begins[n], ends[n], peak, values[n], errors[n], kept))
         return found
+
+    def _start(self, losses: Float[np.ndarray, " steps"]) -> Phase:
+        """Where it starts, by the first steps, whose rates are low."""
+        (loss,), (error,) = ends_of_parts(losses[:FIRST_STEPS], [min(FIRST_STEPS, len(losses))], whole=True)
+        return Phase("start", 0, 0, 0.0, loss, error, True)
 
     def _at(self, state: SVIState, step: int, length: int, peaks: list[float], stacked: bool) -> SVIState:
         """The state at the beginning of a cycle, after a number of steps in all."""
@@ -203,6 +218,8 @@ def _next_peak(phases: list[Phase]) -> float:
     last = phases[-1]
     if last.kind == "cycle" and not last.kept:
         return last.peak * UNDONE
+    if phases[0].kind == "start" and last.kind == "trial":
+        return NEAR * min(phase.peak for phase in phases if phase.kind == "trial")
     best = next(phase for phase in reversed(phases) if phase.kept)
     return LOWERED * best.peak
 

@@ -29,7 +29,8 @@ TOLERANCE_PER_ROW, LEAST_TOLERANCE = 0.001, 0.5
 class Phase:
     """A part of a fit, at whose end its loss is compared with those of others.
 
-    :param kind: ``"trial"`` of a learning rate, ``"cycle"`` of annealing, or ``"part"`` of a given number of steps.
+    :param kind: ``"trial"`` of a learning rate, ``"cycle"`` of annealing, or ``"part"`` of a given number of steps;
+        ``"start"``, of no steps, where all trials ended above it.
     :param begin, end: its first step and the one after its last.
     :param peak: the highest learning rate in it; 0 of a part, whose rate is not looked at.
     :param loss: at its end, infinite where all its last steps were rejected, and its standard ``error``.
@@ -68,6 +69,11 @@ class Convergence:
     def converged(self) -> bool:
         """Whether the gap is below the tolerance, two standard errors included, and nothing speaks against it."""
         return self.gap + 2.0 * self.error <= self.tolerance and self.shortfall == 0.0
+
+    def after(self, steps: int) -> Convergence:
+        """The same of a fit that began after so many steps of another."""
+        shifted = (replace(each, begin=each.begin + steps, end=each.end + steps) for each in self.phases)
+        return replace(self, phases=tuple(shifted))
 
     @property
     def shown(self) -> str:
@@ -149,12 +155,15 @@ def until_check(done: int) -> int:
 
 
 def ends_of_parts(
-    losses: Float[np.ndarray, " steps"], ends: Sequence[int]
+    losses: Float[np.ndarray, " steps"], ends: Sequence[int], whole: bool = False
 ) -> tuple[list[float], list[float]]:
-    """The loss at the end of each part, infinite where all its steps were rejected, and its standard error."""
+    """The loss at the end of each part, infinite where all its steps were rejected, and its standard error.
+
+    :param whole: whether it is that of the whole part.
+    """
     values, errors, begin = [], [], 0
     for end in ends:
-        last = losses[end - max(FEWEST_LAST, int(LAST_PART * (end - begin))) : end]
+        last = losses[begin if whole else end - max(FEWEST_LAST, int(LAST_PART * (end - begin))) : end]
         kept = last[np.isfinite(last)]
         values.append(float(kept.mean()) if len(kept) else np.inf)
         # of differences, for what is left of a slope is no noise

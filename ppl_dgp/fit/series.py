@@ -70,9 +70,15 @@ def fit_series(
     first = train(chain, warm_objective, x, y, steps=begin, **once)
     start = following_start(chain, guide, first.params, *checked_data(x, y, model))
     second = train(guide, objective, x, y, steps=rest, start=start, **settings)
+    before = first.losses
+    if len(before) != len(
+        second.losses
+    ):  # as many restarts are left of one part as of the other only by chance
+        before = np.repeat(before[[first.best]], len(second.losses), axis=0)
     return replace(
         second,
-        losses=np.concatenate([first.losses, second.losses], axis=-1),
+        losses=np.concatenate([before, second.losses], axis=-1),
+        convergence=None if second.convergence is None else second.convergence.after(before.shape[-1]),
         seconds=first.seconds + second.seconds,
         compile_seconds=first.compile_seconds + second.compile_seconds,
     )

@@ -28,6 +28,12 @@ from ppl_dgp.fit.session import PIECE_SECONDS, deferred_interrupt, one_blas_thre
 Fits = TypeVar("Fits", Fit, list[Fit])
 
 
+NOT_FINITE = (
+    "loss: found {limit} steps in a row where it or its gradient is not finite, expected numbers; lower the learning "
+    "rate, standardise the data, use 64 bits (numpyro.enable_x64()), or check the model's start"
+)
+
+
 class ResumeWarning(UserWarning):
     """A fit was resumed that had taken more steps than were asked for."""
 
@@ -204,7 +210,8 @@ class Training:
                     if in_pieces:
                         pace = max(1, min(chunk, 4 * pace, int(count * PIECE_SECONDS / elapsed)))
                     recent = max(0, self.step - count - max_rejected_in_a_row)
-                    check_rejected(self.losses[:, recent:], max_rejected_in_a_row)
+                    if not self.kept:  # else a trial or a cycle of such steps is undone
+                        check_rejected(self.losses[:, recent:], max_rejected_in_a_row)
                     advance(self.step, self.losses[self.going, -1])
                     if self.step % chunk == 0 and self.step < self.steps and self._due(checkpoint_every):
                         self.save()
@@ -226,6 +233,8 @@ class Training:
         if turn is None:
             return False
         self.state = turn.state
+        if not np.isfinite(self.losses).any():
+            raise FitError(NOT_FINITE.format(limit=self.step))
         # at the end of a budget all are kept: with a larger one the fit turns here again
         if turn.survivors is not None and not turn.ended and self.step < self.steps:
             self.state = program.fresh_copies(self._narrowed(self.state, turn.survivors))
@@ -265,7 +274,4 @@ def check_rejected(losses: Float[np.ndarray, "R steps"], limit: int) -> None:
         return
     windows = np.lib.stride_tricks.sliding_window_view(rejected, limit, axis=1)
     if np.all(np.any(np.all(windows, axis=2), axis=1)):
-        raise FitError(
-            f"loss: found {limit} steps in a row where it or its gradient is not finite, expected numbers; lower the "
-            "learning rate, standardise the data, use 64 bits (numpyro.enable_x64()), or check the model's start"
-        )
+        raise FitError(NOT_FINITE.format(limit=limit))
