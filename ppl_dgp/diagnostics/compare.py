@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -106,29 +106,38 @@ def compare(
         if not issubclass(kind, Guide):
             raise TypeError(f"starts: found a {kind.__name__} for {name!r}, expected a Guide; leave it out")
 
+    @cache
+    def bounds_of(name: str, alpha: float) -> np.ndarray:
+        return bounds(key_fit, fits[name, alpha], *train)
+
+    def value(name: str, alpha: float) -> float:
+        return float(bounds_of(name, alpha).mean())
+
     def row(name: str, alpha: float) -> dict[str, Any]:
-        (built, guide), start = made(name), None
-        before = [fits[earlier, alpha] for earlier in names[: names.index(name)]]
-        if starts is not None:
-            before = [fits[starts[name], alpha]] if name in starts else []
-        elif isinstance(guide, Guide):
-            before = [
-                each for each in before if isinstance(each.guide, Guide) and contains(guide, each.guide)
-            ]
+        built, guide = made(name)
+        if starts is None:
+            before = [each for each in names[: names.index(name)] if holds(guide, fits[each, alpha].guide)]
         else:
-            before = []
-        poorer = max(before, key=lambda each: bounds(key_fit, each, *train).mean(), default=None)
+            before = [starts[name]] if name in starts else []
+        poorer = (
+            before[0] if len(before) == 1 else max(before, key=lambda each: value(each, alpha), default=None)
+        )
+        settings: dict[str, Any] = {"steps": steps, "start": None, **fit_settings}
         if poorer is not None:
-            start = nested_start(poorer.guide, guide, poorer.params, *train)  # type: ignore[arg-type]
-        settings = {"steps": steps, "start": start, **fit_settings}
-        fit = fit_svi(key_fit, built, guide, objective(alpha), *train, **settings)
+            at = fits[poorer, alpha]
+            settings["start"] = nested_start(at.guide, guide, at.params, *train)  # type: ignore[arg-type]
+        fits[name, alpha] = fit = fit_svi(key_fit, built, guide, objective(alpha), *train, **settings)
         if poorer is not None:
-            fit = compared(key_fit, poorer, fit, *train)
-        fits[name, alpha] = fit
+            fits[name, alpha] = fit = compared(fit, bounds_of(name, alpha), bounds_of(poorer, alpha))
         return measured((key_measure, key_test), fit)
 
     rows = {(name, float(alpha)): partial(row, name, float(alpha)) for name in guides for alpha in alphas}
     return replace(tabulate(rows, say), fits=fits)
+
+
+def holds(richer: Any, poorer: Any) -> bool:
+    """Whether a guide is known to contain another one, which may be any callable."""
+    return isinstance(richer, Guide) and isinstance(poorer, Guide) and contains(richer, poorer)
 
 
 @takes_fit

@@ -22,6 +22,7 @@ from ppl_dgp.diagnostics.arviz_api import pareto_smoothed
 from ppl_dgp.diagnostics.draws import Draws, columns, inputs_of, joint_draws
 from ppl_dgp.fit import Posterior
 from ppl_dgp.fit.arguments import takes_fit
+from ppl_dgp.fit.energy import drawn_energies
 from ppl_dgp.guides import HiddenRule
 from ppl_dgp.objectives import PowerEP
 
@@ -142,10 +143,4 @@ def _bound(model: Callable[..., Any], guide: Callable[..., Any], num_draws: int)
     # the model's own conditional as moments is no bound beyond two layers: that of its q is that of draws
     cancels = isinstance(rule, HiddenRule) and rule.depends_on.on_model
     objective = PowerEP(0.0, num_particles=1, propagation="draws" if cancels else None)
-
-    def program(key: Array, params: dict[str, Array], x: Array, y: Array) -> Array:
-        keys = jax.random.split(key, num_draws)
-        result: Array = jax.lax.map(lambda one: -objective.loss(one, params, model, guide, x, y), keys)
-        return result
-
-    return jax.jit(program)
+    return drawn_energies(model, guide, objective, num_draws)

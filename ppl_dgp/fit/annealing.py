@@ -141,7 +141,7 @@ class AutoSteps:
         trials = sum(phase.kind == "trial" for phase in phases[0])
         if not self.halving or len(phases) == 1 or trials < len(self.peaks):
             return None
-        ends = [next(phase.loss for phase in reversed(each) if phase.kept) for each in phases]
+        ends = [_last_kept(each).loss for each in phases]
         return sorted(map(int, np.argsort(ends, kind="stable")[: (len(ends) + 1) // 2]))
 
     def convergence(
@@ -167,9 +167,7 @@ class AutoSteps:
         begins, tried = [0, *ends], len(self.peaks)
         lowest = int(np.argmin(values[:tried])) if ends else 0
         start, found = self._start(losses), []
-        if len(ends) >= tried and values[lowest] > start.loss + 2.0 * np.nan_to_num(
-            np.hypot(start.error, errors[lowest]), posinf=0.0
-        ):
+        if len(ends) >= tried and _has_risen(values[lowest], errors[lowest], start):
             # a start at an optimum, say of a poorer family, from which these rates lead away
             found, lowest = [start], -1
         found += [
@@ -177,9 +175,7 @@ class AutoSteps:
             for n in range(min(tried, len(ends)))
         ]
         for n in range(tried, len(ends)):
-            before = next(phase for phase in reversed(found) if phase.kept)
-            noise = np.nan_to_num(2.0 * np.hypot(errors[n], before.error), posinf=0.0)
-            kept = bool(values[n] <= before.loss + noise)
+            kept = not _has_risen(values[n], errors[n], _last_kept(found))
             peak = _next_peak(found)
             found.append(Phase("cycle", begins[n], ends[n], peak, values[n], errors[n], kept))
         return found
@@ -220,8 +216,17 @@ def _next_peak(phases: list[Phase]) -> float:
         return last.peak * UNDONE
     if phases[0].kind == "start" and last.kind == "trial":
         return NEAR * min(phase.peak for phase in phases if phase.kind == "trial")
-    best = next(phase for phase in reversed(phases) if phase.kept)
-    return LOWERED * best.peak
+    return LOWERED * _last_kept(phases).peak
+
+
+def _last_kept(phases: Sequence[Phase]) -> Phase:
+    return next(phase for phase in reversed(phases) if phase.kept)
+
+
+def _has_risen(loss: float, error: float, before: Phase) -> bool:
+    """Whether a loss is above that of a phase before it by more than two standard errors, or is no number."""
+    noise = np.nan_to_num(2.0 * np.hypot(error, before.error), posinf=0.0)
+    return not loss <= before.loss + noise
 
 
 def _chosen(which: np.ndarray, new: Any, old: Any, stacked: bool) -> Any:

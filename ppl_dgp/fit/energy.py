@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import jax
 from jax.typing import ArrayLike
-from jaxtyping import Array
+from jaxtyping import Array, Float, Shaped
 from numpyro.infer import ELBO
 
 from ppl_dgp.fit.arguments import takes_fit
@@ -66,6 +67,20 @@ def optimal_inducing(
     rows = checked_data(x, y, fit.model)
     params = collapsed.finish(dict(fit.params), fit.model, fit.guide, *rows)
     return dataclasses.replace(fit, params=params)
+
+
+@lru_cache(maxsize=64)
+def drawn_energies(
+    model: Model, guide: Model, objective: ELBO, num_draws: int
+) -> Callable[[Shaped[Array, "..."], Parameters, Array, Array], Float[Array, " draws"]]:
+    """``run(key, params, x, y)``: minus the loss in nats for each of so many draws, the same ones for equal keys."""
+
+    def program(key: Shaped[Array, "..."], params: Parameters, x: Array, y: Array) -> Float[Array, " draws"]:
+        keys = jax.random.split(key, num_draws)
+        values: Array = jax.lax.map(lambda one: -objective.loss(one, params, model, guide, x, y), keys)
+        return values
+
+    return jax.jit(program)
 
 
 @lru_cache(maxsize=32)

@@ -7,21 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Shaped
-from numpyro.infer import ELBO
 
 from ppl_dgp.checkpoint import INDEX
 from ppl_dgp.fit.convergence import Leg
+from ppl_dgp.fit.energy import drawn_energies
 from ppl_dgp.fit.posterior import shortened
 from ppl_dgp.fit.result import Fit, checked_data
-from ppl_dgp.gp.contract import Model, Parameters
 from ppl_dgp.guides import HIDDEN_RULES, Guide, HiddenRule
 from ppl_dgp.guides.names import named
 from ppl_dgp.guides.nesting import check_nested, nested_start
@@ -50,19 +48,21 @@ def fit_along(
     place, resume = settings.pop("checkpoint"), settings.pop("resume")
     folders = [None if place is None else Path(place) / str(number) for number in range(len(guides))]
     begun = [folder is not None and (folder / INDEX).is_file() for folder in folders]
-    fit, legs = None, []
-    objective = objective_of(settings.pop("objective"))
+    key, objective = settings["key"], objective_of(settings.pop("objective"))
+    rows = checked_data(settings["x"], settings["y"], settings["model"])
     settings |= {"path": None, "objective": objective}
+    fit, values, legs = None, np.empty(0), []
     for each, folder, there in zip(guides, folders, begun, strict=True):
         own = settings | {"guide": each, "checkpoint": folder, "resume": resume and (there or not any(begun))}
         if fit is None:
             fit = train(**own)
+            values = bounds(key, fit, *rows)
             continue
-        rows = checked_data(settings["x"], settings["y"], settings["model"])
         own["start"] = nested_start(fit.guide, each, fit.params, *rows)  # type: ignore[arg-type]
-        legs.append(leg_of(settings["key"], fit, *rows))
-        poorer, fit = fit, train(**own)
-        fit = compared(settings["key"], poorer, fit, *rows)
+        legs.append(_leg(fit, values))
+        fit, of_poorer = train(**own), values
+        values = bounds(key, fit, *rows)
+        fit = compared(fit, values, of_poorer)
     assert fit is not None
     return replace(fit, path=tuple(legs))
 
@@ -86,42 +86,28 @@ def guides_of(path: Sequence[HiddenRule | Guide | str], guide: Callable[..., Any
     return guides
 
 
-def leg_of(key: Shaped[Array, "..."], fit: Fit, x: Array, y: Array) -> Leg:
+def _leg(fit: Fit, values: Float[np.ndarray, " draws"]) -> Leg:
     """What a path keeps of a poorer fit."""
-    values = bounds(key, fit, x, y)
-    error = float(values.std(ddof=1) / np.sqrt(len(values)))
-    return Leg(
-        shortened(fit.guide, without="model"),
-        float(values.mean()),
-        error,
-        fit.convergence,
-        fit.steps,
-        fit.seconds,
-    )
+    guide = shortened(fit.guide, without="model")
+    return Leg(guide, *_mean_and_error(values), fit.convergence, fit.steps, fit.seconds)
 
 
-def compared(key: Shaped[Array, "..."], poorer: Fit, richer: Fit, x: ArrayLike | None, y: ArrayLike) -> Fit:
-    """The richer fit, whose ``convergence`` says so where it has ended below the poorer one."""
-    difference = bounds(key, poorer, x, y) - bounds(key, richer, x, y)
-    shortfall, error = float(difference.mean()), float(difference.std(ddof=1) / np.sqrt(len(difference)))
+def compared(richer: Fit, values: Float[np.ndarray, " draws"], of_poorer: Float[np.ndarray, " draws"]) -> Fit:
+    """The richer fit, whose ``convergence`` says so where it has ended below the poorer one.
+
+    :param values: the ``bounds`` of the richer fit, and those of the poorer one of the same key.
+    """
+    shortfall, error = _mean_and_error(of_poorer - values)
     if richer.convergence is None or not shortfall > ERRORS * error:
         return richer
     return replace(richer, convergence=replace(richer.convergence, shortfall=shortfall))
 
 
-def bounds(
-    key: Shaped[Array, "..."], fit: Fit, x: ArrayLike | None, y: ArrayLike
-) -> Float[np.ndarray, " draws"]:
-    """Minus the loss of a fit in nats, for each of ``DRAWS`` keys, which are the same for equal ``key``."""
-    rows = checked_data(x, y, fit.model)
-    keys = jax.random.split(key, DRAWS)
-    return -np.asarray(_losses(fit.model, fit.guide, fit.objective)(keys, dict(fit.params), *rows), float)
+def bounds(key: Shaped[Array, "..."], fit: Fit, x: ArrayLike, y: ArrayLike) -> Float[np.ndarray, " draws"]:
+    """Minus the loss of a fit in nats over ``DRAWS`` draws, at tables as its model takes them."""
+    run = drawn_energies(fit.model, fit.guide, fit.objective, DRAWS)
+    return np.asarray(run(key, dict(fit.params), jnp.asarray(x), jnp.asarray(y)), float)
 
 
-@lru_cache(maxsize=32)
-def _losses(model: Model, guide: Model, objective: ELBO) -> Callable[..., Array]:
-    def program(keys: Array, params: Parameters, x: Array, y: Array) -> Array:
-        values: Array = jax.lax.map(lambda key: objective.loss(key, params, model, guide, x, y), keys)
-        return values
-
-    return jax.jit(program)
+def _mean_and_error(values: Float[np.ndarray, " draws"]) -> tuple[float, float]:
+    return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))

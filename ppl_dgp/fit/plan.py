@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -86,5 +86,5 @@ def plan_of(
             f"budget: found {budget} with chunks of {chunk} steps, expected at least {chunk * (len(peaks) + 2)}, for "
             "trials of learning rates and a cycle; raise it, or give steps"
         )
-    plan = AutoSteps(peaks, trial, budget, allowed)
-    return AutoSteps(peaks, trial, plan.ends(budget)[-1], allowed, restarts > 1)
+    plan = AutoSteps(peaks, trial, budget, allowed, restarts > 1)
+    return replace(plan, steps=plan.ends(budget)[-1])

@@ -103,7 +103,6 @@ class Training:
         stacked: bool | None = None,
     ) -> None:
         self.plan, self.steps, self.kept = plan, plan.steps, {}
-        self.rivals = stacked is None and restarts > 1
         self.stacked = restarts > 1 if stacked is None else stacked
         self.state, self.words, self.saving = state, words, saving
         self.chunk, self.going = chunk, list(range(restarts))
@@ -119,7 +118,9 @@ class Training:
                     stacklevel=4,
                 )
             self.going = saving.restarts_of(earlier, restarts)
-            one = self._narrowed(state, self.going) if len(self.going) < restarts else state
+            one = state
+            if len(self.going) < restarts:
+                one, self.stacked = self._narrowed(state, self.going), len(self.going) > 1
             like = {"state": one, "words": words}
             like["losses"] = jax.ShapeDtypeStruct((restarts, self.step), np.float64)
             if plan.kept:
@@ -160,7 +161,7 @@ class Training:
     def stacked_params(self, svi: SVI) -> dict[str, Array]:
         """The constrained parameters of the restarts that go on, stacked."""
         params = svi.optim.get_params(self.state.optim_state)
-        return program.stacked_params(svi, params, self._is_stacked)
+        return program.stacked_params(svi, params, self.stacked)
 
     def run(
         self,
@@ -243,11 +244,8 @@ class Training:
                 for name, each in self.kept.items()
             }
             self.going = [self.going[number] for number in turn.survivors]
+            self.stacked = len(self.going) > 1
         return turn.ended
-
-    @property
-    def _is_stacked(self) -> bool:
-        return self.stacked and not (self.rivals and len(self.going) == 1)
 
     def _narrowed(self, state: Any, chosen: list[int]) -> Any:
         """The state of some of the restarts, of one without their axis."""
