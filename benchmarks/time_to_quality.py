@@ -195,7 +195,7 @@ def main() -> int:
     parser.add_argument("--sets", default=",".join(SOURCES))
     parser.add_argument("--splits", default="0-4")
     parser.add_argument("--contestants", default=",".join(CONTESTANTS))
-    parser.add_argument("--budget", type=int, default=12_800, help="steps")
+    parser.add_argument("--budget", type=int, default=14_400, help="steps")
     parser.add_argument("--out", type=Path, default=CSV)
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()

@@ -19,6 +19,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
@@ -27,10 +28,11 @@ from ppl_dgp.gp.contract import hidden_role
 from ppl_dgp.gp.marginal import Marginal
 from ppl_dgp.gp.means import Linear, layer_map
 from ppl_dgp.gp.representation import offer
+from ppl_dgp.gp.shallow import Shallow
 from ppl_dgp.gp.sparse_gp import SparseGP, sparse_gp
-from ppl_dgp.kernels import RBF
+from ppl_dgp.kernels import RBF, Kernel
 from ppl_dgp.likelihoods import Likelihood
-from ppl_dgp.models.gp_regression import NUM_INDUCING
+from ppl_dgp.models.gp_regression import NUM_INDUCING, sparse_gp_regression
 from ppl_dgp.models.inducing import GivenInducing, inducing_inputs
 from ppl_dgp.models.kernel_values import KernelChoice, kernel_parameters
 from ppl_dgp.models.observation import NoiseChoice, Observed, emission, observed_by
@@ -102,6 +104,22 @@ class deep_gp(ZooModel):
             if self.subsample_size is not None:
                 x, y, index = x[rows], None if y is None else y[rows], rows
             return numpyro.sample("y", emission(through(x), given, index, y is not None), obs=y)
+
+    def shallow(self, x: Float[Array, "N D"]) -> Shallow | None:
+        """The sparse GP that this model is while its hidden layers are linear; None without noise of one variance.
+
+        :param x: the training inputs.
+        """
+        each_row = self.noise is not None and np.ndim(self.noise) > 0
+        if self.likelihood is not None or each_row or not self.widths or self.subsample_size:
+            return None
+        inputs = x
+        for width in self.widths:
+            inputs = inputs @ layer_map(inputs, width)
+        own = None if self.inducing is None else self.inducing[-1]
+        model = self._with_settings(sparse_gp_regression, inducing=own)
+        names = tuple(f"layer{layer}" for layer in range(1, len(self.widths) + 2))
+        return Shallow(model, inputs, names, INNER_SCALE, held=isinstance(self.kernel, Kernel))
 
 
 @dataclass(frozen=True, eq=False)

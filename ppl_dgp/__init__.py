@@ -91,6 +91,7 @@ _HOMES = {
         "natural_adam",
         "optimal_inducing",
         "save_fit",
+        "shallow_start",
     ),
     "ppl_dgp.fit.full_batch": ("no_latents",),
     "ppl_dgp.gp.contract": (

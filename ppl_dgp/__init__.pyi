@@ -86,6 +86,7 @@ from ppl_dgp.fit import load_fit as load_fit
 from ppl_dgp.fit import natural_adam as natural_adam
 from ppl_dgp.fit import optimal_inducing as optimal_inducing
 from ppl_dgp.fit import save_fit as save_fit
+from ppl_dgp.fit import shallow_start as shallow_start
 from ppl_dgp.fit.full_batch import no_latents as no_latents
 from ppl_dgp.gp.contract import Model as Model
 from ppl_dgp.gp.contract import SiteRole as SiteRole

@@ -13,7 +13,16 @@ from ppl_dgp.cli import settings
 from ppl_dgp.diagnostics import plot_losses, to_arviz
 from ppl_dgp.estimators import SparseGPRegressor
 from ppl_dgp.fit import FitError, fit_lbfgs, fit_many, fit_svi, full_batch
-from ppl_dgp.fit.annealing import LOWERED, LOWEST_RATE, NEAR, RISING_PART, UNDONE, AutoSteps, annealed_adam
+from ppl_dgp.fit.annealing import (
+    LOWERED,
+    LOWEST_RATE,
+    NEAR,
+    RISING_PART,
+    UNDONE,
+    AutoSteps,
+    Trial,
+    annealed_adam,
+)
 from ppl_dgp.fit.convergence import Phase, checked_tolerance, convergence_at, convergence_of, ends_of_parts
 from ppl_dgp.fit.plan import BUDGET, PEAKS, TRIAL, plan_of
 from ppl_dgp.guides import Guide
@@ -64,15 +73,21 @@ def test_trials_come_first_then_cycles_that_double():
     trials = [TRIAL * (number + 1) for number in range(len(PEAKS))]
     cycles = [trials[-1] + TRIAL * (2**number - 2) for number in range(2, 7)]
     assert plan.ends(20_000) == trials + [end for end in cycles if end <= 20_000]
-    assert plan.steps == plan.ends(20_000)[-1] and plan.tolerance == 0.5 and plan.peaks == PEAKS
-    assert plan_of("auto", BUDGET, None, None, None, 100, 10).steps == BUDGET
+    assert (
+        plan.steps == plan.ends(20_000)[-1]
+        and plan.tolerance == 0.5
+        and plan.trials == tuple(map(Trial, PEAKS))
+    )
+    deep = plan_of("auto", BUDGET, None, None, None, 100, 10, shallow=True)
+    assert deep.steps == BUDGET and deep.kept == ("start", "usual", "best")
+    assert [trial.start for trial in deep.trials] == ["start", "start", "usual"]
     assert plan_of("auto", 2100, None, None, None, 100, 10).ends(2100) == [500, 1000, 2000]
     one = plan_of("auto", 20_000, 2.0, 0.05, None, 100, 10)
-    assert one.ends(4 * TRIAL) == [TRIAL, 3 * TRIAL] and one.peaks == (0.05,) and one.tolerance == 2.0
+    assert one.ends(4 * TRIAL) == [TRIAL, 3 * TRIAL] and one.trials == (Trial(0.05),) and one.tolerance == 2.0
 
 
 def test_the_best_trial_goes_on_and_a_cycle_that_rose_is_undone():
-    plan = AutoSteps((0.03, 0.1, 0.3), 10, 200, 0.5)
+    plan = AutoSteps((Trial(0.03), Trial(0.1), Trial(0.3)), 10, 200, 0.5)
     levels = {10: 5.0, 20: 2.0, 30: 9.0, 50: 1.0, 90: 4.0, 170: 0.5}
     losses, begin = [], 0
     for end, level in levels.items():
@@ -236,9 +251,9 @@ def test_the_command_line_knows_the_budgets():
     assert settings.BUDGET == BUDGET and settings.MOST_ITERATIONS == full_batch.BUDGET
     for known, rate in ((True, 0.1), (False, None)):
         fewest = settings.LEAST_BUDGET[known]
-        assert plan_of("auto", fewest, None, rate, None, 100, 10).steps == fewest
+        assert plan_of("auto", fewest, None, rate, None, 100, 10, shallow=True).steps == fewest
         with pytest.raises(ValueError, match="budget"):
-            plan_of("auto", fewest - 1, None, rate, None, 100, 10)
+            plan_of("auto", fewest - 1, None, rate, None, 100, 10, shallow=True)
 
 
 def test_estimators_warn_where_the_budget_did_not_suffice(converged):
@@ -257,7 +272,7 @@ def losses_at(fit, end):
 
 
 def test_the_better_half_of_the_restarts_goes_on(converged, tmp_path):
-    """Five, three, two; bit for bit where it was stopped, and where it goes on with a larger budget."""
+    """Five, three, two, after a trial from either start; bit for bit where it was stopped, or has a larger budget."""
     _, x, _ = converged
     y = np.sign(x) + 0.05 * np.random.default_rng(0).normal(size=x.shape)
     model = deep_gp((1,), 5)
@@ -267,28 +282,34 @@ def test_the_better_half_of_the_restarts_goes_on(converged, tmp_path):
     )
 
     def stop(step, losses):
-        if step == TRIAL + 300:
+        if step == 2 * TRIAL + 300:
             raise KeyboardInterrupt
 
-    found = fit(budget=3 * TRIAL)
-    assert found.losses.shape == (3, 3 * TRIAL) and len(found.restart_params["layer1/inducing"]) == 3
-    assert [len(phase.rivals) for phase in found.phases] == [2, 0]
-    assert max(losses_at(found, TRIAL)) <= min(found.phases[0].rivals)
+    found = fit(budget=4 * TRIAL)
+    assert found.losses.shape == (3, 4 * TRIAL) and len(found.restart_params["layer1/inducing"]) == 3
+    assert [len(phase.rivals) for phase in found.phases] == [2, 2, 0]
+    best = np.minimum(losses_at(found, TRIAL), losses_at(found, 2 * TRIAL))
+    assert best.max() <= np.minimum(*(phase.rivals for phase in found.phases[:2])).min()
     with pytest.raises(KeyboardInterrupt):
-        fit(budget=3 * TRIAL, on_chunk=stop, checkpoint_every=1, checkpoint=tmp_path / "kept")
-    again = fit(budget=3 * TRIAL, resume=True, checkpoint=tmp_path / "kept")
+        fit(budget=4 * TRIAL, on_chunk=stop, checkpoint_every=1, checkpoint=tmp_path / "kept")
+    again = fit(budget=4 * TRIAL, resume=True, checkpoint=tmp_path / "kept")
     np.testing.assert_array_equal(again.losses, found.losses)
     for name, value in found.restart_params.items():
         np.testing.assert_array_equal(again.restart_params[name], value)
-    longer = fit(budget=7 * TRIAL, resume=True, checkpoint=tmp_path / "kept")
-    whole = fit(budget=7 * TRIAL)
+    longer = fit(budget=8 * TRIAL, resume=True, checkpoint=tmp_path / "kept")
+    whole = fit(budget=8 * TRIAL)
     np.testing.assert_array_equal(longer.losses, whole.losses)
-    assert whole.losses.shape == (2, 7 * TRIAL) and [len(phase.rivals) for phase in whole.phases] == [3, 1, 0]
+    assert whole.losses.shape == (2, 8 * TRIAL) and [len(phase.rivals) for phase in whole.phases] == [
+        3,
+        3,
+        1,
+        0,
+    ]
 
 
 def test_rates_that_lead_away_from_a_start_are_undone():
     """Trials that end above the start, or are no numbers: it goes on from there, at lower peaks."""
-    plan = AutoSteps((0.1, 0.3), 100, 1000, 0.5)
+    plan = AutoSteps((Trial(0.1), Trial(0.3)), 100, 1000, 0.5)
     for away in (50.0, np.nan):
         losses = np.r_[np.full(10, 5.0), np.full(190, away), np.full(200, 4.0), np.full(400, 3.9)]
         phases = plan.convergence(losses).phases
@@ -296,6 +317,7 @@ def test_rates_that_lead_away_from_a_start_are_undone():
         assert [phase.kept for phase in phases] == [True, False, False, True, True]
         assert [phase.peak for phase in phases[3:]] == pytest.approx([0.1 * NEAR, 0.1 * NEAR * LOWERED])
         kept = {"start": named("start"), "best": named("start")}
+        plan.turn(100, losses[None, :100], named(100), kept)
         turn = plan.turn(200, losses[None, :200], named(200), kept)
         assert text_of(turn.state) == -1 and float(turn.state.optim_state[1][1].peak) == pytest.approx(
             0.1 * NEAR

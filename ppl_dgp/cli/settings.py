@@ -88,9 +88,9 @@ DEFAULT_INDUCING = 100
 GPLVM_INDUCING = 50
 SERIES_INDUCING = 20
 AUTO = "auto"
-#: the most steps of it, and iterations of L-BFGS; and the fewest with and without a learning rate
-BUDGET, MOST_ITERATIONS = 12_800, 3000
-LEAST_BUDGET = {True: 300, False: 400}
+#: the most steps of it, and iterations of L-BFGS; and of a deep GP the fewest with and without a learning rate
+BUDGET, MOST_ITERATIONS = 14_400, 3000
+LEAST_BUDGET = {True: 400, False: 500}
 LATENT = 2  # dimensions of a gplvm
 FULL_BATCH_ROWS = 2000  # up to so many rows every step sees them all
 DEFAULT_BATCH = 1000

@@ -48,7 +48,7 @@ class GPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     :param start: pca or random.
     :param batch_size: rows per step of Adam; None trains on all rows by L-BFGS, with q(u) in closed form.
     :param steps, tolerance, learning_rate: of either, as in ``SparseGPRegressor``; the learning rate of Adam alone.
-    :param budget: the most steps of "auto"; if None 3 000 of L-BFGS and 12 800 of Adam.
+    :param budget: the most steps of "auto"; if None 3 000 of L-BFGS and 14 400 of Adam.
     :param num_samples: draws that an imputation averages over.
     :param random_state: seed.
     :ivar embedding_, embedding_std_: latents of the training rows, mean and standard deviation, (N, Q).

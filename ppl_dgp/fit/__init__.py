@@ -17,6 +17,7 @@ from ppl_dgp.fit.power_ep import SiteWarning, fit_power_ep
 from ppl_dgp.fit.result import Fit, FitError, Interrupted
 from ppl_dgp.fit.saving import SaveWarning
 from ppl_dgp.fit.series import fit_series
+from ppl_dgp.fit.shallow import shallow_start
 from ppl_dgp.fit.stochastic import fit_svi
 from ppl_dgp.fit.training import ResumeWarning
 
@@ -48,6 +49,7 @@ __all__ = [
     "natural_adam",
     "optimal_inducing",
     "save_fit",
+    "shallow_start",
 ]
 
 

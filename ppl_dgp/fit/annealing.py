@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,13 @@ FIRST_STEPS = 10
 LOWERED, UNDONE, NEAR = math.sqrt(0.5), 0.5, 0.1
 #: the rate at the beginning and the end beside the peak, and the part of a cycle in which it rises
 LOWEST_RATE, RISING_PART = 0.01, 0.5
+
+
+class Trial(NamedTuple):
+    """A learning rate's peak that is tried, and the name of the state it is tried from."""
+
+    peak: float
+    start: str = "start"
 
 
 class Turn(NamedTuple):
@@ -85,28 +92,31 @@ def annealed_adam(peak: float, length: int) -> optax.GradientTransformation:
 class AutoSteps:
     """Trials, then cycles, until every restart has converged or ``steps``, all of them, are spent."""
 
-    peaks: tuple[float, ...]
+    trials: tuple[Trial, ...]
     trial: int
     steps: int
     tolerance: float
     #: whether restarts are rivals, of which the better half goes on after the trials and after each cycle
     halving: bool = False
-    #: states that are gone back to
-    kept: ClassVar[tuple[str, ...]] = ("start", "best")
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """States that are gone back to: where trials begin, and the best."""
+        return *dict.fromkeys(trial.start for trial in self.trials), "best"
 
     @property
     def identity(self) -> dict[str, Any]:
         """What a checkpoint is to have of its own: another budget or tolerance may go on with it."""
-        return {"steps": "auto", "peaks": list(self.peaks), "trial": self.trial}
+        return {"steps": "auto", "trials": [list(trial) for trial in self.trials], "trial": self.trial}
 
     @property
     def optimizer(self) -> optax.GradientTransformation:
         """Equal ones share compiled programs."""
-        return annealed_adam(self.peaks[0], self.trial)
+        return annealed_adam(self.trials[0].peak, self.trial)
 
     def ends(self, steps: int) -> list[int]:
         """Numbers of steps at which a trial or a cycle ends, up to ``steps``."""
-        found = [self.trial * (number + 1) for number in range(len(self.peaks))]
+        found = [self.trial * (number + 1) for number in range(len(self.trials))]
         length = 2 * self.trial
         while found[-1] + length <= self.steps:
             found.append(found[-1] + length)
@@ -120,7 +130,7 @@ class AutoSteps:
 
         A function of its arguments, so that a resumed fit turns as one that was never stopped.
 
-        :param kept: the ``start``, and the ``best`` state of each restart, which is replaced.
+        :param kept: the states that trials begin at, and the ``best`` one of each restart, which is replaced.
         """
         ends = self.ends(step)
         if not ends or ends[-1] != step:
@@ -130,16 +140,20 @@ class AutoSteps:
         latest = np.asarray([each[-1].kept for each in phases])
         kept["best"] = fresh_copies(_chosen(latest, state, kept["best"], stacked))
         ended = all(convergence_at(each, self.tolerance).converged for each in phases)
-        trials = len(ends) < len(self.peaks)
-        peaks = [self.peaks[len(ends)] if trials else _next_peak(each) for each in phases]
-        length = self.trial if trials else 2 * self.trial * 2 ** (len(ends) - len(self.peaks))
-        begun = self._at(kept["start"] if trials else kept["best"], step, length, peaks, stacked)
+        done = len(ends) - len(self.trials)
+        if done == 0:  # where all trials led away from it
+            left = np.asarray([each[0].kind == "start" for each in phases])
+            kept["best"] = fresh_copies(_chosen(left, kept["start"], kept["best"], stacked))
+        following = self.trials[len(ends)] if done < 0 else None
+        peaks = [_next_peak(each) if following is None else following.peak for each in phases]
+        length = 2 * self.trial * 2**done if following is None else self.trial
+        begun = self._at(kept["best" if following is None else following.start], step, length, peaks, stacked)
         return Turn(begun, ended, self._survivors(phases))
 
     def _survivors(self, phases: Sequence[Sequence[Phase]]) -> list[int] | None:
         """After trials and every cycle the better half of the restarts, where they are rivals; None if all go on."""
         trials = sum(phase.kind == "trial" for phase in phases[0])
-        if not self.halving or len(phases) == 1 or trials < len(self.peaks):
+        if not self.halving or len(phases) == 1 or trials < len(self.trials):
             return None
         ends = [_last_kept(each).loss for each in phases]
         return sorted(map(int, np.argsort(ends, kind="stable")[: (len(ends) + 1) // 2]))
@@ -164,14 +178,14 @@ class AutoSteps:
         """Trials, of which the lowest so far is kept, and cycles, of which those are kept that did not rise."""
         ends = self.ends(len(losses))
         values, errors = ends_of_parts(losses, ends)
-        begins, tried = [0, *ends], len(self.peaks)
+        begins, tried = [0, *ends], len(self.trials)
         lowest = int(np.argmin(values[:tried])) if ends else 0
         start, found = self._start(losses), []
         if len(ends) >= tried and _has_risen(values[lowest], errors[lowest], start):
             # a start at an optimum, say of a poorer family, from which these rates lead away
             found, lowest = [start], -1
         found += [
-            Phase("trial", begins[n], ends[n], self.peaks[n], values[n], errors[n], n == lowest)
+            Phase("trial", begins[n], ends[n], self.trials[n].peak, values[n], errors[n], n == lowest)
             for n in range(min(tried, len(ends)))
         ]
         for n in range(tried, len(ends)):

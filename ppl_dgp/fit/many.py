@@ -28,7 +28,8 @@ from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.plan import BUDGET, Plan, plan_of
 from ppl_dgp.fit.result import Fit, Interrupted, assemble, checked_data, fingerprint, finished
 from ppl_dgp.fit.saving import Saving
-from ppl_dgp.fit.training import Training
+from ppl_dgp.fit.shallow import deepening
+from ppl_dgp.fit.training import Deepen, Training, deepened
 from ppl_dgp.objectives import objective_of
 from ppl_dgp.objectives.alpha import checked_alpha
 from ppl_dgp.objectives.capabilities import capabilities_of
@@ -117,7 +118,10 @@ def fit_many(
         )
     if learning_rates is not None:
         learning_rate = 1.0
-    plan = plan_of(steps, budget, tolerance, learning_rate, optimizer, chunk, fewest)
+    offered = [deepening(model, guide, each.x, each.y, None, steps) for each in members]
+    deepens = [deepen for deepen in offered if deepen is not None]
+    shallow = len(deepens) == len(members)
+    plan = plan_of(steps, budget, tolerance, learning_rate, optimizer, chunk, fewest, shallow=shallow)
     fits: dict[int, Fit] = {}
     elbo = [number for number, member in enumerate(members) if member.alpha == 0.0]
     programs = {"bound": elbo, "power": [number for number in range(len(members)) if number not in elbo]}
@@ -130,7 +134,16 @@ def fit_many(
         if name == "bound" and capabilities_of(objective).takes_alpha:
             # a number: α is then no argument of the program
             group, its_own = [replace(member, alpha=None) for member in group], objective.at_alpha(0.0)
-        together = BatchedTraining(model, guide, its_own, plan, group, batch_size, chunk)
+        together = BatchedTraining(
+            model,
+            guide,
+            its_own,
+            plan,
+            group,
+            batch_size,
+            chunk,
+            [deepens[number] for number in chosen] if shallow else None,
+        )
         try:
             # where none has begun there is nothing to resume, which is an error of the first
             trained = together.train(
@@ -159,6 +172,7 @@ class BatchedTraining:
         members: Sequence[Member],
         batch_size: int | None,
         chunk: int,
+        deepens: Sequence[Deepen] | None = None,
     ) -> None:
         self.members, self.batch_size, self.chunk = members, batch_size, chunk
         self.started = time.perf_counter()
@@ -198,6 +212,12 @@ class BatchedTraining:
         index = jax.ShapeDtypeStruct((chunk, len(members), batch_size or 0), np.int32)
         with program.compiled_beside(self.kept.run, shapes, self.data, index, np.int32(0), np.int32(0)):
             found = [start.find() for start in starts]
+            self.usual = None if deepens is None else together(*found)
+            if deepens is not None:
+                found = [
+                    deepened(deepen, svi, pair[1], state)
+                    for deepen, svi, pair, state in zip(deepens, svis, keys, found, strict=True)
+                ]
             self.state = together(*found)
             if self.padded is not None:
                 self._check_padding(svis[0], found)
@@ -216,7 +236,7 @@ class BatchedTraining:
         saving = Saving(place, identity)
         training = Training(
             self.state, np.stack(self.words), plan=self.plan, chunk=chunk, restarts=size, saving=saving,
-            earlier=saving.resumable(resume), since=self.started, stacked=True,
+            earlier=saving.resumable(resume), since=self.started, stacked=True, usual=self.usual,
         )  # fmt: skip
 
         def data(number: int) -> tuple[Any, ...]:

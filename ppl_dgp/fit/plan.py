@@ -11,13 +11,15 @@ from jaxtyping import Float
 from numpyro.infer.svi import SVIState
 
 from ppl_dgp.fit.adam import adam
-from ppl_dgp.fit.annealing import AutoSteps
+from ppl_dgp.fit.annealing import AutoSteps, Trial
 from ppl_dgp.fit.convergence import Convergence, checked_tolerance, convergence_of
 
 #: Adam's learning rate for a given number of steps
 RATE = 0.01
 #: of "auto" the peaks that are tried, the steps of each trial where the budget has room, and the most steps in all
-PEAKS, TRIAL, BUDGET = (0.1, 0.3), 1600, 12_800
+PEAKS, TRIAL, BUDGET = (0.1, 0.3), 1600, 14_400
+#: where a model has a shallow start the peaks that are tried from there, and those that are from the usual one
+SHALLOW_PEAKS, USUAL_PEAKS = (0.03, 0.1), (0.1,)
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ def plan_of(
     rows: int,
     patience: int | None = None,
     restarts: int = 1,
+    shallow: bool = False,
 ) -> Plan:
     """The steps that are asked for; of "auto", trials and whole cycles within a budget.
 
@@ -64,6 +67,7 @@ def plan_of(
     :param chunk: steps after which it is asked whether a fit has ended.
     :param rows: of the data, by which the tolerance is.
     :param restarts: of one problem, of which the better ones go on.
+    :param shallow: whether trials begin at the model's shallow start too, and at it first.
     :raises ValueError: for a tolerance that is not positive; and beside "auto" for what goes with a number of steps, or
         a budget of less than a chunk for each trial and two for a cycle.
     """
@@ -78,13 +82,18 @@ def plan_of(
                 f"{name}: found {found} with steps='auto', which has its own; leave it out, or give a number of steps"
             )
     assert not callable(rate)
-    peaks = PEAKS if rate is None else (float(rate),)
+    peaks: dict[str, tuple[float, ...]] = {"start": PEAKS}
+    if shallow:
+        peaks = {"start": SHALLOW_PEAKS, "usual": USUAL_PEAKS}
+    if rate is not None:
+        peaks = dict.fromkeys(peaks, (float(rate),))
+    trials = tuple(Trial(peak, start) for start, tried in peaks.items() for peak in tried)
     # a trial and the first cycle, which is twice as long, are what can be compared
-    trial = min(TRIAL, budget // (len(peaks) + 2)) // chunk * chunk
-    if trial == 0:
+    length = min(TRIAL, budget // (len(trials) + 2)) // chunk * chunk
+    if length == 0:
         raise ValueError(
-            f"budget: found {budget} with chunks of {chunk} steps, expected at least {chunk * (len(peaks) + 2)}, for "
+            f"budget: found {budget} with chunks of {chunk} steps, expected at least {chunk * (len(trials) + 2)}, for "
             "trials of learning rates and a cycle; raise it, or give steps"
         )
-    plan = AutoSteps(peaks, trial, budget, allowed, restarts > 1)
+    plan = AutoSteps(trials, length, budget, allowed, restarts > 1)
     return replace(plan, steps=plan.ends(budget)[-1])

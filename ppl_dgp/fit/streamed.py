@@ -29,6 +29,7 @@ from ppl_dgp.fit.plan import BUDGET, plan_of
 from ppl_dgp.fit.prefetch import Waited, prefetched
 from ppl_dgp.fit.result import Fit, assemble, checked_data
 from ppl_dgp.fit.saving import Saving
+from ppl_dgp.fit.shallow import deepening
 from ppl_dgp.fit.training import has_stalled, started
 from ppl_dgp.objectives import objective_of
 from ppl_dgp.objectives.capabilities import capabilities_of
@@ -97,7 +98,6 @@ def fit_stream(
     objective = objective_of(objective)
     check_inducing(guide, objective)
     check_settings(count, locals())
-    plan = plan_of(steps, budget, tolerance, learning_rate, optimizer, chunk, count, patience)
     if devices is None and jax.process_count() > 1:
         devices = jax.devices()
     placement = Placement.over(devices, batch_size, "batch_size")
@@ -109,6 +109,10 @@ def fit_stream(
         )
     x, y, _ = rows.sample(dtype=jnp.result_type(float))
     x, y = checked_data(x, y)
+    deepen = deepening(model, guide, x, y, start, steps)
+    plan = plan_of(
+        steps, budget, tolerance, learning_rate, optimizer, chunk, count, patience, shallow=deepen is not None
+    )
     _check_constant_size(key, model, guide, objective, x, y)
     identity = {"data": rows.fingerprint(), "batch_size": batch_size, "chunk": chunk, "restarts": restarts}
     identity |= {"objective": type(objective).__name__, "window": window, "parts": parts, **plan.identity}
@@ -116,7 +120,7 @@ def fit_stream(
 
     optim = program.as_numpyro(plan.optimizer)
     about: dict[str, Any] = {"plan": plan, "chunk": chunk, "restarts": restarts, "since": since}
-    about |= {"saving": saving, "earlier": saving.resumable(resume)}
+    about |= {"saving": saving, "earlier": saving.resumable(resume), "deepen": deepen}
     settings = True, chunk, restarts, None, count
     of_chunk = lambda table: jax.ShapeDtypeStruct((chunk, batch_size, *table.shape[1:]), table.dtype)
     index = jax.ShapeDtypeStruct((chunk, batch_size), np.int32)

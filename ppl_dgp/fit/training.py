@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Shaped
 from numpyro.infer import ELBO, SVI
+from numpyro.infer.svi import SVIState
 from numpyro.optim import _NumPyroOptim
 
 from ppl_dgp import checkpoint as saved
@@ -24,9 +25,10 @@ from ppl_dgp.fit.plan import Plan
 from ppl_dgp.fit.result import Fit, FitError, Interrupted, mean_loss
 from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.session import PIECE_SECONDS, deferred_interrupt, one_blas_thread, progress_bar
+from ppl_dgp.gp.numpyro_internals import bijections_of
 
 Fits = TypeVar("Fits", Fit, list[Fit])
-
+Deepen = Callable[[Shaped[Array, "..."], dict[str, Array]], dict[str, Any] | None]
 
 NOT_FINITE = (
     "loss: found {limit} steps in a row where it or its gradient is not finite, expected numbers; lower the learning "
@@ -53,12 +55,14 @@ def started(
     like: tuple[Any, ...],
     *,
     restarts: int,
+    deepen: Deepen | None = None,
     **about: Any,
 ) -> tuple[program.CachedProgram, Training]:
     """The program of steps that start at the rows x and y, and the fit of its R restarts to ``rows`` in all.
 
     :param settings: of the program, as of ``Placement.cached_program``.
     :param like: what the program takes beside the state, or its shapes.
+    :param deepen: gives parameters for a key and the usual ones, from which trials begin too; None where it has none.
     :param about: as of ``Training``.
     """
     # A guide that remembers its first initialisation is copied before it, so that restarts differ.
@@ -71,11 +75,28 @@ def started(
     kept = placement.cached_program(svis[0], rows, *settings)
     with placement.compiled_beside(kept.run, jax.tree.map(shape, starts[0].shapes), rows, restarts, *like):
         states = [each.find() for each in starts]
-        state = states[0] if restarts == 1 else jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
-        state = program.fresh_copies(state)
+        together = lambda states: program.fresh_copies(
+            states[0] if restarts == 1 else jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+        )
+        state = together(states)
+        if deepen is not None and about["earlier"] is None:
+            pairs = zip(svis, init_keys, states, strict=True)
+            about["usual"], state = state, together([deepened(deepen, *each) for each in pairs])
     place = lambda state: placement.state(state, rows, restarts)
     words = program.key_words(index_key)
     return kept, Training(state, words, restarts=restarts, place=place, **about)
+
+
+def deepened(deepen: Deepen, svi: SVI, key: Shaped[Array, "..."], state: SVIState) -> SVIState:
+    """The state at the parameters that are found for it."""
+    found = deepen(key, svi.get_params(state))
+    if found is None:
+        return state
+    number, (params, of_steps) = state.optim_state
+    inverse = {name: bijections_of(svi)[name].inv(jnp.asarray(value)) for name, value in found.items()}
+    params = {name: inverse.get(name, value).astype(value.dtype) for name, value in params.items()}
+    moved: SVIState = state._replace(optim_state=(number, (params, of_steps)))
+    return moved
 
 
 class Training:
@@ -85,7 +106,7 @@ class Training:
     ``earlier`` describes, if there is one. The fit began at ``since``, of ``time.perf_counter``. ``place`` puts a state
     where the steps run. ``stacked`` is whether its leaves have an axis for restarts, by default where there are
     several, of which those with the numbers ``going`` go on. The ``plan`` says how steps go on and when they end, by
-    states that are ``kept``.
+    states that are ``kept``, at first the beginning or what is named in its place, such as the ``usual`` one.
     """
 
     def __init__(
@@ -101,6 +122,7 @@ class Training:
         since: float,
         place: Callable[[Any], Any] = lambda state: state,
         stacked: bool | None = None,
+        **others: Any,
     ) -> None:
         self.plan, self.steps, self.kept = plan, plan.steps, {}
         self.stacked = restarts > 1 if stacked is None else stacked
@@ -131,7 +153,8 @@ class Training:
             self.kept = {name: place(each) for name, each in found.get("kept", {}).items()}
         self.state = place(self.state)
         if not self.kept:
-            self.kept = {name: program.fresh_copies(self.state) for name in plan.kept}
+            own = lambda name: place(others[name]) if name in others else self.state
+            self.kept = {name: program.fresh_copies(own(name)) for name in plan.kept}
         left = np.full((restarts, max(self.steps - self.step, 0)), np.nan)
         self._losses = np.concatenate([losses, left], axis=1)
 
