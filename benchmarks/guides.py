@@ -1,196 +1,171 @@
-"""Which dependencies are worth modelling? Hidden × inducing rules on several sets, a row per fit, and the page of them.
+"""Which dependencies are worth modelling? Rules for the hidden variables and for q(u), trained until they converge.
 
-    python benchmarks/guides.py run --data DIR        # appends to benchmarks/guides.csv what it does not hold yet
-    python benchmarks/guides.py page                  # docs/which-guide.md and its figure, from the CSV
+    python -m benchmarks.guides run --data DIR --sets step,boston --seeds 0-4    # appends what the CSV does not hold
+    python -m benchmarks.guides page                                             # tables, paired differences, figure
 
-DIR holds ``uci/<set>.npz`` with arrays X, y and the splits' row indices train and test. Steps, learning rate and start
-are the same for all rules of a set; the seed is also that of the synthetic data, or the number of the split.
+DIR holds ``uci/<set>.npz`` with arrays X, y and the splits' row indices train and test. All fits of a set and a seed
+are one ``compare``: ``steps="auto"`` without settings, and a rule that contains others starts at the best of those. The
+seed is that of the synthetic data, or the number of the split; rows are written when all rules of a set and seed are
+there.
 """
 
 from __future__ import annotations
 
 import argparse
-from functools import lru_cache
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import jax
 import numpy as np
 import numpyro
-import optax
-import pandas as pd
-import rows
 
 numpyro.enable_x64()
 
+import pandas as pd  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
-from ppl_dgp.data import Standardiser, Table, load_table, split  # noqa: E402
+from benchmarks.rows import append, done  # noqa: E402
+from ppl_dgp.data import Standardiser, load_table, split  # noqa: E402
 from ppl_dgp.diagnostics import compare  # noqa: E402
 from ppl_dgp.guides import HIDDEN_RULES, INDUCING_RULES, Guide  # noqa: E402
 from ppl_dgp.models import deep_gp  # noqa: E402
 
 CSV, PAGE, FIGURE = Path("benchmarks/guides.csv"), Path("docs/which-guide.md"), Path("docs/which-guide.png")
-#: M, steps, batch (None: all rows), most training rows
-SETS: dict[str, tuple[int, int, int | None, int | None]] = {
-    "step": (20, 5000, None, None),
-    "sinusoids": (20, 5000, None, None),
-    "boston": (50, 2000, 256, None),
-    "energy": (50, 2000, 256, None),
-    "kin8nm": (50, 2000, 500, 5000),
+TABLES = "<!-- tables -->"
+#: M, rows of a minibatch (None: all), most training rows
+SETS: dict[str, tuple[int, int | None, int | None]] = {
+    "step": (20, None, None),
+    "sinusoids": (20, None, None),
+    "boston": (50, None, None),
+    "energy": (50, None, None),
+    "wine_red": (50, None, None),
+    "kin8nm": (50, 500, 5000),
 }
-#: with q(u) full rank; "conditional-across" has N M Q² parameters and means something where layers have several outputs
-HIDDEN = [
-    "doubly-stochastic", "mean-field", "markov", "conditional", "conditional-tied", "conditional-free",
-    "conditional-across", "amortised", "moment-matched", "nested-compression",
+SYNTHETIC = ("step", "sinusoids")
+#: (hidden, inducing), poorer ones first
+PAIRS = [
+    *((hidden, "full-rank") for hidden in (
+        "doubly-stochastic", "mean-field", "markov", "conditional", "conditional-markov", "conditional-tied",
+        "conditional-free", "amortised", "moment-matched",
+    )),
+    *(("doubly-stochastic", inducing) for inducing in ("diagonal", "low-rank", "layer-chain")),
 ]  # fmt: skip
-#: the hidden rules that the other inducing rules are run with; of the mean field its theory says something (4.5)
-OTHER_INDUCING = {
-    "diagonal": ("doubly-stochastic", "conditional"),
-    "low-rank": ("doubly-stochastic", "conditional"),
-    "across-outputs": ("doubly-stochastic", "conditional"),
-    "layer-chain": ("doubly-stochastic", "conditional", "mean-field"),
-    "coupled": ("doubly-stochastic", "conditional"),
-}
-#: a richer rule that begins at the optimum of a poorer one, which is trained first: (richer, poorer)
-AFTER = [("markov", "mean-field"), ("conditional", "mean-field"), ("conditional", "doubly-stochastic")]
-LAST_RATE = 1e-4
-KEY = ["set", "depth", "hidden", "inducing", "seed"]
+BASE = PAIRS[0]
+KEY = ["set", "depth", "seed"]
 MEASURES = [
-    "elbo", "elbo_se", "iw_bound", "khat", "test_log_density", "test_rmse", "ms_per_step", "parameters",
-]  # fmt: skip
-
-
-def pairs(name: str) -> list[tuple[str, str]]:
-    """The (hidden, inducing) pairs that mean something for a set: layers of one output have nothing across outputs."""
-    found = [(hidden, "full-rank") for hidden in HIDDEN]
-    found += [(f"{richer} after {poorer}", "full-rank") for richer, poorer in AFTER]
-    found += [(hidden, inducing) for inducing, wanted in OTHER_INDUCING.items() for hidden in wanted]
-    narrow = name in ("step", "sinusoids")
-    return [
-        pair for pair in found if not (narrow and ("conditional-across" in pair or "across-outputs" in pair))
-    ]
-
-
-def table_of(name: str, seed: int, data: Path) -> tuple[Table, np.ndarray, np.ndarray]:
-    """A set with its training and test rows."""
-    built_in = name in ("step", "sinusoids")
-    table = load_table(name, seed=seed) if built_in else load_table(str(data / "uci" / f"{name}.npz"))
-    train, test = split(table, 0 if built_in else seed)
-    most = SETS[name][3]
-    return table, train[:most], test
+    "elbo",
+    "elbo_se",
+    "iw_bound",
+    "khat",
+    "test_log_density",
+    "test_rmse",
+    "gap",
+    "seconds",
+    "parameters",
+]
 
 
 def run(options: argparse.Namespace) -> None:
-    """Fit what the CSV does not hold yet; the seeds of a pair follow each other and share what is compiled."""
-    finished = rows.done(CSV, KEY)
+    """Compare what the CSV does not hold yet."""
+    finished = done(CSV, KEY)
+    first, _, last = options.seeds.partition("-")
     for name in options.sets.split(","):
-        for depth in map(int, options.depths.split(",")):
-            for hidden, inducing in pairs(name):
-                if hidden in options.without.split(",") or inducing not in options.inducing.split(","):
-                    continue
-                made: tuple[Any, dict[str, Guide]] | None = None
-                for seed in map(int, options.seeds.split(",")):
-                    if (name, str(depth), hidden, inducing, str(seed)) in finished:
-                        continue
-                    table, train, test = table_of(name, seed, options.data)
-                    made = made or guided(name, depth, hidden, inducing, table)
-                    row = [name, depth, hidden, inducing, seed, *fit(name, made, seed, table, train, test)]
-                    rows.append(CSV, KEY + MEASURES, row)
-                    print(*row, flush=True)
-                jax.clear_caches()
+        for seed in range(int(first), int(last or first) + 1):
+            if (name, str(options.depth), str(seed)) in finished:
+                continue
+            for row in compared(name, options.depth, seed, options.data):
+                append(CSV, [*KEY, "hidden", "inducing", *MEASURES, "converged"], row)
+                print(*row, flush=True)
 
 
-def guided(name: str, depth: int, hidden: str, inducing: str, table: Table) -> tuple[Any, dict[str, Guide]]:
-    """The model, hidden layers as wide as the inputs, and its guide, before it the one at whose optimum it begins."""
-    model = deep_gp((table.X.shape[1],) * (depth - 1), SETS[name][0], num_outputs=table.y.shape[1])
-    rules = reversed(hidden.split(" after "))
-    return model, {
-        rule: Guide(model, hidden=HIDDEN_RULES[rule], inducing=INDUCING_RULES[inducing]) for rule in rules
-    }
-
-
-def fit(
-    name: str,
-    made: tuple[Any, dict[str, Guide]],
-    seed: int,
-    table: Table,
-    train: np.ndarray,
-    test: np.ndarray,
-) -> list[str]:
-    """Train one pair and measure it."""
-    model, guides = made
-    *poorer, wanted = guides
-    _, steps, batch, _ = SETS[name]
-    times: list[float] = []
+def compared(name: str, depth: int, seed: int, data: Path) -> Iterator[list[Any]]:
+    """The rows of one set and seed, when all are there."""
+    num_inducing, batch, most = SETS[name]
+    table = (
+        load_table(name, seed=seed) if name in SYNTHETIC else load_table(str(data / "uci" / f"{name}.npz"))
+    )
+    train, test = split(table, 0 if name in SYNTHETIC else seed)
+    train = train[:most]
     inputs, targets = Standardiser.fit(table.X[train]), Standardiser.fit(table.y[train])
     x, y = inputs.transform(table.X), targets.transform(table.y)
+    model = deep_gp((table.X.shape[1],) * (depth - 1), num_inducing, num_outputs=table.y.shape[1])
+
+    def maker(hidden: str, inducing: str) -> Any:
+        return lambda _: Guide(model, hidden=HIDDEN_RULES[hidden], inducing=INDUCING_RULES[inducing])
+
     found = compare(
-        jax.random.key(seed), lambda: model,
-        {rule: lambda _, guide=guide: guide for rule, guide in guides.items()},
+        jax.random.key(seed), lambda: model, {_label(*pair): maker(*pair) for pair in PAIRS},
         x[train], y[train], x[test], y[test],
-        starts=dict([(wanted, each) for each in poorer]), steps=steps, batch_size=batch, learning_rate=rate(steps),
-        num_draws=50, num_locals=4, num_samples=100,
-        target_scale=targets.scale, on_chunk=lambda *_: times.append(perf_counter()),
+        batch_size=batch, num_draws=100, num_locals=4, num_samples=200, target_scale=targets.scale,
+        say=lambda text: print(name, seed, text, file=sys.stderr, flush=True),
     )  # fmt: skip
-    row = found.table.iloc[-1].to_dict()
-    # chunks of a hundred steps, compilation being in the first
-    row["ms_per_step"] = 1e3 * np.median(np.diff(times)) / 100
-    return [f"{row[measure]:.6g}" for measure in MEASURES]
+    rows = found.table.set_index("fit")
+    for pair in PAIRS:
+        row = rows.loc[_label(*pair)]
+        values = [f"{row[measure]:.6g}" for measure in MEASURES]
+        yield [name, depth, seed, *pair, *values, bool(row["converged"])]
 
 
-@lru_cache
-def rate(steps: int) -> optax.Schedule:
-    """Adam's rate, the same for all: 0.01, and a decay over the last third, for parameters of single rows are noisy."""
-    begin = 2 * steps // 3
-    decay = optax.cosine_decay_schedule(0.01, steps - begin, LAST_RATE / 0.01)
-    return optax.join_schedules([optax.constant_schedule(0.01), decay], [begin])
+def _label(hidden: str, inducing: str) -> str:
+    return hidden if inducing == "full-rank" else f"{hidden} × {inducing}"
 
 
 def page(_options: argparse.Namespace) -> None:
-    """Write the tables and the figure; the verdict between its markers is kept."""
+    """Write the tables and the figure; what stands before the marker is kept."""
     table = pd.read_csv(CSV)
-    table["rule"] = table.hidden + np.where(table.inducing == "full-rank", "", " × " + table.inducing)
+    table["rule"] = [_label(*pair) for pair in zip(table.hidden, table.inducing, strict=True)]
     figure(table)
-    text = PAGE.read_text() if PAGE.exists() else "# Which guide?\n\n<!-- tables -->\n"
-    head = text.split("<!-- tables -->")[0]
-    parts = [head.rstrip(), "", "<!-- tables -->", "", f"![{FIGURE.stem}]({FIGURE.name})", ""]
+    head = PAGE.read_text(encoding="utf-8").split(TABLES)[0] if PAGE.exists() else "# Which guide?\n"
+    parts = [head.rstrip(), "", TABLES, "", f"![{FIGURE.stem}]({FIGURE.name})", ""]
     for (name, depth), group in table.groupby(["set", "depth"], sort=False):
-        number, steps, batch, most = SETS[str(name)]
-        about = f"M = {number}, {steps} steps of {batch or 'all'} rows" + (
-            f", {most} training rows" if most else ""
-        )
-        parts += [f"## {name}, {depth} layers", "", f"{about}; {group.seed.nunique()} seed(s), means.", ""]
-        columns = ["hidden × inducing", "seeds", "ELBO", "± s.e.", "IW bound", "k-hat", "test log density", "RMSE",
-                   "ms a step", "parameters"]  # fmt: skip
+        num_inducing, batch, most = SETS[str(name)]
+        about = f"M = {num_inducing}, {f'minibatches of {batch}' if batch else 'all'} rows"
+        about += f", {most} training rows" if most else ""
+        count = group.seed.nunique()
+        parts += [f"## {name}, {depth} layers", "", f"{about}; {count} seed{'s' * (count > 1)}.", ""]
+        columns = ["hidden × inducing", "ELBO", "less that of doubly stochastic", "test log density",
+                   "less that of doubly stochastic", "k-hat", "to gain", "converged", "seconds"]  # fmt: skip
         parts += ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
+        base = group[group.rule == _label(*BASE)].set_index("seed")
         for rule, each in group.groupby("rule", sort=False):
-            mean = each[MEASURES].mean()
-            error = np.sqrt(np.square(each.elbo_se).sum()) / len(each)
-            cells = [str(rule), str(len(each)), f"{mean.elbo:.1f}", f"{error:.1f}", f"{mean.iw_bound:.1f}",
-                     f"{mean.khat:.2f}", f"{mean.test_log_density:.3f}", f"{mean.test_rmse:.4g}",
-                     f"{mean.ms_per_step:.2f}", f"{mean.parameters:.0f}"]  # fmt: skip
+            of_seed = each.set_index("seed")
+            cells = [
+                str(rule), f"{each.elbo.mean():.1f}", paired(of_seed.elbo - base.elbo, ".1f"),
+                f"{each.test_log_density.mean():.3f}", paired(of_seed.test_log_density - base.test_log_density, ".3f"),
+                f"{each.khat.mean():.2f}", f"{each.gap.median():.2g}", f"{each.converged.sum()} of {len(each)}",
+                f"{each.seconds.mean():.0f}",
+            ]  # fmt: skip
             parts.append("| " + " | ".join(cells) + " |")
         parts.append("")
-    PAGE.write_text("\n".join(parts))
+    PAGE.write_text("\n".join(parts), encoding="utf-8")
+
+
+def paired(differences: pd.Series, form: str) -> str:
+    """The mean of differences seed by seed, and its standard error."""
+    known = differences.dropna()
+    if not known.any():
+        return ""
+    error = f" ± {format(known.std(ddof=1) / np.sqrt(len(known)), form)}" if len(known) > 1 else ""
+    return f"{format(known.mean(), '+' + form)}{error}"
 
 
 def figure(table: pd.DataFrame) -> None:
-    """Test log density and ELBO of each pair less those of doubly stochastic inference, a column per set and depth."""
-    groups = list(table.groupby(["set", "depth"], sort=False))
-    rules = list(dict.fromkeys(table.rule))
-    drawn = Figure(figsize=(2.6 + 2.3 * len(groups), 1.2 + 0.62 * len(rules)), layout="constrained")
+    """ELBO and test log density of each rule less those of doubly stochastic inference, a column per set and depth."""
+    groups, rules = list(table.groupby(["set", "depth"], sort=False)), list(dict.fromkeys(table.rule))
+    drawn = Figure(figsize=(2.6 + 2.3 * len(groups), 1.4 + 0.5 * len(rules)), layout="constrained")
     panels = drawn.subplots(2, len(groups), sharey=True, squeeze=False)
     for column, ((name, depth), group) in enumerate(groups):
-        size = {"step": 100, "sinusoids": 100}.get(str(name))
-        base = group[(group.rule == "doubly-stochastic")].set_index("seed")
+        base = group[group.rule == _label(*BASE)].set_index("seed")
         for line, measure in enumerate(("elbo", "test_log_density")):
             panel = panels[line, column]
             for place, rule in enumerate(reversed(rules)):
                 each = group[group.rule == rule].set_index("seed")
                 gain = (each[measure] - base[measure]).dropna()
-                panel.plot(gain, [place] * len(gain), "o", color="C0", alpha=0.8, markersize=5)
+                for said, marker in ((True, "o"), (False, "x")):
+                    shown = gain[each.converged.reindex(gain.index) == said]
+                    panel.plot(shown, [place] * len(shown), marker, color="C0", alpha=0.8, markersize=5)
             panel.axvline(0.0, color="0.6", linewidth=0.8)
             threshold = 10.0 if line == 0 else 0.1
             # a range of less than two of its decades has no ticks worth reading
@@ -201,12 +176,12 @@ def figure(table: pd.DataFrame) -> None:
             panel.spines[["top", "right"]].set_visible(False)
             panel.tick_params(axis="x", labelsize=7)
             if line == 0:
-                panel.set_title(f"{name}, {depth} layers" + (f"\nN = {size}" if size else ""), fontsize=9)
+                panel.set_title(f"{name}, {depth} layers", fontsize=9)
             panel.set_xlabel("ELBO, nats" if line == 0 else "test log density, nats a row", fontsize=8)
     for line in (0, 1):
         panels[line, 0].set_yticks(range(len(rules)), list(reversed(rules)), fontsize=8)
     drawn.suptitle(
-        "Gain over doubly-stochastic × full-rank (a dot per seed; wide ranges on a symmetric log scale)",
+        "Less doubly stochastic × full rank, seed by seed (crosses: not converged; wide ranges: symmetric log scale)",
         fontsize=10,
     )
     drawn.savefig(FIGURE, dpi=110)
@@ -221,12 +196,8 @@ def main() -> None:
     runner = commands.add_parser("run")
     runner.add_argument("--data", type=Path, required=True)
     runner.add_argument("--sets", default=",".join(SETS))
-    runner.add_argument("--depths", default="2,3")
-    runner.add_argument("--seeds", default="0,1,2")
-    runner.add_argument("--inducing", default=",".join(["full-rank", *OTHER_INDUCING]))
-    runner.add_argument(
-        "--without", default="", help="hidden rules that are left out, such as nested-compression"
-    )
+    runner.add_argument("--depth", type=int, default=2)
+    runner.add_argument("--seeds", default="0-1")
     runner.set_defaults(main=run)
     commands.add_parser("page").set_defaults(main=page)
     options = parser.parse_args()

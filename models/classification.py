@@ -18,12 +18,13 @@ Carlo. Labels are 0 … C − 1, as (N, 1) or (N,). Guides: ``Guide(model, induc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
+from ppl_dgp.gp.shallow import Shallow
 from ppl_dgp.kernels import RBF
 from ppl_dgp.likelihoods import LIKELIHOODS, Likelihood, likelihood_class, names_of
 from ppl_dgp.models.checks import checked_whole
@@ -117,6 +118,14 @@ class deep_gp_classification(ZooModel):
         y = as_columns(x, y, 1)
         given = _class_likelihood(self.likelihood, self.num_classes, y)
         return self._functions.under(given, x, y, index, size)
+
+    def shallow(self, x: Float[Array, "N D"]) -> Shallow | None:
+        """The sparse GP that this model is while its hidden layers are linear, see :meth:`deep_gp.shallow`."""
+        found: Shallow | None = self._functions.shallow(x)
+        if found is None:
+            return None
+        own = None if self.inducing is None else self.inducing[-1]
+        return replace(found, model=self._with_settings(sparse_gp_classification, inducing=own), closed=False)
 
 
 def _class_likelihood(likelihood: LikelihoodChoice | None, num_classes: int, y: Array | None) -> Likelihood:

@@ -106,12 +106,12 @@ class deep_gp(ZooModel):
             return numpyro.sample("y", emission(through(x), given, index, y is not None), obs=y)
 
     def shallow(self, x: Float[Array, "N D"]) -> Shallow | None:
-        """The sparse GP that this model is while its hidden layers are linear; None without noise of one variance.
+        """The sparse GP that this model is while its hidden layers are linear; None if noises are of rows.
 
         :param x: the training inputs.
         """
-        each_row = self.noise is not None and np.ndim(self.noise) > 0
-        if self.likelihood is not None or each_row or not self.widths or self.subsample_size:
+        of_rows = self.noise is not None and np.ndim(self.noise) > 0
+        if of_rows or self.subsample_size or not self.widths:
             return None
         inputs = x
         for width in self.widths:
@@ -119,7 +119,8 @@ class deep_gp(ZooModel):
         own = None if self.inducing is None else self.inducing[-1]
         model = self._with_settings(sparse_gp_regression, inducing=own)
         names = tuple(f"layer{layer}" for layer in range(1, len(self.widths) + 2))
-        return Shallow(model, inputs, names, INNER_SCALE, held=isinstance(self.kernel, Kernel))
+        held = isinstance(self.kernel, Kernel)
+        return Shallow(model, inputs, names, INNER_SCALE, closed=self.likelihood is None, held=held)
 
 
 @dataclass(frozen=True, eq=False)

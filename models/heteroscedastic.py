@@ -14,8 +14,9 @@ from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Any
 
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
+from ppl_dgp.gp.shallow import Shallow
 from ppl_dgp.kernels import RBF
 from ppl_dgp.models.deep_gp import INNER_NOISE, deep_gp
 from ppl_dgp.models.gp_regression import NUM_INDUCING, sparse_gp_regression
@@ -89,3 +90,8 @@ class deep_heteroscedastic_gp(ZooModel):
         self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None
     ) -> Any:
         return self._program(x, y, index, size)
+
+    def shallow(self, x: Float[Array, "N D"]) -> Shallow | None:
+        """The sparse model that this one is while its hidden layers are linear, see :meth:`deep_gp.shallow`."""
+        found: Shallow | None = self._program.shallow(x)
+        return found

@@ -11,7 +11,7 @@ from ppl_dgp.fit import shallow as finding
 from ppl_dgp.gp import shallow as shallow_gp
 from ppl_dgp.guides import AcrossOutputs, Diagonal, FullRank, Guide, MeanField
 from ppl_dgp.kernels import RBF
-from ppl_dgp.models import deep_gp, deep_gp_classification, sparse_gp_regression
+from ppl_dgp.models import deep_gp, deep_gp_classification, deep_heteroscedastic_gp, sparse_gp_regression
 from ppl_dgp.objectives import Collapsed, PowerEP
 
 KEY = jax.random.key(3)
@@ -20,10 +20,10 @@ X = RANDOM.normal(size=(60, 2))
 Y = np.c_[np.sin(2.0 * X[:, 0]), X[:, 1] * X[:, 0]] + 0.1 * RANDOM.normal(size=(60, 2))
 
 
-def bound_at(model, guide, start):
+def bound_at(model, guide, start, y=Y):
     """The bound in nats, of one draw, where the usual start completes another."""
     settings = {"steps": 1, "learning_rate": 1e-12, "start": start}
-    return energy(KEY, fit_svi(KEY, model, guide, PowerEP(0.0), X, Y, **settings), X, Y)
+    return energy(KEY, fit_svi(KEY, model, guide, PowerEP(0.0), X, y, **settings), X, y)
 
 
 def collapsed_at(shallow, start):
@@ -117,17 +117,10 @@ def test_kernels_keep_the_values_they_are_given():
 def test_where_there_is_none(monkeypatch):
     """Other models begin as usual; asked for a start they refuse; a sparse GP that cannot be trained is left out."""
     x = jnp.asarray(X)
-    for model in (
-        deep_gp((), 8),
-        deep_gp((1,), 8, noise=np.full(60, 0.1)),
-        deep_gp((1,), 8, likelihood="student-t"),
-    ):
-        assert model.shallow(x) is None
-        with pytest.raises(ValueError, match="^model: found deep_gp.*leave start out$"):
+    for model in (deep_gp((), 8), deep_gp((1,), 8, noise=np.full(60, 0.1)), sparse_gp_regression(8)):
+        assert shallow_gp.shallow_of(model, x) is None
+        with pytest.raises(ValueError, match="^model: found .*leave start out$"):
             shallow_start(KEY, model, Guide(model), X, Y[:, :1])
-    for model in (sparse_gp_regression(8), deep_gp_classification(2, (1,), 8)):
-        with pytest.raises(ValueError, match="^model: found"):
-            shallow_start(KEY, model, Guide(model), X, (Y[:, :1] > 0).astype(int))
 
     def broken(*args, **settings):
         raise FitError("loss: found none")
@@ -139,6 +132,34 @@ def test_where_there_is_none(monkeypatch):
     fit = fit_svi(KEY, model, Guide(model), PowerEP(0.0), X, Y, budget=80, chunk=10)
     usual = bound_at(model, Guide(model), None)
     assert -fit.losses[0, 0] == pytest.approx(usual, rel=0.2)
+
+
+CLASSES = (Y[:, :1] > 0.0).astype(int)
+
+
+@pytest.mark.parametrize(
+    ("model", "y"),
+    [
+        (deep_gp((2,), 8, likelihood="student-t"), Y[:, :1]),
+        (deep_gp_classification(2, (2,), 8), CLASSES),
+        pytest.param(deep_gp_classification(3, (2,), 8), CLASSES + (X[:, :1] > 1.0), marks=pytest.mark.slow),
+        pytest.param(deep_heteroscedastic_gp((2,), 8), Y[:, :1], marks=pytest.mark.slow),
+    ],
+    ids=["student-t", "classes", "several", "heteroscedastic"],
+)
+def test_other_likelihoods_begin_there_too(model, y, monkeypatch):
+    """The bound of the sparse model at the q(u) and the hyperparameters that natural gradients found."""
+    monkeypatch.setattr(shallow_gp, "SLIGHT_VARIANCE", 1e-12)
+    shallow = model.shallow(jnp.asarray(X))
+    start = shallow_start(KEY, model, Guide(model), X, y)
+    last = shallow.layers[-1]
+    params = {k.replace(last, "gp"): v for k, v in start.items() if last in k or "likelihood" in k}
+    data = shallow.inputs, jnp.asarray(y)
+    value = -float(PowerEP(0.0).loss(KEY, params, shallow.model, Guide(shallow.model), *data))
+    deep = PowerEP(0.0).loss(KEY, start, model, Guide(model), jnp.asarray(X), jnp.asarray(y))
+    assert -float(deep) == pytest.approx(value, abs=1e-2)
+    usual = bound_at(model, Guide(model), None, y)
+    assert value > usual + 10.0
 
 
 def test_more_rows_than_it_looks_at(monkeypatch):

@@ -1,11 +1,13 @@
 """Begin poor and end rich: a deep GP from the optimum of the sparse GP that it contains.
 
 From its usual start a deep GP is far from the data, and what brings it there, steps of Adam at random draws, often
-switches hidden layers off for good. One layer needs no draws: L-BFGS on its collapsed bound takes seconds.
+switches hidden layers off for good. One layer needs no draws: L-BFGS on its bound, collapsed or by natural
+gradients of q(u), takes seconds.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -25,7 +27,7 @@ from ppl_dgp.fit.training import Deepen
 from ppl_dgp.gp.contract import Model, Parameters
 from ppl_dgp.gp.shallow import Shallow, shallow_of
 from ppl_dgp.guides import Guide
-from ppl_dgp.objectives import Collapsed
+from ppl_dgp.objectives import Collapsed, PowerEP
 
 #: rows by which the sparse GP is trained, at most, and iterations
 ROWS, ITERATIONS = 10_000, 300
@@ -48,7 +50,7 @@ def shallow_start(
     2
 
     :param key: JAX random key of the inducing inputs' start, and of the rows where there are more than 10 000.
-    :param model: one with a method ``shallow``, such as ``deep_gp`` with Gaussian noise.
+    :param model: one with a method ``shallow``, such as ``deep_gp``.
     :param guide: of the model.
     :param x: inputs (N, D).
     :param y: targets (N, P) or (N,).
@@ -61,7 +63,7 @@ def shallow_start(
     shallow = shallow_of(model, rows[0])
     if shallow is None:
         raise ValueError(
-            f"model: found {model!r}, expected a deep GP with Gaussian noise of one variance; leave start out"
+            f"model: found {model!r}, expected one with a method shallow, as deep GPs have; leave start out"
         )
     svi = SVI(model, guide, as_numpyro(adam(0.01)), Trace_ELBO())
     usual = svi.get_params(initialise(svi, key, *rows))
@@ -84,11 +86,13 @@ def deepened_start(
     guide = Guide(shallow.model)
     svi = SVI(shallow.model, guide, as_numpyro(adam(0.01)), Trace_ELBO())
     start = shallow.begun(_of_model(svi.get_params(initialise(svi, key, x, y))))
+    train = partial(fit_lbfgs, key, shallow.model, x, y, guide=guide, budget=ITERATIONS, start=start)
     try:
-        fit = fit_lbfgs(
-            key, shallow.model, x, y, guide=guide, objective=Collapsed(), budget=ITERATIONS, start=start
-        )
-        fitted = optimal_inducing(fit, x, y).params
+        if shallow.closed:
+            fit = train(objective=Collapsed())
+            fitted = optimal_inducing(fit, x, y).params
+        else:
+            fitted = train(objective=PowerEP(0.0), natural=True).params
     except FitError:
         return None
     if not all(bool(np.isfinite(value).all()) for value in fitted.values()):

@@ -1,9 +1,9 @@
 """The sparse GP that a deep one is while its hidden layers are linear: where training may begin.
 
 A hidden layer's function is a linear mean and a GP. While the variance of that GP is slight the layer hands on linear
-features of its inputs, and the model is a sparse GP of these: its bound is concave in q(u), and has a closed form under
-Gaussian noise. At its optimum the deep model explains the data as well as one layer can, and learns from there what its
-hidden layers add.
+features of its inputs, and the model is a sparse GP of these: its bound needs no draws of u, and under Gaussian noise
+has a closed form. At its optimum the deep model explains the data as well as one layer can, and learns from there what
+its hidden layers add.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class Shallow:
     :param inputs: its inputs (N, Q), of the training rows.
     :param layers: names of the deep model's functions, in order.
     :param inner_scale: where the scale of q(u) of hidden layers starts.
+    :param closed: whether its bound is closed with the best q(u), as under Gaussian noise of one variance.
     :param held: whether the kernel's values begin where they were given.
     """
 
@@ -39,6 +40,7 @@ class Shallow:
     inputs: Float[Array, "N Q"]
     layers: tuple[str, ...]
     inner_scale: float
+    closed: bool = True
     held: bool = False
 
     def begun(self, usual: Parameters) -> Parameters:
