@@ -62,7 +62,7 @@ def ours(place: Path, seed: int, contestant: str, budget: int) -> Iterator[dict[
 
     numpyro.enable_x64()
     from ppl_dgp.diagnostics import held_out_scores
-    from ppl_dgp.fit import fit_svi
+    from ppl_dgp.fit import Interrupted, fit_svi
     from ppl_dgp.fit.plan import plan_of
     from ppl_dgp.guides import DoublyStochastic, Guide
     from ppl_dgp.models import deep_gp
@@ -73,16 +73,25 @@ def ours(place: Path, seed: int, contestant: str, budget: int) -> Iterator[dict[
     model = deep_gp((min(30, x.shape[1]),), min(INDUCING, len(x)))
     about = model, Guide(model, DoublyStochastic()), PowerEP(0.0), x, y
     settings: dict[str, Any] = {"batch_size": None if len(x) <= FULL_BATCH else BATCH}
-    looks: list[dict[str, Any]] = [
-        {"steps": steps, "learning_rate": 0.01} for steps in LOOKS if steps <= budget
+    looks: list[tuple[int, dict[str, Any]]] = [
+        (steps, {"steps": steps, "learning_rate": 0.01}) for steps in LOOKS if steps <= budget
     ]
     if contestant == "auto":
-        plan = plan_of("auto", budget, None, None, None, 100, len(x))
-        looks = [{"budget": end} for end in plan.ends(budget)[2:]]  # type: ignore[union-attr]
+        # at the end of the first trial, and of each cycle
+        ends = plan_of("auto", budget, None, None, None, 100, len(x), shallow=True).ends(budget)  # type: ignore[union-attr]
+        looks = [(end, {"budget": budget}) for end in (ends[0], *ends[3:])]
     with tempfile.TemporaryDirectory() as folder:
-        for number, look in enumerate(looks):
-            kept = {"checkpoint": Path(folder) / "kept", "resume": number > 0}
-            fit = fit_svi(jax.random.key(seed), *about, **look, **settings, **kept)  # type: ignore[arg-type]
+        for number, (end, look) in enumerate(looks):
+
+            def stop(step: int, _losses: Any, end: int = end) -> None:
+                if step == end < budget:
+                    raise KeyboardInterrupt
+
+            kept = {"checkpoint": Path(folder) / "kept", "resume": number > 0, "on_chunk": stop}
+            try:
+                fit = fit_svi(jax.random.key(seed), *about, **look, **settings, **kept)  # type: ignore[arg-type]
+            except Interrupted as stopped:
+                fit = stopped.fit
             found = held_out_scores(
                 jax.random.key(1),
                 fit,
