@@ -78,7 +78,7 @@ def ours(place: Path, seed: int, contestant: str, budget: int) -> Iterator[dict[
     ]
     if contestant == "auto":
         # at the end of the first trial, and of each cycle
-        ends = plan_of("auto", budget, None, None, None, 100, len(x), shallow=True).ends(budget)  # type: ignore[union-attr]
+        ends = plan_of("auto", budget, None, None, None, 100, len(x), begin="shallow").ends(budget)  # type: ignore[union-attr]
         looks = [(end, {"budget": budget}) for end in (ends[0], *ends[3:])]
     with tempfile.TemporaryDirectory() as folder:
         for number, (end, look) in enumerate(looks):

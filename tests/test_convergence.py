@@ -78,9 +78,11 @@ def test_trials_come_first_then_cycles_that_double():
         and plan.tolerance == 0.5
         and plan.trials == tuple(map(Trial, PEAKS))
     )
-    deep = plan_of("auto", BUDGET, None, None, None, 100, 10, shallow=True)
+    deep = plan_of("auto", BUDGET, None, None, None, 100, 10, begin="shallow")
     assert deep.steps == BUDGET and deep.kept == ("start", "usual", "best")
     assert [trial.start for trial in deep.trials] == ["start", "start", "usual"]
+    given = plan_of("auto", BUDGET, None, None, None, 100, 10, begin="given")
+    assert max(trial.peak for trial in given.trials) < max(PEAKS) and given.kept == ("start", "best")
     assert plan_of("auto", 2100, None, None, None, 100, 10).ends(2100) == [500, 1000, 2000]
     one = plan_of("auto", 20_000, 2.0, 0.05, None, 100, 10)
     assert one.ends(4 * TRIAL) == [TRIAL, 3 * TRIAL] and one.trials == (Trial(0.05),) and one.tolerance == 2.0
@@ -251,9 +253,9 @@ def test_the_command_line_knows_the_budgets():
     assert settings.BUDGET == BUDGET and settings.MOST_ITERATIONS == full_batch.BUDGET
     for known, rate in ((True, 0.1), (False, None)):
         fewest = settings.LEAST_BUDGET[known]
-        assert plan_of("auto", fewest, None, rate, None, 100, 10, shallow=True).steps == fewest
+        assert plan_of("auto", fewest, None, rate, None, 100, 10, begin="shallow").steps == fewest
         with pytest.raises(ValueError, match="budget"):
-            plan_of("auto", fewest - 1, None, rate, None, 100, 10, shallow=True)
+            plan_of("auto", fewest - 1, None, rate, None, 100, 10, begin="shallow")
 
 
 def test_estimators_warn_where_the_budget_did_not_suffice(converged):

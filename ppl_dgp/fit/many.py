@@ -121,7 +121,16 @@ def fit_many(
     offered = [deepening(model, guide, each.x, each.y, None, steps) for each in members]
     deepens = [deepen for deepen in offered if deepen is not None]
     shallow = len(deepens) == len(members)
-    plan = plan_of(steps, budget, tolerance, learning_rate, optimizer, chunk, fewest, shallow=shallow)
+    plan = plan_of(
+        steps,
+        budget,
+        tolerance,
+        learning_rate,
+        optimizer,
+        chunk,
+        fewest,
+        begin="shallow" if shallow else "usual",
+    )
     fits: dict[int, Fit] = {}
     elbo = [number for number, member in enumerate(members) if member.alpha == 0.0]
     programs = {"bound": elbo, "power": [number for number in range(len(members)) if number not in elbo]}

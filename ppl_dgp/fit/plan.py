@@ -18,8 +18,12 @@ from ppl_dgp.fit.convergence import Convergence, checked_tolerance, convergence_
 RATE = 0.01
 #: of "auto" the peaks that are tried, the steps of each trial where the budget has room, and the most steps in all
 PEAKS, TRIAL, BUDGET = (0.1, 0.3), 1600, 14_400
-#: where a model has a shallow start the peaks that are tried from there, and those that are from the usual one
-SHALLOW_PEAKS, USUAL_PEAKS = (0.03, 0.1), (0.1,)
+#: the peaks that are tried by where trials begin: "start", unless that is the usual one, which may be tried beside it
+PEAKS_FROM: dict[str, dict[str, tuple[float, ...]]] = {
+    "usual": {"start": PEAKS},
+    "given": {"start": (0.03, 0.1)},
+    "shallow": {"start": (0.03, 0.1), "usual": (0.1,)},
+}
 
 
 @dataclass(frozen=True)
@@ -58,16 +62,16 @@ def plan_of(
     rows: int,
     patience: int | None = None,
     restarts: int = 1,
-    shallow: bool = False,
+    begin: str = "usual",
 ) -> Plan:
     """The steps that are asked for; of "auto", trials and whole cycles within a budget.
 
-    :param rate: of Adam; of "auto" the first peak, or None to try ``PEAKS``.
+    :param rate: of Adam; of "auto" the first peak, or None to try several.
     :param optimizer: in the place of Adam, None with "auto", like ``patience``.
     :param chunk: steps after which it is asked whether a fit has ended.
     :param rows: of the data, by which the tolerance is.
     :param restarts: of one problem, of which the better ones go on.
-    :param shallow: whether trials begin at the model's shallow start too, and at it first.
+    :param begin: at the "usual" start, at one that is "given", or at a "shallow" one, one of ``PEAKS_FROM``.
     :raises ValueError: for a tolerance that is not positive; and beside "auto" for what goes with a number of steps, or
         a budget of less than a chunk for each trial and two for a cycle.
     """
@@ -82,9 +86,7 @@ def plan_of(
                 f"{name}: found {found} with steps='auto', which has its own; leave it out, or give a number of steps"
             )
     assert not callable(rate)
-    peaks: dict[str, tuple[float, ...]] = {"start": PEAKS}
-    if shallow:
-        peaks = {"start": SHALLOW_PEAKS, "usual": USUAL_PEAKS}
+    peaks = PEAKS_FROM[begin]
     if rate is not None:
         peaks = dict.fromkeys(peaks, (float(rate),))
     trials = tuple(Trial(peak, start) for start, tried in peaks.items() for peak in tried)

@@ -110,5 +110,12 @@ def deepening(
     return None if shallow is None else lambda key, usual: deepened_start(key, shallow, usual, y)
 
 
+def begins(deepen: Deepen | None, start: Any) -> str:
+    """Where trials begin, in words: one of ``PEAKS_FROM``."""
+    if deepen is not None:
+        return "shallow"
+    return "usual" if start is None else "given"
+
+
 def _of_model(params: Parameters) -> Parameters:
     return {name: value for name, value in params.items() if "u_" not in name}

@@ -26,7 +26,7 @@ from ppl_dgp.fit.path import fit_along
 from ppl_dgp.fit.plan import BUDGET, plan_of
 from ppl_dgp.fit.result import Fit, assemble, checked_data, fingerprint, finished
 from ppl_dgp.fit.saving import Saving
-from ppl_dgp.fit.shallow import deepening
+from ppl_dgp.fit.shallow import begins, deepening
 from ppl_dgp.fit.training import has_stalled, started
 from ppl_dgp.guides import Guide, HiddenRule
 from ppl_dgp.objectives import objective_of
@@ -143,7 +143,7 @@ def fit_svi(
         rows,
         patience,
         restarts,
-        deepen is not None,
+        begins(deepen, start),
     )
     units, per_batch, windows = _units(model, x, batch_size)
     placement = Placement.over(

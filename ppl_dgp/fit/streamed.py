@@ -29,7 +29,7 @@ from ppl_dgp.fit.plan import BUDGET, plan_of
 from ppl_dgp.fit.prefetch import Waited, prefetched
 from ppl_dgp.fit.result import Fit, assemble, checked_data
 from ppl_dgp.fit.saving import Saving
-from ppl_dgp.fit.shallow import deepening
+from ppl_dgp.fit.shallow import begins, deepening
 from ppl_dgp.fit.training import has_stalled, started
 from ppl_dgp.objectives import objective_of
 from ppl_dgp.objectives.capabilities import capabilities_of
@@ -111,7 +111,15 @@ def fit_stream(
     x, y = checked_data(x, y)
     deepen = deepening(model, guide, x, y, start, steps)
     plan = plan_of(
-        steps, budget, tolerance, learning_rate, optimizer, chunk, count, patience, shallow=deepen is not None
+        steps,
+        budget,
+        tolerance,
+        learning_rate,
+        optimizer,
+        chunk,
+        count,
+        patience,
+        begin=begins(deepen, start),
     )
     _check_constant_size(key, model, guide, objective, x, y)
     identity = {"data": rows.fingerprint(), "batch_size": batch_size, "chunk": chunk, "restarts": restarts}
