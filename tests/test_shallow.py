@@ -87,6 +87,7 @@ def test_auto_tries_it_and_the_usual_start():
     begins = [phase.begin for phase in fit.phases]
     first, second, last = (-fit.losses[0, begin] for begin in begins[-4:-1])
     assert [phase.kind for phase in fit.phases][-4:] == ["trial"] * 3 + ["cycle"]
+    assert [phase.origin for phase in fit.phases][-4:-1] == ["start", "start", "usual"]
     for value, wanted in ((first, at_start), (second, at_start), (last, usual)):
         assert value == pytest.approx(wanted, abs=0.05 * (at_start - usual))
     (together,) = fit_many(KEY[None], model, Guide(model), PowerEP(0.0), [X], [Y], **settings)

@@ -185,8 +185,10 @@ class AutoSteps:
             # a start at an optimum, say of a poorer family, from which these rates lead away
             found, lowest = [start], -1
         found += [
-            Phase("trial", begins[n], ends[n], self.trials[n].peak, values[n], errors[n], n == lowest)
-            for n in range(min(tried, len(ends)))
+            Phase(
+                "trial", begins[n], ends[n], trial.peak, values[n], errors[n], n == lowest, origin=trial.start
+            )
+            for n, trial in enumerate(self.trials[: len(ends)])
         ]
         for n in range(tried, len(ends)):
             kept = not _has_risen(values[n], errors[n], _last_kept(found))

@@ -36,6 +36,7 @@ class Phase:
     :param loss: at its end, infinite where all its last steps were rejected, and its standard ``error``.
     :param kept: whether the fit goes on from its end; else it was undone.
     :param rivals: losses at its end of restarts that were given up later, or there.
+    :param origin: where a trial began: at the fit's ``"start"``, or at the ``"usual"`` one where that is a shallow one.
     """
 
     kind: str
@@ -46,6 +47,7 @@ class Phase:
     error: float
     kept: bool
     rivals: tuple[float, ...] = ()
+    origin: str = "start"
 
 
 @dataclass(frozen=True)
