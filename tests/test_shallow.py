@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ppl_dgp import energy
-from ppl_dgp.fit import FitError, fit_many, fit_svi, shallow_start
+from ppl_dgp.fit import FitError, Interrupted, fit_many, fit_svi, shallow_start
 from ppl_dgp.fit import shallow as finding
 from ppl_dgp.gp import shallow as shallow_gp
 from ppl_dgp.guides import AcrossOutputs, Diagonal, FullRank, Guide, MeanField
@@ -126,8 +126,16 @@ def test_where_there_is_none(monkeypatch):
     def broken(*args, **settings):
         raise FitError("loss: found none")
 
-    monkeypatch.setattr(finding, "fit_lbfgs", broken)
+    def stopped(*args, **settings):
+        raise Interrupted([fit_svi(KEY, model, Guide(model), PowerEP(0.0), X, Y, steps=1)])
+
     model = deep_gp((1,), 8, num_outputs=2)
+    with monkeypatch.context() as patched:
+        patched.setattr(finding, "fit_lbfgs", stopped)
+        with pytest.raises(KeyboardInterrupt) as pressed:
+            fit_svi(KEY, model, Guide(model), PowerEP(0.0), X, Y, budget=80, chunk=10)
+        assert not isinstance(pressed.value, Interrupted)
+    monkeypatch.setattr(finding, "fit_lbfgs", broken)
     with pytest.raises(FitError, match="sparse GP"):
         shallow_start(KEY, model, Guide(model), X, Y)
     fit = fit_svi(KEY, model, Guide(model), PowerEP(0.0), X, Y, budget=80, chunk=10)

@@ -151,7 +151,7 @@ def fit_many(
             group,
             batch_size,
             chunk,
-            [deepens[number] for number in chosen] if shallow else None,
+            [deepens[number] for number in chosen] if shallow and not (resume and name in begun) else None,
         )
         try:
             # where none has begun there is nothing to resume, which is an error of the first

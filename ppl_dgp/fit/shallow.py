@@ -7,6 +7,7 @@ gradients of q(u), takes seconds.
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from typing import Any
 
@@ -21,8 +22,9 @@ from ppl_dgp.fit.arguments import check_key, check_programs
 from ppl_dgp.fit.energy import optimal_inducing
 from ppl_dgp.fit.full_batch import fit_lbfgs
 from ppl_dgp.fit.initial import initialise
+from ppl_dgp.fit.jitter import JitterWarning
 from ppl_dgp.fit.program import as_numpyro
-from ppl_dgp.fit.result import FitError, checked_data
+from ppl_dgp.fit.result import FitError, Interrupted, checked_data
 from ppl_dgp.fit.training import Deepen
 from ppl_dgp.gp.contract import Model, Parameters
 from ppl_dgp.gp.shallow import Shallow, shallow_of
@@ -56,6 +58,7 @@ def shallow_start(
     :param y: targets (N, P) or (N,).
     :returns: constrained parameters by name, those of the guide's hidden variables left out.
     :raises ValueError: for a model without such a beginning.
+    :raises FitError: where the sparse GP's bound is not finite.
     """
     check_key(key)
     check_programs(model, guide)
@@ -88,13 +91,16 @@ def deepened_start(
     start = shallow.begun(_of_model(svi.get_params(initialise(svi, key, x, y))))
     train = partial(fit_lbfgs, key, shallow.model, x, y, guide=guide, budget=ITERATIONS, start=start)
     try:
-        if shallow.closed:
-            fit = train(objective=Collapsed())
-            fitted = optimal_inducing(fit, x, y).params
-        else:
-            fitted = train(objective=PowerEP(0.0), natural=True).params
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", JitterWarning)  # of a model that is not asked for
+            if shallow.closed:
+                fitted = optimal_inducing(train(objective=Collapsed()), x, y).params
+            else:
+                fitted = train(objective=PowerEP(0.0), natural=True).params
     except FitError:
         return None
+    except Interrupted:
+        raise KeyboardInterrupt from None  # before the first step there is no fit
     if not all(bool(np.isfinite(value).all()) for value in fitted.values()):
         return None
     return shallow.deepened(usual, fitted)
