@@ -181,7 +181,7 @@ def figure(table: pd.DataFrame) -> None:
     for line in (0, 1):
         panels[line, 0].set_yticks(range(len(rules)), list(reversed(rules)), fontsize=8)
     drawn.suptitle(
-        "Less doubly stochastic × full rank, seed by seed (crosses: not converged; wide ranges: symmetric log scale)",
+        "Less doubly stochastic × full rank, seed by seed\n(crosses: not converged; wide ranges: symmetric log scale)",
         fontsize=10,
     )
     drawn.savefig(FIGURE, dpi=110)
