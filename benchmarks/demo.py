@@ -34,6 +34,7 @@ from ppl_dgp.diagnostics import (  # noqa: E402
     to_arviz,
 )
 from ppl_dgp.fit import Fit  # noqa: E402
+from ppl_dgp.fit.plan import BUDGET  # noqa: E402
 from ppl_dgp.guides import Conditional, DoublyStochastic, Guide, Markov, MeanField  # noqa: E402
 from ppl_dgp.models import deep_gp, sparse_gp_regression  # noqa: E402
 from ppl_dgp.prediction.joint import sample_functions  # noqa: E402
@@ -48,8 +49,6 @@ GUIDES = {
 }
 #: the richer guides begin where the poorer ones, which they contain, have ended
 STARTS = {"markov": "mean-field", "conditional": "doubly-stochastic"}
-#: of every fit that has not converged before
-BUDGET = 6400
 console = Console(width=None if Console().is_terminal else 120)
 
 
@@ -66,7 +65,6 @@ def judge(task: Task, model: Any, guides: dict[str, Any], **settings: Any) -> Co
         target_scale=task.y_units.scale,
         say=lambda line: console.print(f"  {time.perf_counter() - started:3.0f} s  fitting {line}"),
         progress=console.is_terminal,
-        budget=BUDGET,
         **settings,
     )
     rows = f"{len(task.train_rows)} training rows, {len(task.test_rows)} test rows, at most {BUDGET} steps"
