@@ -149,14 +149,16 @@ def deep(table: pd.DataFrame) -> Lines:
     lines = [
         "## Deep GPs",
         "",
-        f"Tied factors, moments through the layers; {table.seed.nunique()} seeds, means.",
+        f"Tied factors, moments through the layers; {table.seed.nunique()} seeds, means. To gain: the median, in nats.",
         "",
     ]
-    lines += ["| set | layers | α | energy | test log density | RMSE | noise |", "|---" * 7 + "|"]
+    columns = ("set", "layers", "α", "energy", "test log density", "RMSE", "noise", "to gain", "converged")
+    lines += ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
     for (name, layers, alpha), group in table.groupby(["set", "layers", "alpha"], sort=False):
         mean = group[["energy", "test_log_density", "rmse", "noise"]].mean()
         cells = [name, layers, f"{alpha:g}", f"{mean.energy:.1f}", f"{mean.test_log_density:.3f}", f"{mean.rmse:.4f}",
-                 f"{mean.noise:.2g}"]  # fmt: skip
+                 f"{mean.noise:.2g}", f"{group.gap.median():.2g}",
+                 f"{group.converged.sum()} of {len(group)}"]  # fmt: skip
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return [*lines, ""]
 

@@ -26,7 +26,7 @@ numpyro.enable_x64()
 import pandas as pd  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
-from benchmarks.rows import append, done  # noqa: E402
+from benchmarks.rows import append, done, numbers  # noqa: E402
 from ppl_dgp.data import Standardiser, load_table, split  # noqa: E402
 from ppl_dgp.diagnostics import compare  # noqa: E402
 from ppl_dgp.guides import HIDDEN_RULES, INDUCING_RULES, Guide  # noqa: E402
@@ -55,24 +55,15 @@ PAIRS = [
 BASE = PAIRS[0]
 KEY = ["set", "depth", "seed"]
 MEASURES = [
-    "elbo",
-    "elbo_se",
-    "iw_bound",
-    "khat",
-    "test_log_density",
-    "test_rmse",
-    "gap",
-    "seconds",
-    "parameters",
-]
+    "elbo", "elbo_se", "iw_bound", "khat", "test_log_density", "test_rmse", "gap", "seconds", "parameters",
+]  # fmt: skip
 
 
 def run(options: argparse.Namespace) -> None:
     """Compare what the CSV does not hold yet."""
     finished = done(CSV, KEY)
-    first, _, last = options.seeds.partition("-")
     for name in options.sets.split(","):
-        for seed in range(int(first), int(last or first) + 1):
+        for seed in numbers(options.seeds):
             if (name, str(options.depth), str(seed)) in finished:
                 continue
             for row in compared(name, options.depth, seed, options.data):

@@ -25,6 +25,12 @@ def done(path: Path, key: Sequence[str]) -> set[tuple[str, ...]]:
         return {tuple(row[field] for field in key) for row in csv.DictReader(file)}
 
 
+def numbers(text: str) -> list[int]:
+    """Those that ``0-4`` or ``0,3,5`` names."""
+    spans = [list(map(int, part.split("-"))) for part in text.split(",")]
+    return [number for span in spans for number in range(span[0], span[-1] + 1)]
+
+
 def read(path: Path) -> list[dict[str, str]]:
     """The rows that are there."""
     if not path.exists():

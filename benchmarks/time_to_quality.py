@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.rows import append, done, read
+from benchmarks.rows import append, done, numbers, read
 
 CSV = Path("benchmarks/time_to_quality.csv")
 FIELDS = (
@@ -78,8 +78,9 @@ def ours(place: Path, seed: int, contestant: str, budget: int) -> Iterator[dict[
     ]
     if contestant == "auto":
         # at the end of the first trial, and of each cycle
-        ends = plan_of("auto", budget, None, None, None, 100, len(x), begin="shallow").ends(budget)  # type: ignore[union-attr]
-        looks = [(end, {"budget": budget}) for end in (ends[0], *ends[3:])]
+        plan = plan_of("auto", budget, None, None, None, 100, len(x), begin="shallow")
+        ends = plan.ends(budget)  # type: ignore[union-attr]
+        looks = [(end, {"budget": budget}) for end in (ends[0], *ends[len(plan.trials) :])]  # type: ignore[union-attr]
     with tempfile.TemporaryDirectory() as folder:
         for number, (end, look) in enumerate(looks):
 
@@ -213,8 +214,7 @@ def main() -> int:
         return 0
     if options.data is None:
         parser.error("--data: found none, expected the folder that holds uci/<set>.npz")
-    first, _, last = options.splits.partition("-")
-    options.numbers = range(int(first), int(last or first) + 1)
+    options.numbers = numbers(options.splits)
     began = time.perf_counter()
     run(options)
     print(f"{time.perf_counter() - began:.0f} s", file=sys.stderr)

@@ -112,7 +112,7 @@ def run(options: argparse.Namespace) -> None:
             done = rows.done(CSV, KEYS)
 
             about = objective, alpha, work.objective.num_particles, options.steps, options.batch, bits
-            keyed = {number: (name, number, depth, *about) for number in numbers(options.splits, table)}
+            keyed = {number: (name, number, depth, *about) for number in splits_of(options.splits, table)}
             wanted = [number for number, key in keyed.items() if tuple(map(str, key)) not in done]
             size = options.together or len(wanted)
             for begin in range(0, len(wanted), size or 1):
@@ -125,12 +125,9 @@ def run(options: argparse.Namespace) -> None:
                     print(*row, flush=True)
 
 
-def numbers(text: str, table: Table) -> list[int]:
+def splits_of(text: str, table: Table) -> list[int]:
     """The splits that ``all``, ``0-4`` or ``0,3,5`` names."""
-    if text == "all":
-        return list(range(table.num_splits))
-    spans = [list(map(int, part.split("-"))) for part in text.split(",")]
-    return [number for span in spans for number in range(span[0], span[-1] + 1)]
+    return list(range(table.num_splits)) if text == "all" else rows.numbers(text)
 
 
 def throughput(options: argparse.Namespace) -> None:

@@ -124,8 +124,9 @@ class deep_gp_classification(ZooModel):
         found: Shallow | None = self._functions.shallow(x)
         if found is None:
             return None
-        own = None if self.inducing is None else self.inducing[-1]
-        return replace(found, model=self._with_settings(sparse_gp_classification, inducing=own), closed=False)
+        of_functions: Any = found.model
+        model = self._with_settings(sparse_gp_classification, inducing=of_functions.inducing)
+        return replace(found, model=model, closed=False)
 
 
 def _class_likelihood(likelihood: LikelihoodChoice | None, num_classes: int, y: Array | None) -> Likelihood:

@@ -110,18 +110,13 @@ def compare(
     def bounds_of(name: str, alpha: float) -> np.ndarray:
         return bounds(key_fit, fits[name, alpha], *train)
 
-    def value(name: str, alpha: float) -> float:
-        return float(bounds_of(name, alpha).mean())
-
     def row(name: str, alpha: float) -> dict[str, Any]:
         built, guide = made(name)
         if starts is None:
             before = [each for each in names[: names.index(name)] if holds(guide, fits[each, alpha].guide)]
         else:
             before = [starts[name]] if name in starts else []
-        poorer = (
-            before[0] if len(before) == 1 else max(before, key=lambda each: value(each, alpha), default=None)
-        )
+        poorer = max(before, key=lambda each: bounds_of(each, alpha).mean(), default=None)
         settings: dict[str, Any] = {"steps": steps, "start": None, **fit_settings}
         if poorer is not None:
             at = fits[poorer, alpha]

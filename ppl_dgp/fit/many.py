@@ -25,10 +25,10 @@ from ppl_dgp.fit import padding, program
 from ppl_dgp.fit.arguments import check_inducing, check_key, check_programs, check_settings
 from ppl_dgp.fit.initial import traced_start
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
-from ppl_dgp.fit.plan import BUDGET, Plan, plan_of
+from ppl_dgp.fit.plan import BUDGET, Plan
 from ppl_dgp.fit.result import Fit, Interrupted, assemble, checked_data, fingerprint, finished
 from ppl_dgp.fit.saving import Saving
-from ppl_dgp.fit.shallow import deepening
+from ppl_dgp.fit.shallow import planned
 from ppl_dgp.fit.training import Deepen, Training, deepened
 from ppl_dgp.objectives import objective_of
 from ppl_dgp.objectives.alpha import checked_alpha
@@ -118,19 +118,9 @@ def fit_many(
         )
     if learning_rates is not None:
         learning_rate = 1.0
-    offered = [deepening(model, guide, each.x, each.y, None, steps) for each in members]
-    deepens = [deepen for deepen in offered if deepen is not None]
-    shallow = len(deepens) == len(members)
-    plan = plan_of(
-        steps,
-        budget,
-        tolerance,
-        learning_rate,
-        optimizer,
-        chunk,
-        fewest,
-        begin="shallow" if shallow else "usual",
-    )
+    about_steps = budget, tolerance, learning_rate, optimizer, chunk, fewest
+    tables = [(member.x, member.y) for member in members]
+    plan, deepens = planned(model, guide, tables, None, steps, *about_steps)
     fits: dict[int, Fit] = {}
     elbo = [number for number, member in enumerate(members) if member.alpha == 0.0]
     programs = {"bound": elbo, "power": [number for number in range(len(members)) if number not in elbo]}
@@ -143,16 +133,9 @@ def fit_many(
         if name == "bound" and capabilities_of(objective).takes_alpha:
             # a number: α is then no argument of the program
             group, its_own = [replace(member, alpha=None) for member in group], objective.at_alpha(0.0)
-        together = BatchedTraining(
-            model,
-            guide,
-            its_own,
-            plan,
-            group,
-            batch_size,
-            chunk,
-            [deepens[number] for number in chosen] if shallow and not (resume and name in begun) else None,
-        )
+        resumed = resume and name in begun
+        starting = None if deepens is None or resumed else [deepens[number] for number in chosen]
+        together = BatchedTraining(model, guide, its_own, plan, group, batch_size, chunk, starting)
         try:
             # where none has begun there is nothing to resume, which is an error of the first
             trained = together.train(

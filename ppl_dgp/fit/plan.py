@@ -62,6 +62,7 @@ def plan_of(
     rows: int,
     patience: int | None = None,
     restarts: int = 1,
+    *,
     begin: str = "usual",
 ) -> Plan:
     """The steps that are asked for; of "auto", trials and whole cycles within a budget.

@@ -8,6 +8,7 @@ gradients of q(u), takes seconds.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,7 @@ from ppl_dgp.fit.energy import optimal_inducing
 from ppl_dgp.fit.full_batch import fit_lbfgs
 from ppl_dgp.fit.initial import initialise
 from ppl_dgp.fit.jitter import JitterWarning
+from ppl_dgp.fit.plan import Plan, plan_of
 from ppl_dgp.fit.program import as_numpyro
 from ppl_dgp.fit.result import FitError, Interrupted, checked_data
 from ppl_dgp.fit.training import Deepen
@@ -68,9 +70,7 @@ def shallow_start(
         raise ValueError(
             f"model: found {model!r}, expected one with a method shallow, as deep GPs have; leave start out"
         )
-    svi = SVI(model, guide, as_numpyro(adam(0.01)), Trace_ELBO())
-    usual = svi.get_params(initialise(svi, key, *rows))
-    found = deepened_start(key, shallow, usual, rows[1])
+    found = _found_start(shallow, rows[1], key, _usual(key, model, guide, *rows))
     if found is None:
         raise FitError(
             "loss: found none that is finite for the sparse GP; standardise the data, or leave start out"
@@ -78,8 +78,8 @@ def shallow_start(
     return found
 
 
-def deepened_start(
-    key: Shaped[Array, "..."], shallow: Shallow, usual: Parameters, y: Num[Array, "N P"]
+def _found_start(
+    shallow: Shallow, y: Num[Array, "N P"], key: Shaped[Array, "..."], usual: Parameters
 ) -> Parameters | None:
     """The same from parameters ``usual`` of model and guide; None where the sparse GP cannot be trained."""
     x = shallow.inputs
@@ -87,8 +87,7 @@ def deepened_start(
         chosen = jax.random.choice(key, len(x), (ROWS,), replace=False)
         x, y = x[chosen], y[chosen]
     guide = Guide(shallow.model)
-    svi = SVI(shallow.model, guide, as_numpyro(adam(0.01)), Trace_ELBO())
-    start = shallow.begun(_of_model(svi.get_params(initialise(svi, key, x, y))))
+    start = shallow.begun(_usual(key, shallow.model, guide, x, y))
     train = partial(fit_lbfgs, key, shallow.model, x, y, guide=guide, budget=ITERATIONS, start=start)
     try:
         with warnings.catch_warnings():
@@ -106,22 +105,31 @@ def deepened_start(
     return shallow.deepened(usual, fitted)
 
 
-def deepening(
-    model: Model, guide: Any, x: Float[Array, "N D"], y: Num[Array, "N P"], start: Any, steps: int | str
-) -> Deepen | None:
-    """What finds a shallow start for trials of "auto", where there is one and no other is given."""
-    if steps != "auto" or start is not None or not isinstance(guide, Guide) or guide.others is not None:
-        return None
-    shallow = shallow_of(model, x)
-    return None if shallow is None else lambda key, usual: deepened_start(key, shallow, usual, y)
+def planned(
+    model: Model,
+    guide: Any,
+    tables: Sequence[tuple[Float[Array, "_ D"], Num[Array, "_ P"]]],
+    start: Any,
+    steps: int | str,
+    *settings: Any,
+) -> tuple[Plan, list[Deepen] | None]:
+    """The steps of fits side by side, and what finds a shallow start for each, where "auto" has one and none is given.
+
+    :param tables: x and y of each fit.
+    :param start: what was given to start from, if anything.
+    :param settings: of ``plan_of`` after ``steps``, in order.
+    """
+    deepens: list[Deepen] = []
+    if steps == "auto" and start is None and isinstance(guide, Guide) and guide.others is None:
+        offered = [(shallow_of(model, x), y) for x, y in tables]
+        deepens = [partial(_found_start, shallow, y) for shallow, y in offered if shallow is not None]
+    if len(deepens) == len(tables):
+        return plan_of(steps, *settings, begin="shallow"), deepens
+    return plan_of(steps, *settings, begin="usual" if start is None else "given"), None
 
 
-def begins(deepen: Deepen | None, start: Any) -> str:
-    """Where trials begin, in words: one of ``PEAKS_FROM``."""
-    if deepen is not None:
-        return "shallow"
-    return "usual" if start is None else "given"
-
-
-def _of_model(params: Parameters) -> Parameters:
-    return {name: value for name, value in params.items() if "u_" not in name}
+def _usual(key: Shaped[Array, "..."], model: Model, guide: Guide, x: Array, y: Array) -> Parameters:
+    """The parameters that a fit starts from where nothing is said."""
+    svi = SVI(model, guide, as_numpyro(adam(0.01)), Trace_ELBO())
+    params: Parameters = svi.get_params(initialise(svi, key, x, y))
+    return params

@@ -23,10 +23,10 @@ from ppl_dgp.fit.arguments import check_inducing, check_key, check_programs, che
 from ppl_dgp.fit.devices import Placement
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.path import fit_along
-from ppl_dgp.fit.plan import BUDGET, plan_of
+from ppl_dgp.fit.plan import BUDGET
 from ppl_dgp.fit.result import Fit, assemble, checked_data, fingerprint, finished
 from ppl_dgp.fit.saving import Saving
-from ppl_dgp.fit.shallow import begins, deepening
+from ppl_dgp.fit.shallow import planned
 from ppl_dgp.fit.training import has_stalled, started
 from ppl_dgp.guides import Guide, HiddenRule
 from ppl_dgp.objectives import objective_of
@@ -132,19 +132,8 @@ def fit_svi(
     check_inducing(guide, objective)
     rows = x.shape[0]
     check_settings(rows, locals())
-    deepen = deepening(model, guide, x, y, start, steps)
-    plan = plan_of(
-        steps,
-        budget,
-        tolerance,
-        learning_rate,
-        optimizer,
-        chunk,
-        rows,
-        patience,
-        restarts,
-        begins(deepen, start),
-    )
+    about_steps = budget, tolerance, learning_rate, optimizer, chunk, rows, patience, restarts
+    plan, deepens = planned(model, guide, [(x, y)], start, steps, *about_steps)
     units, per_batch, windows = _units(model, x, batch_size)
     placement = Placement.over(
         devices, per_batch, "the number of rows" if batch_size is None else "batch_size"
@@ -157,7 +146,7 @@ def fit_svi(
 
     optim = program.as_numpyro(plan.optimizer)
     about: dict[str, Any] = {"plan": plan, "chunk": chunk, "restarts": restarts, "since": since}
-    about |= {"saving": saving, "earlier": saving.resumable(resume), "deepen": deepen}
+    about |= {"saving": saving, "earlier": saving.resumable(resume), "deepens": deepens}
     put = placement.shared if batch_size is None else placement.whole
     tables = put(x), put(y)
     settings = batch_size is not None, chunk, restarts, windows

@@ -25,11 +25,11 @@ from ppl_dgp.fit import program
 from ppl_dgp.fit.arguments import check_inducing, check_key, check_programs, check_settings
 from ppl_dgp.fit.devices import Placement
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
-from ppl_dgp.fit.plan import BUDGET, plan_of
+from ppl_dgp.fit.plan import BUDGET
 from ppl_dgp.fit.prefetch import Waited, prefetched
 from ppl_dgp.fit.result import Fit, assemble, checked_data
 from ppl_dgp.fit.saving import Saving
-from ppl_dgp.fit.shallow import begins, deepening
+from ppl_dgp.fit.shallow import planned
 from ppl_dgp.fit.training import has_stalled, started
 from ppl_dgp.objectives import objective_of
 from ppl_dgp.objectives.capabilities import capabilities_of
@@ -109,18 +109,8 @@ def fit_stream(
         )
     x, y, _ = rows.sample(dtype=jnp.result_type(float))
     x, y = checked_data(x, y)
-    deepen = deepening(model, guide, x, y, start, steps)
-    plan = plan_of(
-        steps,
-        budget,
-        tolerance,
-        learning_rate,
-        optimizer,
-        chunk,
-        count,
-        patience,
-        begin=begins(deepen, start),
-    )
+    about_steps = budget, tolerance, learning_rate, optimizer, chunk, count, patience
+    plan, deepens = planned(model, guide, [(x, y)], start, steps, *about_steps)
     _check_constant_size(key, model, guide, objective, x, y)
     identity = {"data": rows.fingerprint(), "batch_size": batch_size, "chunk": chunk, "restarts": restarts}
     identity |= {"objective": type(objective).__name__, "window": window, "parts": parts, **plan.identity}
@@ -128,7 +118,7 @@ def fit_stream(
 
     optim = program.as_numpyro(plan.optimizer)
     about: dict[str, Any] = {"plan": plan, "chunk": chunk, "restarts": restarts, "since": since}
-    about |= {"saving": saving, "earlier": saving.resumable(resume), "deepen": deepen}
+    about |= {"saving": saving, "earlier": saving.resumable(resume), "deepens": deepens}
     settings = True, chunk, restarts, None, count
     of_chunk = lambda table: jax.ShapeDtypeStruct((chunk, batch_size, *table.shape[1:]), table.dtype)
     index = jax.ShapeDtypeStruct((chunk, batch_size), np.int32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -55,14 +55,14 @@ def started(
     like: tuple[Any, ...],
     *,
     restarts: int,
-    deepen: Deepen | None = None,
+    deepens: Sequence[Deepen] | None = None,
     **about: Any,
 ) -> tuple[program.CachedProgram, Training]:
     """The program of steps that start at the rows x and y, and the fit of its R restarts to ``rows`` in all.
 
     :param settings: of the program, as of ``Placement.cached_program``.
     :param like: what the program takes beside the state, or its shapes.
-    :param deepen: gives parameters for a key and the usual ones, from which trials begin too; None where it has none.
+    :param deepens: one, which gives the parameters that trials begin at for a key and the usual ones, None if it can't.
     :param about: as of ``Training``.
     """
     # A guide that remembers its first initialisation is copied before it, so that restarts differ.
@@ -79,8 +79,8 @@ def started(
             states[0] if restarts == 1 else jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
         )
         state = together(states)
-        if deepen is not None and about["earlier"] is None:
-            pairs = zip(svis, init_keys, states, strict=True)
+        if deepens is not None and about["earlier"] is None:
+            (deepen,), pairs = deepens, zip(svis, init_keys, states, strict=True)
             about["usual"], state = state, together([deepened(deepen, *each) for each in pairs])
     place = lambda state: placement.state(state, rows, restarts)
     words = program.key_words(index_key)
@@ -106,7 +106,7 @@ class Training:
     ``earlier`` describes, if there is one. The fit began at ``since``, of ``time.perf_counter``. ``place`` puts a state
     where the steps run. ``stacked`` is whether its leaves have an axis for restarts, by default where there are
     several, of which those with the numbers ``going`` go on. The ``plan`` says how steps go on and when they end, by
-    states that are ``kept``, at first the beginning or what is named in its place, such as the ``usual`` one.
+    states that are ``kept``, at first the beginning, but for the ``usual`` one where the fit begins elsewhere.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Training:
         since: float,
         place: Callable[[Any], Any] = lambda state: state,
         stacked: bool | None = None,
-        **others: Any,
+        usual: Any = None,
     ) -> None:
         self.plan, self.steps, self.kept = plan, plan.steps, {}
         self.stacked = restarts > 1 if stacked is None else stacked
@@ -153,8 +153,8 @@ class Training:
             self.kept = {name: place(each) for name, each in found.get("kept", {}).items()}
         self.state = place(self.state)
         if not self.kept:
-            own = lambda name: place(others[name]) if name in others else self.state
-            self.kept = {name: program.fresh_copies(own(name)) for name in plan.kept}
+            begun = lambda name: place(usual) if name == "usual" else self.state
+            self.kept = {name: program.fresh_copies(begun(name)) for name in plan.kept}
         left = np.full((restarts, max(self.steps - self.step, 0)), np.nan)
         self._losses = np.concatenate([losses, left], axis=1)
 

@@ -45,7 +45,7 @@ class Shallow:
 
     def begun(self, usual: Parameters) -> Parameters:
         """Where its training starts: lengthscales of √Q, at which rows in Q dimensions know of each other."""
-        return {name: self._longer(name, value) for name, value in usual.items() if name.startswith("gp/")}
+        return {name: self._longer(name, value) for name, value in usual.items()}
 
     def deepened(self, usual: Parameters, fitted: Parameters) -> Parameters:
         """Parameters of the deep model at which it is this one.
