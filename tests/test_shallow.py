@@ -20,20 +20,20 @@ X = RANDOM.normal(size=(60, 2))
 Y = np.c_[np.sin(2.0 * X[:, 0]), X[:, 1] * X[:, 0]] + 0.1 * RANDOM.normal(size=(60, 2))
 
 
-def bound_at(model, guide, start, y=Y):
+def bound_at(model, guide, start, y=Y, x=X):
     """The bound in nats, of one draw, where the usual start completes another."""
     settings = {"steps": 1, "learning_rate": 1e-12, "start": start}
-    return energy(KEY, fit_svi(KEY, model, guide, PowerEP(0.0), X, y, **settings), X, y)
+    return energy(KEY, fit_svi(KEY, model, guide, PowerEP(0.0), x, y, **settings), x, y)
 
 
-def collapsed_at(shallow, start):
+def collapsed_at(shallow, start, y=Y):
     """The collapsed bound of the sparse GP at the hyperparameters of a start of the deep one."""
     last = shallow.layers[-1]
     params = {
         name.replace(last, "gp"): value for name, value in start.items() if last in name or "like" in name
     }
     guide = Guide(shallow.model)
-    return -float(Collapsed().loss(KEY, params, shallow.model, guide, shallow.inputs, jnp.asarray(Y)))
+    return -float(Collapsed().loss(KEY, params, shallow.model, guide, shallow.inputs, jnp.asarray(y)))
 
 
 @pytest.mark.parametrize("widths", [(2,), (1, 3)])
@@ -59,6 +59,20 @@ def test_what_hidden_layers_add_costs_little():
     )
     np.testing.assert_allclose(start["layer1/u_scale"], np.broadcast_to(np.eye(12), (2, 12, 12)), atol=1e-12)
     np.testing.assert_allclose(start["layer1/u_loc"], 0.0)
+
+
+def test_a_steep_function_with_little_noise():
+    """What hidden layers add is by the slope that the function has, here of what two inputs hardly differ by.
+
+    Of values that lie close together the kernel says a slope that is far too low.
+    """
+    x = np.c_[X[:, 0], X[:, 0] + 0.1 * X[:, 1]]
+    y = X[:, 1:] + 1e-3 * RANDOM.normal(size=(60, 1))
+    model = deep_gp((2,), 12)
+    shallow = model.shallow(jnp.asarray(x))
+    start = shallow_start(KEY, model, Guide(model), x, y)
+    at_start = bound_at(model, Guide(model), start, y, x)
+    assert at_start == pytest.approx(collapsed_at(shallow, start, y), abs=8.0)
 
 
 def test_smaller_families_of_inducing_outputs_get_what_they_can_hold():

@@ -8,11 +8,12 @@ gradients of q(u), takes seconds.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Num, Shaped
@@ -29,12 +30,16 @@ from ppl_dgp.fit.program import as_numpyro
 from ppl_dgp.fit.result import FitError, Interrupted, checked_data
 from ppl_dgp.fit.training import Deepen
 from ppl_dgp.gp.contract import Model, Parameters
-from ppl_dgp.gp.shallow import Shallow, shallow_of
+from ppl_dgp.gp.shallow import NOISE, Shallow, shallow_of
+from ppl_dgp.gp.wrappers import unwrap
 from ppl_dgp.guides import Guide
 from ppl_dgp.objectives import Collapsed, PowerEP
+from ppl_dgp.objectives.runs import traced_run
 
 #: rows by which the sparse GP is trained, at most, and iterations
 ROWS, ITERATIONS = 10_000, 300
+#: rows by which it is asked how steep that is
+SLOPE_ROWS = 1000
 
 
 def shallow_start(
@@ -102,7 +107,25 @@ def _found_start(
         raise KeyboardInterrupt from None  # before the first step there is no fit
     if not all(bool(np.isfinite(value).all()) for value in fitted.values()):
         return None
-    return shallow.deepened(usual, fitted)
+    slope = _slope(shallow.model)(key, fitted, x[:SLOPE_ROWS]) if shallow.closed and NOISE in fitted else None
+    return shallow.deepened(usual, fitted, slope)
+
+
+@lru_cache(maxsize=8)
+def _slope(model: Model) -> Callable[..., Float[Array, " P"]]:
+    """The squared slope of a sparse GP's mean function, its mean over rows."""
+
+    def means(x: Array, key: Array, params: Parameters) -> Array:
+        run = traced_run(model, key, {**params, "gp/u": params["gp/u_loc"]}, (x,), {})
+        mean: Array = unwrap(run["y"]["fn"]).marginal.mean
+        return mean.sum(0)
+
+    def squared(key: Array, params: Parameters, x: Array) -> Array:
+        # a row's mean depends on that row alone
+        of_rows = jax.jacrev(lambda at: means(at, key, params))(x)
+        return jnp.square(of_rows).sum(-1).mean(-1)
+
+    return jax.jit(squared)
 
 
 def planned(

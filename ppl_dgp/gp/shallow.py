@@ -19,6 +19,8 @@ from ppl_dgp.gp.contract import Model, Parameters
 
 #: the method of a model that says so: ``model.shallow(x)`` gives a ``Shallow``, or None
 SHALLOW = "shallow"
+#: the variance of y's noise, a parameter where it is learnt
+NOISE = "likelihood/noise"
 #: of hidden layers: the kernel's variance beside its usual start, at most; the noise's beside that; and what the former
 #: may add to the function above it, beside the noise of y
 SLIGHT_VARIANCE, SLIGHT_NOISE, SHARE = 1e-4, 0.1, 0.1
@@ -47,14 +49,19 @@ class Shallow:
         """Where its training starts: lengthscales of √Q, at which rows in Q dimensions know of each other."""
         return {name: self._longer(name, value) for name, value in usual.items()}
 
-    def deepened(self, usual: Parameters, fitted: Parameters) -> Parameters:
+    def deepened(
+        self, usual: Parameters, fitted: Parameters, slope: Float[Array, " P"] | None = None
+    ) -> Parameters:
         """Parameters of the deep model at which it is this one.
 
         :param usual: those at which it starts, by name.
         :param fitted: this model's.
+        :param slope: of its function at them, the mean square over rows, where y is that function and noise.
         """
         *hidden, last = self.layers
-        slight = _slight(fitted)
+        slight = jnp.asarray(SLIGHT_VARIANCE)
+        if slope is not None:
+            slight = jnp.minimum(slight, (SHARE * fitted[NOISE] / slope).min())
         start: dict[str, Any] = {}
         for name, value in usual.items():
             layer, _, parameter = name.partition("/")
@@ -85,16 +92,6 @@ def shallow_of(model: Model, x: Float[Array, "N D"]) -> Shallow | None:
     method = getattr(model, SHALLOW, None)
     found: Shallow | None = None if method is None else method(x)
     return found
-
-
-def _slight(fitted: Parameters) -> Array:
-    """A variance of hidden layers that y hardly shows: the slope squared of what is above is v Σ 1/ℓ² on average."""
-    names = "gp/variance", "gp/lengthscale", "likelihood/noise"
-    if not all(name in fitted for name in names):
-        return jnp.asarray(SLIGHT_VARIANCE)
-    variance, lengthscale, noise = (fitted[name] for name in names)
-    slope = variance * jnp.square(1.0 / lengthscale).sum()
-    return jnp.minimum(SLIGHT_VARIANCE, SHARE * noise.min() / slope)
 
 
 def _in_shape(scale: Float[Array, "P M M"], like: Float[Array, "..."]) -> Float[Array, "..."]:
