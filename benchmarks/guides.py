@@ -38,10 +38,10 @@ TABLES = "<!-- tables -->"
 SETS: dict[str, tuple[int, int, int | None, int | None]] = {
     "step": (20, 52_800, None, None),
     "sinusoids": (20, 52_800, None, None),
-    "boston": (50, 27_200, None, None),
-    "energy": (50, 27_200, None, None),
-    "wine_red": (50, 27_200, None, None),
-    "kin8nm": (50, 27_200, 500, 5000),
+    "boston": (20, 27_200, None, 300),
+    "energy": (20, 27_200, None, 300),
+    "wine_red": (20, 27_200, None, 300),
+    "kin8nm": (20, 27_200, None, 300),
 }
 SYNTHETIC = ("step", "sinusoids")
 #: (hidden, inducing), poorer ones first

@@ -28,8 +28,9 @@ from ppl_dgp.fit.adam import scale_by_adam
 from ppl_dgp.fit.convergence import Convergence, Phase, convergence_at, ends_of_parts
 from ppl_dgp.fit.program import fresh_copies
 
-#: steps by whose losses the start is judged
-FIRST_STEPS = 10
+#: steps at the beginning of a trial or a cycle, at most and of its length, in which Adam's averages move and nothing
+#: else: by those of the first trial the start is judged
+STILL_STEPS, STILL_PART = 10, 0.1
 #: the peak of a cycle beside that of the one before, that of one that was undone, and where all trials were
 LOWERED, UNDONE, NEAR = math.sqrt(0.5), 0.5, 0.1
 #: the rate at the beginning and the end beside the peak, and the part of a cycle in which it rises
@@ -60,10 +61,17 @@ class AnnealedState(NamedTuple):
     peak: Array
 
 
-def share_of_peak(done: Array | np.ndarray) -> Float[Array, "..."]:
-    """The rate beside its peak when a part of a cycle is done."""
+def share_of_peak(taken: Array | np.ndarray, length: Array | int) -> Float[Array, "..."]:
+    """The rate beside its peak when so many steps of a cycle are taken."""
+    done = taken / length
     falling = 0.5 * (1.0 + jnp.cos(jnp.pi * (done - RISING_PART) / (1.0 - RISING_PART)))
-    return LOWEST_RATE + (1.0 - LOWEST_RATE) * jnp.where(done < RISING_PART, done / RISING_PART, falling)
+    share = LOWEST_RATE + (1.0 - LOWEST_RATE) * jnp.where(done < RISING_PART, done / RISING_PART, falling)
+    return jnp.where(taken < still_steps(length), 0.0, share)
+
+
+def still_steps(length: Array | int) -> Float[Array, "..."]:
+    """How many steps of a cycle leave the parameters where they are."""
+    return jnp.minimum(STILL_STEPS, STILL_PART * length)
 
 
 @lru_cache(maxsize=8)
@@ -81,7 +89,7 @@ def annealed_adam(peak: float, length: int) -> optax.GradientTransformation:
 
     def update(slopes: Any, state: Any, params: Any = None) -> tuple[Any, AnnealedState]:
         direction, inner = adam.update(slopes, state.adam, params)
-        rate = state.peak * share_of_peak(state.taken / state.length)
+        rate = state.peak * share_of_peak(state.taken, state.length)
         moves = jax.tree.map(lambda leaf: (-rate).astype(leaf.dtype) * leaf, direction)
         return moves, state._replace(adam=inner, taken=state.taken + 1)
 
@@ -197,8 +205,9 @@ class AutoSteps:
         return found
 
     def _start(self, losses: Float[np.ndarray, " steps"]) -> Phase:
-        """Where it starts, by the first steps, whose rates are low."""
-        (loss,), (error,) = ends_of_parts(losses[:FIRST_STEPS], [min(FIRST_STEPS, len(losses))], whole=True)
+        """Where it starts, by the first steps, which move nothing."""
+        still = max(1, min(int(still_steps(self.trial)), len(losses)))
+        (loss,), (error,) = ends_of_parts(losses[:still], [still], whole=True)
         return Phase("start", 0, 0, 0.0, loss, error, True)
 
     def _at(self, state: SVIState, step: int, length: int, peaks: list[float], stacked: bool) -> SVIState:
@@ -219,7 +228,7 @@ class AutoSteps:
 def rates(phases: Sequence[Phase]) -> Float[np.ndarray, " steps"]:
     """The learning rate at every step of trials and cycles."""
     parts = [
-        phase.peak * share_of_peak(np.arange(phase.end - phase.begin) / (phase.end - phase.begin))
+        phase.peak * share_of_peak(np.arange(phase.end - phase.begin), phase.end - phase.begin)
         for phase in phases
     ]
     return np.concatenate([np.asarray(part, float) for part in parts])
