@@ -1,6 +1,8 @@
-"""How far ``fit.gap`` is from what going on gains: fits of twelve kinds, each watched to the end of its cycles.
+"""How far ``fit.gap`` is from what going on gains: fits of many kinds, each watched to the end of its cycles.
 
-    python -m benchmarks.gap --data DIR --budget 25600 --seeds 3 --out benchmarks/gap.csv
+    python -m benchmarks.gap --data DIR --budget 25600 --seeds 3
+    python -m benchmarks.gap --only small --budget 54400 --seeds 13     # sets of 60 rows, which converge
+    python -m benchmarks.gap --table
 
 DIR holds ``uci``, ``classification``, ``latent`` and ``sysid``. A fit goes on to the end of its budget; at the end of
 every cycle but the last two its gap, by the losses up to there, is set beside what the next two cycles gained, four
@@ -14,6 +16,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +26,11 @@ import numpyro
 
 from benchmarks.rows import append, done, read
 from ppl_dgp import models
+from ppl_dgp.data import load_table, split
 from ppl_dgp.fit import fit_svi
 from ppl_dgp.fit.annealing import AutoSteps
 from ppl_dgp.fit.convergence import checked_tolerance
-from ppl_dgp.fit.plan import plan_of
+from ppl_dgp.fit.shallow import planned
 from ppl_dgp.guides import Conditional, DoublyStochastic, Guide, Markov, MeanField
 from ppl_dgp.objectives import PowerEP
 
@@ -104,15 +108,41 @@ def problems(data: Path) -> dict[str, Callable[[], dict[str, Any]]]:
     }
 
 
+def small() -> dict[str, Callable[[int], dict[str, Any]]]:
+    """What ``fit_svi`` is called with for a seed of the data, 60 rows, key and steps apart."""
+
+    def rows(name: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        found = load_table(name, seed=seed)
+        chosen = split(found, 0)[0][:60]
+        return standardised(found.X[chosen]), standardised(found.y[chosen])
+
+    def of(name: str, model: Any, seed: int, rule: Any = None) -> dict[str, Any]:
+        x, y = rows(name, seed)
+        guide = Guide(model) if rule is None else Guide(model, hidden=rule)
+        return {"model": model, "guide": guide, "objective": PowerEP(0.0), "x": x, "y": y}
+
+    sparse, deep = models.sparse_gp_regression(10), models.deep_gp((1,), 10)
+    robust = models.sparse_gp_regression(10, likelihood="student-t")
+    return {
+        f"{name}, {label}": partial(of, name, model, rule=rule)
+        for name in ("step", "sinusoids")
+        for label, model, rule in (
+            ("sparse", sparse, None), ("Student's t", robust, None), ("doubly stochastic", deep, DoublyStochastic()),
+            ("coupled", deep, Conditional()),
+        )
+    }  # fmt: skip
+
+
 def ends(name: str, seed: int, settings: dict[str, Any], budget: int) -> list[list[object]]:
     """The rows of a fit."""
     began = time.perf_counter()
     tolerance = checked_tolerance(None, len(settings["y"]))
     fit = fit_svi(jax.random.PRNGKey(seed), **settings, steps="auto", tolerance=1e-12, budget=budget)
     seconds, losses = time.perf_counter() - began, fit.losses[0]
-    plan = plan_of("auto", budget, tolerance, None, None, 100, len(settings["y"]))
+    of_fit = settings["model"], settings["guide"], [(settings["x"], settings["y"])], None
+    plan, _ = planned(*of_fit, "auto", budget, tolerance, None, None, 100, len(settings["y"]))
     assert isinstance(plan, AutoSteps)
-    cycles = plan.ends(len(losses))[len(plan.peaks) :]
+    cycles = plan.ends(len(losses))[len(plan.trials) :]
     found = [plan.convergence(losses[:end]) for end in cycles]
     ended = [next(phase for phase in reversed(each.phases) if phase.kept) for each in found]
     rows: list[list[object]] = []
@@ -127,34 +157,70 @@ def ends(name: str, seed: int, settings: dict[str, Any], budget: int) -> list[li
     return rows
 
 
+def calibration(path: Path) -> str:
+    """Markdown: of the ends of each kind how many are called converged, and how many of these gained too much."""
+    rows = read(path)
+    columns = (
+        "problem",
+        "ends",
+        "called converged",
+        "of these within the gap",
+        "gap, median",
+        "gained, median",
+    )
+    lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
+    every = [row for row in rows if row["converged"] == "True"]
+    for name in (*dict.fromkeys(row["problem"] for row in rows), "all"):
+        of_name = rows if name == "all" else [row for row in rows if row["problem"] == name]
+        called = [row for row in of_name if row in every]
+        middle = lambda field, of_name=of_name: np.median([float(row[field]) for row in of_name])
+        cells = [
+            name,
+            len(of_name),
+            len(called),
+            sum(map(_within, called)),
+            f"{middle('gap'):.2g}",
+            f"{middle('gained'):.2g}",
+        ]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
+def _within(row: dict[str, str]) -> bool:
+    """Whether four times the steps gained no more than the gap and two standard errors."""
+    noise = 2.0 * np.hypot(float(row["error"]), float(row["gained_error"]))
+    return float(row["gained"]) <= float(row["gap"]) + noise
+
+
 def main() -> int:
     """Run the fits that are left and print what they say."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--only", choices=("twelve", "small"), default="twelve")
     parser.add_argument("--budget", type=int, default=25_600)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/gap.csv"))
+    parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
     numpyro.enable_x64()
-    known = done(options.out, ["problem", "seed"])
-    for seed in range(options.seeds):
-        for name, make in problems(options.data).items():
-            if (name, str(seed)) in known:
-                continue
-            for row in ends(name, seed, make(), options.budget):
-                append(options.out, FIELDS, row)
-            print(name, seed, flush=True)
-    called = [row for row in read(options.out) if row["converged"] == "True"]
-    within = [
-        float(row["gained"])
-        <= float(row["gap"]) + 2.0 * float(np.hypot(float(row["error"]), float(row["gained_error"])))
-        for row in called
-    ]
-    print(
-        f"{len(called)} ends called converged, {sum(within)} gained no more than their gap and two standard errors"
-    )
+    if not options.table:
+        if options.only == "twelve" and options.data is None:
+            parser.error(
+                "--data: found none, expected the directory that holds uci, classification and latent"
+            )
+        known = done(options.out, ["problem", "seed"])
+        made = small() if options.only == "small" else problems(options.data)
+        for seed in range(options.seeds):
+            for name, make in made.items():
+                if (name, str(seed)) in known:
+                    continue
+                settings = make(seed) if options.only == "small" else make()
+                for row in ends(name, seed, settings, options.budget):
+                    append(options.out, FIELDS, row)
+                print(name, seed, flush=True)
+    print(calibration(options.out))
     return 0
 
 
