@@ -61,17 +61,18 @@ MEASURES = [
 
 def run(options: argparse.Namespace) -> None:
     """Compare what the CSV does not hold yet."""
-    finished = done(CSV, KEY)
+    finished = done(CSV, [*KEY, "hidden", "inducing"])
     for name in options.sets.split(","):
         for seed in numbers(options.seeds):
-            if (name, str(options.depth), str(seed)) in finished:
-                continue
-            for row in compared(name, options.depth, seed, options.data):
+            left = [pair for pair in PAIRS if (name, str(options.depth), str(seed), *pair) not in finished]
+            for row in compared(name, options.depth, seed, options.data, left) if left else ():
                 append(CSV, [*KEY, "hidden", "inducing", *MEASURES, "converged"], row)
                 print(*row, flush=True)
 
 
-def compared(name: str, depth: int, seed: int, data: Path) -> Iterator[list[Any]]:
+def compared(
+    name: str, depth: int, seed: int, data: Path, pairs: list[tuple[str, str]]
+) -> Iterator[list[Any]]:
     """The rows of one set and seed, when all are there."""
     num_inducing, budget, batch, most = SETS[name]
     table = (
@@ -87,13 +88,13 @@ def compared(name: str, depth: int, seed: int, data: Path) -> Iterator[list[Any]
         return lambda _: Guide(model, hidden=HIDDEN_RULES[hidden], inducing=INDUCING_RULES[inducing])
 
     found = compare(
-        jax.random.key(seed), lambda: model, {_label(*pair): maker(*pair) for pair in PAIRS},
+        jax.random.key(seed), lambda: model, {_label(*pair): maker(*pair) for pair in pairs},
         x[train], y[train], x[test], y[test],
         budget=budget, batch_size=batch, num_draws=100, num_locals=4, num_samples=200, target_scale=targets.scale,
         say=lambda text: print(name, seed, text, file=sys.stderr, flush=True),
     )  # fmt: skip
     rows = found.table.set_index("fit")
-    for pair in PAIRS:
+    for pair in pairs:
         row = rows.loc[_label(*pair)]
         values = [f"{row[measure]:.6g}" for measure in MEASURES]
         yield [name, depth, seed, *pair, *values, bool(row["converged"])]

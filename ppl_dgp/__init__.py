@@ -86,6 +86,7 @@ _HOMES = {
         "fit_series",
         "fit_stream",
         "fit_svi",
+        "fit_table",
         "gaussian_factors",
         "load_fit",
         "natural_adam",

@@ -81,6 +81,7 @@ from ppl_dgp.fit import fit_power_ep as fit_power_ep
 from ppl_dgp.fit import fit_series as fit_series
 from ppl_dgp.fit import fit_stream as fit_stream
 from ppl_dgp.fit import fit_svi as fit_svi
+from ppl_dgp.fit import fit_table as fit_table
 from ppl_dgp.fit import gaussian_factors as gaussian_factors
 from ppl_dgp.fit import load_fit as load_fit
 from ppl_dgp.fit import natural_adam as natural_adam

@@ -335,6 +335,9 @@ def test_rates_that_lead_away_from_a_start_are_undone():
         assert [phase.kind for phase in phases] == ["start", "trial", "trial", "cycle", "cycle"]
         assert [phase.kept for phase in phases] == [True, False, False, True, True]
         assert [phase.peak for phase in phases[3:]] == pytest.approx([0.1 * NEAR, 0.1 * NEAR * LOWERED])
+        further = plan.convergence(np.r_[losses[:200], np.full(200, away), np.full(400, 3.9)]).phases
+        assert [phase.kept for phase in further[3:]] == [False, True]
+        assert further[4].peak == pytest.approx(0.1 * NEAR * NEAR)
         kept = {"start": named("start"), "best": named("start")}
         plan.turn(100, losses[None, :100], named(100), kept)
         turn = plan.turn(200, losses[None, :200], named(200), kept)

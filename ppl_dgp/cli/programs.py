@@ -16,7 +16,7 @@ from numpyro.infer import ELBO
 
 from ppl_dgp.cli.settings import Settings
 from ppl_dgp.estimators.latent import fit_latent, latent_program
-from ppl_dgp.fit import Fit, Posterior, energy, fit_lbfgs, fit_series, fit_svi
+from ppl_dgp.fit import Fit, Posterior, energy, fit_lbfgs, fit_series, fit_table
 from ppl_dgp.fit.full_batch import no_latents
 from ppl_dgp.fit.series import CLOSED
 from ppl_dgp.guides import HIDDEN_RULES, INDUCING_RULES, Guide
@@ -133,7 +133,7 @@ def train(
             checkpoint=checkpoint,
             resume=resume,
         )
-    return fit_svi(
+    return fit_table(
         key,
         program.model,
         program.guide,

@@ -17,7 +17,7 @@ from ppl_dgp.diagnostics.comparison import Comparison, tabulate
 from ppl_dgp.diagnostics.draws import columns, inputs_of, joint_draws
 from ppl_dgp.diagnostics.khat import elbo, expected_log_density, importance_weighted, sites_khat
 from ppl_dgp.diagnostics.scores import held_out_scores, positive_scale
-from ppl_dgp.fit import Fit, Posterior, fit_svi
+from ppl_dgp.fit import Fit, Posterior, fit_table
 from ppl_dgp.fit.arguments import takes_fit
 from ppl_dgp.fit.path import bounds, compared
 from ppl_dgp.gp.contract import Model
@@ -121,7 +121,7 @@ def compare(
         if poorer is not None:
             at = fits[poorer, alpha]
             settings["start"] = nested_start(at.guide, guide, at.params, *train)  # type: ignore[arg-type]
-        fits[name, alpha] = fit = fit_svi(key_fit, built, guide, objective(alpha), *train, **settings)
+        fits[name, alpha] = fit = fit_table(key_fit, built, guide, objective(alpha), *train, **settings)
         if poorer is not None:
             fits[name, alpha] = fit = compared(fit, bounds_of(name, alpha), bounds_of(poorer, alpha))
         return measured((key_measure, key_test), fit)

@@ -17,7 +17,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ppl_dgp.data import Standardiser
-from ppl_dgp.fit import Fit, Posterior, fit_svi
+from ppl_dgp.fit import Fit, Posterior, fit_table
 from ppl_dgp.fit.plan import BUDGET
 from ppl_dgp.guides import (
     HIDDEN_RULES,
@@ -86,7 +86,7 @@ class GPEstimator(BaseEstimator):
         self.num_inducing_ = min(self.num_inducing, len(rows))
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         model, guide, objective = self._estimator_program()
-        fitted = fit_svi(
+        fitted = fit_table(
             jax.random.key(self._seed),
             model,
             guide,

@@ -19,6 +19,7 @@ from ppl_dgp.fit.saving import SaveWarning
 from ppl_dgp.fit.series import fit_series
 from ppl_dgp.fit.shallow import shallow_start
 from ppl_dgp.fit.stochastic import fit_svi
+from ppl_dgp.fit.table import fit_table
 from ppl_dgp.fit.training import ResumeWarning
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ __all__ = [
     "fit_series",
     "fit_stream",
     "fit_svi",
+    "fit_table",
     "gaussian_factors",
     "load_fit",
     "natural_adam",

@@ -6,7 +6,7 @@ Smith and Topin, "Super-Convergence", 2019): without the rise the first steps of
 optimum. No peak suits all, so that each is tried from the start, and the one that ends lowest goes on; where all end
 above the start, which is near an optimum then, it goes on from there at a tenth of the lowest peak. With twice the
 steps the peak is lower by √2, as the best constant rate of stochastic gradients is. A cycle that ends above the one
-before it is undone, and the peak halved.
+before it is undone, and the peak halved, or is a tenth as long as all have led away from the start.
 """
 
 from __future__ import annotations
@@ -238,7 +238,8 @@ def _next_peak(phases: list[Phase]) -> float:
     """The peak of the cycle after these."""
     last = phases[-1]
     if last.kind == "cycle" and not last.kept:
-        return last.peak * UNDONE
+        # a start that all cycles so far led away from is at an optimum that may be narrow by orders of magnitude
+        return last.peak * (NEAR if _last_kept(phases).kind == "start" else UNDONE)
     if phases[0].kind == "start" and last.kind == "trial":
         return NEAR * min(phase.peak for phase in phases if phase.kind == "trial")
     return LOWERED * _last_kept(phases).peak

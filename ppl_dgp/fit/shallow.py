@@ -30,7 +30,7 @@ from ppl_dgp.fit.program import as_numpyro
 from ppl_dgp.fit.result import FitError, Interrupted, checked_data
 from ppl_dgp.fit.training import Deepen
 from ppl_dgp.gp.contract import Model, Parameters
-from ppl_dgp.gp.shallow import NOISE, Shallow, shallow_of
+from ppl_dgp.gp.shallow import NOISE_OF_Y, Shallow, shallow_of
 from ppl_dgp.gp.wrappers import unwrap
 from ppl_dgp.guides import Guide
 from ppl_dgp.objectives import Collapsed, PowerEP
@@ -107,7 +107,11 @@ def _found_start(
         raise KeyboardInterrupt from None  # before the first step there is no fit
     if not all(bool(np.isfinite(value).all()) for value in fitted.values()):
         return None
-    slope = _slope(shallow.model)(key, fitted, x[:SLOPE_ROWS]) if shallow.closed and NOISE in fitted else None
+    slope = (
+        _slope(shallow.model)(key, fitted, x[:SLOPE_ROWS])
+        if shallow.closed and NOISE_OF_Y in fitted
+        else None
+    )
     return shallow.deepened(usual, fitted, slope)
 
 

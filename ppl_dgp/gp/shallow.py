@@ -20,7 +20,7 @@ from ppl_dgp.gp.contract import Model, Parameters
 #: the method of a model that says so: ``model.shallow(x)`` gives a ``Shallow``, or None
 SHALLOW = "shallow"
 #: the variance of y's noise, a parameter where it is learnt
-NOISE = "likelihood/noise"
+NOISE_OF_Y = "likelihood/noise"
 #: of hidden layers: the kernel's variance beside its usual start, at most; the noise's beside that; and what the former
 #: may add to the function above it, beside the noise of y
 SLIGHT_VARIANCE, SLIGHT_NOISE, SHARE = 1e-4, 0.1, 0.1
@@ -61,7 +61,7 @@ class Shallow:
         *hidden, last = self.layers
         slight = jnp.asarray(SLIGHT_VARIANCE)
         if slope is not None:
-            slight = jnp.minimum(slight, (SHARE * fitted[NOISE] / slope).min())
+            slight = jnp.minimum(slight, (SHARE * fitted[NOISE_OF_Y] / slope).min())
         start: dict[str, Any] = {}
         for name, value in usual.items():
             layer, _, parameter = name.partition("/")

@@ -1,0 +1,102 @@
+"""Training on tables: where q(h) does not follow f in closed form, all else by draws."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from jax.typing import ArrayLike
+from jaxtyping import Array, Shaped
+from numpyro.infer import ELBO
+
+from ppl_dgp.fit.full_batch import BUDGET, fit_lbfgs
+from ppl_dgp.fit.jitter import JitterWarning
+from ppl_dgp.fit.result import Fit, FitError, checked_data
+from ppl_dgp.fit.shallow import shallow_start
+from ppl_dgp.fit.stochastic import fit_svi
+from ppl_dgp.gp.shallow import shallow_of
+from ppl_dgp.guides import FullRank, Guide, Markov, MeanField, Optimal
+from ppl_dgp.objectives import Collapsed, PowerEP
+
+#: rows, at most, whose kernel expectations are affordable in every iteration
+CLOSED_ROWS = 2000
+_COLLAPSED = Collapsed()
+#: settings that a descent has too, or that say nothing if they are as usual
+_OF_BOTH = {"start", "progress", "checkpoint", "resume", "tolerance", "budget"}
+_USUAL = {"restarts": 1, "learning_rate": None, "batch_size": None}
+
+
+def fit_table(
+    key: Shaped[Array, "..."],
+    model: Callable[..., Any],
+    guide: Any,
+    objective: ELBO,
+    x: ArrayLike | None,
+    y: ArrayLike,
+    *,
+    steps: int | str = "auto",
+    **settings: Any,
+) -> Fit:
+    """As :func:`ppl_dgp.fit.fit_svi`, but for deep GPs whose q(h) does not follow f, and whose bound needs no draws.
+
+    The parameters that ``MeanField()`` and ``Markov()`` have for each row are slow under Adam: after tens of thousands
+    of steps their bound may lie tens of nats below its optimum. With ``steps="auto"``, α = 0, Gaussian noise and all
+    rows at once, 2 000 at most, they are trained by ``fit_lbfgs`` from their shallow start, q(u) at its optimum in
+    closed form (Damianou and Lawrence 2013), the mean field by natural gradients.
+
+    :param settings: of :func:`ppl_dgp.fit.fit_svi`; other ones than ``start``, ``tolerance``, ``budget``, ``progress``,
+        ``checkpoint`` and ``resume`` are of draws.
+    :returns: the fit, its objective the one that is given.
+    :raises ValueError: as :func:`ppl_dgp.fit.fit_svi`.
+    """
+    rows = checked_data(x, y, model)
+    if steps == "auto" and _in_closed_form(model, guide, objective, rows[0], settings):
+        try:
+            return _closed(key, model, guide, objective, *rows, settings)
+        except ValueError as refusal:
+            if not str(refusal).startswith("kernel:"):  # one without closed expectations
+                raise
+    return fit_svi(key, model, guide, objective, x, y, steps=steps, **settings)
+
+
+def _in_closed_form(model: Any, guide: Any, objective: ELBO, x: Array, settings: dict[str, Any]) -> bool:
+    """Whether q(h) does not follow f, rows are few, and nothing is asked for that is of draws."""
+    if (
+        not isinstance(guide, Guide)
+        or guide.others is not None
+        or guide.hidden not in (MeanField(), Markov())
+    ):
+        return False
+    usual = all(settings.get(name, value) == value for name, value in _USUAL.items())
+    if not usual or settings.keys() - _OF_BOTH - _USUAL.keys() or guide.inducing != FullRank():
+        return False
+    bound = isinstance(objective, PowerEP) and objective.at_alpha(0.0) == objective
+    bound = bound and objective.propagation != "linearised"
+    shallow = shallow_of(model, x) if bound and len(x) <= CLOSED_ROWS else None
+    return shallow is not None and shallow.closed
+
+
+def _closed(
+    key: Shaped[Array, "..."],
+    model: Any,
+    guide: Guide,
+    objective: ELBO,
+    x: Array,
+    y: Array,
+    given: dict[str, Any],
+) -> Fit:
+    settings = {name: value for name, value in given.items() if name in _OF_BOTH}
+    settings["budget"] = min(settings.get("budget") or BUDGET, BUDGET)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", JitterWarning)  # of the sparse GP, which is not asked for
+        if settings.get("start") is None:
+            try:
+                settings["start"] = shallow_start(key, model, guide, x, y)
+            except FitError:
+                settings["start"] = None
+    # of layers that depend on each other no natural gradients are known
+    settings |= {"guide": replace(guide, inducing=Optimal()), "natural": guide.hidden == MeanField()}
+    fit = fit_lbfgs(key, model, x, y, objective=_COLLAPSED, **settings)
+    return replace(fit, guide=guide, objective=objective)
