@@ -208,6 +208,7 @@ _HOMES = {
         "Pathwise",
         "PowerEP",
         "SiteEnergy",
+        "WeightedKL",
         "collapsed_energy",
         "collapsed_posterior",
     ),

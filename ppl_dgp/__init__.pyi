@@ -187,6 +187,7 @@ from ppl_dgp.objectives import PathWarning as PathWarning
 from ppl_dgp.objectives import Pathwise as Pathwise
 from ppl_dgp.objectives import PowerEP as PowerEP
 from ppl_dgp.objectives import SiteEnergy as SiteEnergy
+from ppl_dgp.objectives import WeightedKL as WeightedKL
 from ppl_dgp.objectives import collapsed_energy as collapsed_energy
 from ppl_dgp.objectives import collapsed_posterior as collapsed_posterior
 from ppl_dgp.prediction.forecast import Forecast as Forecast

@@ -12,6 +12,7 @@ from ppl_dgp.objectives.power_ep import BlackBoxAlpha, PowerEP
 from ppl_dgp.objectives.research.approximate_power_ep import ApproximatePowerEP
 from ppl_dgp.objectives.research.pathwise import PathWarning, Pathwise
 from ppl_dgp.objectives.site_energy import SiteEnergy
+from ppl_dgp.objectives.weighted_kl import WeightedKL
 
 #: the objectives by the names that estimators and the command line give them
 OBJECTIVES: dict[str, type[AlphaDivergence]] = {
@@ -50,6 +51,7 @@ __all__ = [
     "Pathwise",
     "PowerEP",
     "SiteEnergy",
+    "WeightedKL",
     "capabilities_of",
     "collapsed_energy",
     "collapsed_posterior",

@@ -37,6 +37,7 @@ class Collapsed(ELBO):
     optimises_inducing = True
     needs_all_rows = True
     learns_streams = True
+    divergence_is_kl = False
     #: hidden layers are carried as moments
     propagation: Propagation = "moments"
 

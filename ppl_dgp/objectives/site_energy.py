@@ -93,6 +93,7 @@ class SiteEnergy(ELBO):
 
     is_stochastic = False
     needs_all_rows = True
+    divergence_is_kl = False
 
     def __init__(self, alpha: float) -> None:
         """

@@ -47,6 +47,7 @@ class ApproximatePowerEP(AlphaDivergence):
     """
 
     globals_outside_log = False
+    divergence_is_kl = False
 
     def _propagation(self, roles: SiteRoles) -> dict[str, Propagation]:
         carried = super()._propagation(roles)
