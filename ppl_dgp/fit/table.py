@@ -95,7 +95,10 @@ def _closed(
     settings = {name: value for name, value in given.items() if name in _OF_BOTH}
     settings["budget"] = min(settings.get("budget") or BUDGET, BUDGET)
     # of layers that depend on each other no natural gradients are known
-    how: dict[str, Any] = {"guide": replace(guide, inducing=Optimal()), "natural": guide.hidden == MeanField()}
+    how: dict[str, Any] = {
+        "guide": replace(guide, inducing=Optimal()),
+        "natural": guide.hidden == MeanField(),
+    }
     descend = partial(fit_lbfgs, key, model, x, y, objective=_COLLAPSED, **how)
     if settings.get("start") is None and not settings.get("resume"):
         settings["start"] = _best_start(key, model, guide, x, y, descend)
