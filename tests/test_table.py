@@ -49,7 +49,7 @@ def test_from_a_start_that_is_given():
     """It goes on from there, and is where it was."""
     first = fit_table(KEY, MODEL, FIELD, PowerEP(0.0), X, Y)
     again = fit_table(KEY, MODEL, FIELD, PowerEP(0.0), X, Y, start=first.params)
-    assert again.steps < first.steps
+    assert again.converged and again.steps < 50
     assert -again.losses[0, 0] == pytest.approx(-first.losses[0, -1], abs=0.5)
     # at two layers the richer family is the same
     markov = Guide(MODEL, hidden=Markov())

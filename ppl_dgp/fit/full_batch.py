@@ -250,7 +250,9 @@ def _build_iterations(svi: SVI, factors: GaussianFactors | None) -> Callable[...
             move, new_memory = solver.update(slope, memory, point, value=value, grad=slope, value_fn=loss)
             found = new_memory[-1]  # the line search's value and gradient at point + move
             lower = found.value < value  # false for NaN too
-            foreseen = jnp.where(lower, 0.5 * jnp.abs(jnp.vdot(move, slope)), foreseen)
+            # of a start at an optimum, where the first search finds nothing lower, that of what it tried last
+            known = lower | jnp.isinf(foreseen)
+            foreseen = jnp.where(known, 0.5 * jnp.abs(jnp.vdot(move, slope)), foreseen)
             point = jnp.where(lower, point + move, point)
             slope = jnp.where(lower, found.grad, slope)
             value = jnp.where(lower, found.value, value)
