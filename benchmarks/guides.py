@@ -163,6 +163,8 @@ def figure(table: pd.DataFrame) -> None:
             # a range of less than two of its decades has no ticks worth reading
             if np.abs(panel.get_xlim()).max() > 2 * threshold:
                 panel.set_xscale("symlog", linthresh=threshold)
+            else:
+                panel.locator_params(axis="x", nbins=4)
             panel.margins(x=0.08)
             panel.grid(axis="y", alpha=0.25)
             panel.spines[["top", "right"]].set_visible(False)
