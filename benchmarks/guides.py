@@ -6,7 +6,7 @@
 DIR holds ``uci/<set>.npz`` with arrays X, y and the splits' row indices train and test. All fits of a set and a seed
 are one ``compare``: ``steps="auto"`` with a larger budget than the default, and a rule that contains others starts at
 the best of those. The seed is that of the synthetic data, or the number of the split; rows are written when all rules
-of a set and seed are there.
+of a set and seed are there; where some are there already, those that are left are compared among themselves.
 """
 
 from __future__ import annotations

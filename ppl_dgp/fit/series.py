@@ -12,20 +12,15 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Shaped
 from numpyro.infer import ELBO
 
-from ppl_dgp.fit.full_batch import fit_lbfgs
+from ppl_dgp.fit.closed_bound import OF_DESCENT, descended, may_descend
 from ppl_dgp.fit.result import Fit, checked_data
 from ppl_dgp.fit.stochastic import fit_svi
-from ppl_dgp.guides import Amortised, FullRank, Guide, Markov, MeanField, Optimal
+from ppl_dgp.guides import Amortised, Guide, Markov, MeanField
 from ppl_dgp.guides.following import following_start, follows
-from ppl_dgp.objectives import Collapsed, PowerEP
+from ppl_dgp.objectives import PowerEP
 
 #: what a chain is trained with: the bound in closed form
 CLOSED = PowerEP(0.0, propagation="moments")
-_COLLAPSED = Collapsed()
-#: settings that say nothing of Adam, or nothing if they are as usual
-_OF_BOTH = {
-    "start", "progress", "checkpoint", "resume", "tolerance", "budget", "restarts", "learning_rate",
-}  # fmt: skip
 
 
 def fit_series(
@@ -99,16 +94,10 @@ def _trained(
 
     These need tens of updates where Adam needs thousands, with q(u) at its optimum in closed form.
     """
-    collapses = guide.hidden in (Markov(), MeanField()) and guide.inducing == FullRank()
-    plain = (
-        settings.keys() <= _OF_BOTH and settings.get("restarts", 1) == 1 and not settings.get("learning_rate")
-    )
-    if not (steps == "auto" and objective == CLOSED and collapses and plain):
+    if objective != CLOSED or not may_descend(guide, steps, settings):
         return fit_svi(key, model, guide, objective, x, y, steps=steps, **settings)
-    kept = {name: value for name, value in settings.items() if name not in ("restarts", "learning_rate")}
-    collapsed = replace(guide, inducing=Optimal())
-    fit = fit_lbfgs(key, model, x, y, guide=collapsed, objective=_COLLAPSED, natural=True, **kept)
-    return replace(fit, guide=guide, objective=objective)
+    kept = {name: value for name, value in settings.items() if name in OF_DESCENT}
+    return descended(key, model, guide, objective, x, y, natural=True, **kept)
 
 
 def _parts(steps: int | str, warm_steps: int | None) -> tuple[int | str, int | str]:

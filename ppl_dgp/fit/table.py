@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,24 +11,21 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Shaped
 from numpyro.infer import ELBO
 
-from ppl_dgp.fit.full_batch import BUDGET, fit_lbfgs
+from ppl_dgp.fit.closed_bound import OF_DESCENT, descended, may_descend
+from ppl_dgp.fit.full_batch import BUDGET
 from ppl_dgp.fit.jitter import JitterWarning
 from ppl_dgp.fit.result import Fit, FitError, checked_data
 from ppl_dgp.fit.shallow import shallow_start
 from ppl_dgp.fit.stochastic import fit_svi
 from ppl_dgp.gp.contract import Parameters
 from ppl_dgp.gp.shallow import shallow_of
-from ppl_dgp.guides import FullRank, Guide, Markov, MeanField, Optimal
-from ppl_dgp.objectives import Collapsed, PowerEP
+from ppl_dgp.guides import Guide, MeanField
+from ppl_dgp.objectives import PowerEP
 
 #: rows, at most, whose kernel expectations are affordable in every iteration
 CLOSED_ROWS = 2000
 #: iterations of a descent by which starts are compared
 TRIAL = 100
-_COLLAPSED = Collapsed()
-#: settings that a descent has too, or that say nothing if they are as usual
-_OF_BOTH = {"start", "progress", "checkpoint", "resume", "tolerance", "budget"}
-_USUAL = {"restarts": 1, "learning_rate": None, "batch_size": None}
 
 
 def fit_table(
@@ -56,31 +52,25 @@ def fit_table(
     :returns: the fit, its objective the one that is given.
     :raises ValueError: as :func:`ppl_dgp.fit.fit_svi`.
     """
-    rows = checked_data(x, y, model)
-    if steps == "auto" and _in_closed_form(model, guide, objective, rows[0], settings):
+    usual = {name: value for name, value in settings.items() if name != "batch_size" or value is not None}
+    if _may_be_closed(guide, objective, steps, usual):
+        rows = checked_data(x, y, model)
+        shallow = shallow_of(model, rows[0]) if len(rows[0]) <= CLOSED_ROWS else None
         try:
-            return _closed(key, model, guide, objective, *rows, settings)
+            if shallow is not None and shallow.closed:
+                return _closed(key, model, guide, objective, *rows, usual)
         except ValueError as refusal:
             if not str(refusal).startswith("kernel:"):  # one without closed expectations
                 raise
     return fit_svi(key, model, guide, objective, x, y, steps=steps, **settings)
 
 
-def _in_closed_form(model: Any, guide: Any, objective: ELBO, x: Array, settings: dict[str, Any]) -> bool:
-    """Whether q(h) does not follow f, rows are few, and nothing is asked for that is of draws."""
-    if (
-        not isinstance(guide, Guide)
-        or guide.others is not None
-        or guide.hidden not in (MeanField(), Markov())
-    ):
-        return False
-    usual = all(settings.get(name, value) == value for name, value in _USUAL.items())
-    if not usual or settings.keys() - _OF_BOTH - _USUAL.keys() or guide.inducing != FullRank():
-        return False
+def _may_be_closed(guide: Any, objective: ELBO, steps: int | str, settings: dict[str, Any]) -> bool:
+    """What can be said before the data are looked at."""
     bound = isinstance(objective, PowerEP) and objective.at_alpha(0.0) == objective
-    bound = bound and objective.propagation != "linearised"
-    shallow = shallow_of(model, x) if bound and len(x) <= CLOSED_ROWS else None
-    return shallow is not None and shallow.closed
+    if not bound or objective.propagation == "linearised":
+        return False
+    return isinstance(guide, Guide) and guide.others is None and may_descend(guide, steps, settings)
 
 
 def _closed(
@@ -92,17 +82,14 @@ def _closed(
     y: Array,
     given: dict[str, Any],
 ) -> Fit:
-    settings = {name: value for name, value in given.items() if name in _OF_BOTH}
+    settings = {name: value for name, value in given.items() if name in OF_DESCENT}
     settings["budget"] = min(settings.get("budget") or BUDGET, BUDGET)
     # of layers that depend on each other no natural gradients are known
-    how: dict[str, Any] = {
-        "guide": replace(guide, inducing=Optimal()),
-        "natural": guide.hidden == MeanField(),
-    }
-    descend = partial(fit_lbfgs, key, model, x, y, objective=_COLLAPSED, **how)
+    natural = guide.hidden == MeanField()
+    descend = partial(descended, key, model, guide, objective, x, y, natural=natural)
     if settings.get("start") is None and not settings.get("resume"):
         settings["start"] = _best_start(key, model, guide, x, y, descend)
-    return replace(descend(**settings), guide=guide, objective=objective)
+    return descend(**settings)
 
 
 def _best_start(

@@ -10,6 +10,7 @@ w from 0.01 to 0.1, where their papers write a bound.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import jax.numpy as jnp
@@ -42,7 +43,8 @@ class WeightedKL(ELBO):
     :raises ValueError: for a negative weight, or an objective without the term.
     """
 
-    learns_streams = False
+    #: as of the objective
+    propagation: Propagation | None
 
     def __init__(self, objective: ELBO, weight: float | AlphaSchedule) -> None:
         if isinstance(objective, type) or not callable(getattr(objective, "loss", None)):
@@ -59,9 +61,6 @@ class WeightedKL(ELBO):
         self.is_stochastic, self.needs_all_rows = known.is_stochastic, known.needs_all_rows
         self.takes_alpha, self.propagation = known.takes_alpha, known.propagation
         super().__init__(getattr(objective, "num_particles", 1))
-
-    #: as of the objective
-    propagation: Propagation | None
 
     def __repr__(self) -> str:
         weight = "schedule" if callable(self.weight) else f"{self.weight:g}"
@@ -126,8 +125,8 @@ class WeightedKL(ELBO):
         return divergence
 
     def _with(self, objective: ELBO, weight: Any) -> WeightedKL:
-        other = object.__new__(WeightedKL)
-        other.__dict__.update(self.__dict__, objective=objective, weight=weight)
+        other = copy.copy(self)
+        other.objective, other.weight = objective, weight
         return other
 
 

@@ -1,0 +1,45 @@
+"""Descent of the closed bound of q(h) that does not follow f, q(u) at its optimum: what tables and series share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from jax.typing import ArrayLike
+from jaxtyping import Array, Shaped
+from numpyro.infer import ELBO
+
+from ppl_dgp.fit.full_batch import fit_lbfgs
+from ppl_dgp.fit.result import Fit
+from ppl_dgp.guides import FullRank, Guide, Markov, MeanField, Optimal
+from ppl_dgp.objectives import Collapsed
+
+#: settings that a descent has too, and those that say nothing of draws while they are as usual
+OF_DESCENT = {"start", "progress", "checkpoint", "resume", "tolerance", "budget"}
+USUAL = {"restarts": 1, "learning_rate": None}
+_COLLAPSED = Collapsed()
+
+
+def may_descend(guide: Guide, steps: int | str, settings: dict[str, Any]) -> bool:
+    """Whether q(h) does not follow f, q(u) is free, and nothing is asked for that is of draws."""
+    usual = all(settings.get(name, value) == value for name, value in USUAL.items())
+    known = settings.keys() <= OF_DESCENT | USUAL.keys()
+    return (
+        steps == "auto" and usual and known
+        and guide.hidden in (Markov(), MeanField()) and guide.inducing == FullRank()
+    )  # fmt: skip
+
+
+def descended(
+    key: Shaped[Array, "..."],
+    model: Any,
+    guide: Guide,
+    objective: ELBO,
+    x: ArrayLike | None,
+    y: ArrayLike,
+    **settings: Any,
+) -> Fit:
+    """The fit that ``fit_lbfgs`` ends at, under the guide and the objective that are given."""
+    collapsed = replace(guide, inducing=Optimal())
+    fit = fit_lbfgs(key, model, x, y, guide=collapsed, objective=_COLLAPSED, **settings)
+    return replace(fit, guide=guide, objective=objective)
