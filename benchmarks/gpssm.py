@@ -23,6 +23,7 @@ import numpyro
 import optax
 import rows
 from gpssm_page import REPORTED, page
+from kinks import broken_line, scores_of_function, smooth_kink
 from scipy.integrate import solve_ivp
 from scipy.special import logsumexp
 
@@ -68,16 +69,6 @@ def decaying(rate: float, steps: int) -> optax.GradientTransformation:
 
 
 # --- kinks
-
-
-def broken_line(x: Any) -> Any:
-    """Bui 2017, 3.8.1."""
-    return np.where(x < 4.0, x + 1.0, 21.0 - 4.0 * x)
-
-
-def smooth_kink(x: Any) -> Any:
-    """Ialongo et al. 2019."""
-    return 0.8 + (x + 0.2) * (1.0 - 5.0 / (1.0 + np.exp(-2.0 * x)))
 
 
 KINK = [
@@ -165,11 +156,7 @@ def learnt(
     steps = options.steps
     fit = fit_series(key, model, q_of, minimised, None, y, steps=steps, optimizer=decaying(0.02, steps))
     bound = -fit.losses[0, -100:].mean()
-    low, high = np.quantile(x, [0.01, 0.99])
-    grid = np.linspace(low, high, 200)[:, None]
-    mean, variance = transition_moments(fit, None, y, grid)
-    error = f(grid) - np.asarray(mean)
-    density = -0.5 * np.log(2 * np.pi * np.asarray(variance)) - 0.5 * error**2 / np.asarray(variance)
+    rmse, density = scores_of_function(f, fit, y, x)
     # twenty continuations of the series, each from the state where it ended
     random, futures = np.random.default_rng(1), []
     state, r = np.full(20, x[len(y)]), float(np.mean(fit.params["likelihood/noise"]))
@@ -187,7 +174,7 @@ def learnt(
         figure = plot_transition(transition_function(*about), smooth(key, *about), truth=f)
         figure.savefig(DOCS / f"gpssm-kink-{guide.replace(' ', '-')}.png", dpi=110)
     noises = float(np.mean(fit.params["transition/noise"])), r
-    return [bound, float(np.sqrt(np.mean(error**2))), float(density.mean()), *noises, *scores]
+    return [bound, rmse, density, *noises, *scores]
 
 
 def ahead(found: Any, how: str, future: Array, noise: float) -> float:

@@ -18,6 +18,7 @@ import jax
 import numpy as np
 import numpyro
 
+from benchmarks.kinks import scores_of_function, smooth_kink
 from benchmarks.rows import append, done, numbers, read
 from ppl_dgp.fit import fit_series
 from ppl_dgp.fit.energy import drawn_energies
@@ -26,7 +27,6 @@ from ppl_dgp.fit.series import CLOSED
 from ppl_dgp.guides import Conditional, DoublyStochastic, Guide, Markov, MeanField
 from ppl_dgp.models import gpssm
 from ppl_dgp.objectives import PowerEP
-from ppl_dgp.prediction.forecast import transition_moments
 
 CSV = Path("benchmarks/kink.csv")
 RULES = {
@@ -40,11 +40,6 @@ FIELDS = (
 LEVEL, NUM_INDUCING, DRAWS = 1, 20, 400
 
 
-def smooth_kink(x: np.ndarray) -> np.ndarray:
-    """The transition's mean, Ialongo et al. 2019."""
-    return 0.8 + (x + 0.2) * (1.0 - 5.0 / (1.0 + np.exp(-2.0 * x)))
-
-
 def learnt(states: np.ndarray, y: np.ndarray, rule: Any, budget: int) -> dict[str, Any]:
     """A fit: its bound, how far it is from its optimum, both noises, and f on a grid of where the states were."""
     key, model = jax.random.key(0), gpssm(1, 1, NUM_INDUCING, emission="identity")
@@ -54,15 +49,12 @@ def learnt(states: np.ndarray, y: np.ndarray, rule: Any, budget: int) -> dict[st
     drawn = drawn_energies(model, guide, PowerEP(0.0), DRAWS)(
         jax.random.key(1), fit.params, *checked_data(None, y, model)
     )
-    grid = np.linspace(*np.quantile(states, [0.01, 0.99]), 200)[:, None]
-    mean, variance = map(np.asarray, transition_moments(fit, None, y, grid))
-    error = smooth_kink(grid) - mean
-    density = -0.5 * np.log(2.0 * np.pi * variance) - 0.5 * np.square(error) / variance
+    rmse, log_density = scores_of_function(smooth_kink, fit, y, states)
     return {
         "bound": float(np.mean(drawn)), "bound_error": float(np.std(drawn) / np.sqrt(DRAWS)), "gap": fit.gap,
         "converged": fit.converged, "process": float(np.mean(fit.params["transition/noise"])),
         "observation": float(np.mean(fit.params["likelihood/noise"])),
-        "rmse": float(np.sqrt(np.mean(np.square(error)))), "log_density": float(density.mean()),
+        "rmse": rmse, "log_density": log_density,
         "steps": fit.steps, "seconds": fit.seconds,
     }  # fmt: skip
 

@@ -40,7 +40,12 @@ LONGEST = [
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort the files; within a file the order is kept."""
+    """Sort the files; within a file the order is kept. Processes must agree on a test's name: no addresses in it."""
+    for item in items:
+        if " at 0x" in item.nodeid:
+            raise pytest.UsageError(
+                f"{item.nodeid}: a name that changes from run to run; give the parameter an id"
+            )
     place = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path.stem, len(LONGEST)))
 

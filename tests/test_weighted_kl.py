@@ -37,7 +37,9 @@ def started(name):
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize(
-    "objective", [PowerEP(0.0), PowerEP(0.5, 2), BlackBoxAlpha(0.5, 2), Trace_ELBO()], ids=str
+    "objective",
+    [PowerEP(0.0), PowerEP(0.5, 2), BlackBoxAlpha(0.5, 2), Trace_ELBO()],
+    ids=["PowerEP(0)", "PowerEP(0.5)", "BlackBoxAlpha", "Trace_ELBO"],
 )
 def test_the_divergence_counts_so_often(name, objective):
     """Beside the objective's own loss at the same draws, and NumPyro's closed form of the divergence."""
