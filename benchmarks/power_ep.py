@@ -66,7 +66,7 @@ def sweep(_: argparse.Namespace) -> None:
         lower = np.linalg.cholesky(np.asarray(kernel(jnp.asarray(x), jnp.asarray(x))) + 1e-9 * np.eye(1000))
         y = lower @ random.normal(size=(1000, 1)) + 0.1 * random.normal(size=(1000, 1))
         sets.append((x[:500], y[:500], x[500:], y[500:]))
-    run_closed(SWEEP, "drawn", sets, (10, 20, 50, 100, 200), exact=True)
+    run_closed(SWEEP, "drawn", sets, (10, 20, 50, 100, 200), with_exact=True)
 
 
 def regression(options: argparse.Namespace) -> None:
@@ -80,7 +80,7 @@ def regression(options: argparse.Namespace) -> None:
             x, y = Standardiser.fit(table.X[train]), Standardiser.fit(table.y[train])
             at, of = x.transform(table.X), y.transform(table.y)
             sets.append((at[train], of[train], at[test], of[test]))
-        run_closed(REGRESSION, name, sets, (100,) if large else (10, 50, 100), exact=False)
+        run_closed(REGRESSION, name, sets, (100,) if large else (10, 50, 100), with_exact=False)
 
 
 CLASSES = ["set", "split", "method", "alpha", "error", "nll", "seconds"]

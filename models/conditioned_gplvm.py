@@ -73,7 +73,7 @@ class _LatentsWithPrior(ZooModel):
         scores, lengthscale = where_latents_begin("x", x, y, self.latent, "pca", self.missing)
         g = self._prior(x)
         variance = numpyro.param(
-            "prior/noise", jnp.asarray(self.prior_noise), constraint=constraints.softplus_positive
+            "prior/noise", jnp.asarray(self.prior_noise), constraint=constraints.positive
         )
         inducing = inducing_inputs("gp", scores, self.num_inducing, given=self.inducing)
         k = kernel_parameters("gp", self.kernel, self.latent, lengthscale)
@@ -166,7 +166,7 @@ class dynamical_gplvm(_LatentsWithPrior):
         start: Any = lambda _key: _lengthscale(times)
         if isinstance(self.prior_kernel, Stationary):
             start = jnp.asarray(self.prior_kernel.lengthscale, float)
-        lengthscale = numpyro.param("prior/lengthscale", start, constraint=constraints.softplus_positive)
+        lengthscale = numpyro.param("prior/lengthscale", start, constraint=constraints.positive)
         scales = jnp.stack([lengthscale, *([jnp.asarray(APART)] * (c.shape[1] - 1))])
         k: Any = self.prior_kernel
         k = replace(k, variance=1.0, lengthscale=scales) if isinstance(k, Stationary) else k(1.0, scales)

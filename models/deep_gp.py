@@ -30,7 +30,7 @@ from ppl_dgp.gp.means import Linear, layer_map
 from ppl_dgp.gp.representation import offer
 from ppl_dgp.gp.shallow import Shallow
 from ppl_dgp.gp.sparse_gp import SparseGP, sparse_gp
-from ppl_dgp.kernels import RBF, Kernel
+from ppl_dgp.kernels import RBF
 from ppl_dgp.likelihoods import Likelihood
 from ppl_dgp.models.gp_regression import NUM_INDUCING, sparse_gp_regression
 from ppl_dgp.models.inducing import GivenInducing, inducing_inputs
@@ -119,8 +119,7 @@ class deep_gp(ZooModel):
         own = None if self.inducing is None else self.inducing[-1]
         model = self._with_settings(sparse_gp_regression, inducing=own)
         names = tuple(f"layer{layer}" for layer in range(1, len(self.widths) + 2))
-        held = isinstance(self.kernel, Kernel)
-        return Shallow(model, inputs, names, INNER_SCALE, closed=self.likelihood is None, held=held)
+        return Shallow(model, inputs, names, INNER_SCALE, closed=self.likelihood is None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +157,7 @@ def layers(
     :param num_functions: outputs of the last.
     :param inner_noise: where the learnt noise variances of hidden layers start.
     :param inducing: inputs that the layers' inducing inputs start at, one matrix for each.
-    :param lengthscale: where the first layer's lengthscales start; 1 if not given.
+    :param lengthscale: where the first layer's lengthscales start; √D if not given.
     """
     functions, noises = [], []
     pushed = rows  # the rows pushed through the linear means: where each layer's inducing inputs start
@@ -172,7 +171,7 @@ def layers(
         functions.append(sparse_gp(name, k, sites, width, mean=mean, initial_scale=scale, jitter=jitter))
         if mean is not None:
             pushed = mean(pushed)
-            positive = constraints.softplus_positive
+            positive = constraints.positive
             noises.append(numpyro.param(f"{name}/noise", jnp.asarray(inner_noise), constraint=positive))
     return Layers(tuple(functions), tuple(noises))
 

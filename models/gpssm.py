@@ -151,7 +151,7 @@ class gpssm(ZooModel):
         q = numpyro.param(
             "transition/noise",
             lambda _: begin.linear.process_noise(self.process_noise),
-            constraint=constraints.softplus_positive,
+            constraint=constraints.positive,
         )
         settings: dict[str, Any] = {"reused": True, "initial_scale": TRANSITION_SCALE, "jitter": self.jitter}
         if y is not None:

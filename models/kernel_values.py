@@ -26,6 +26,7 @@ from ppl_dgp.models.learnt import (
     instance_with_sites,
     is_per_dimension,
     learnt_fields,
+    says_where,
 )
 
 
@@ -129,8 +130,8 @@ def kernel_parameters(
     :param kernel: what a model takes, checked by :func:`checked_kernel`; the factors of an instance have their values
         under ``name/1/…``, ``name/2/…`` where there are several.
     :param input_dim: D.
-    :param lengthscale: where the lengthscales of classes start, or what gives it when that is asked for; 1 if not
-        given.
+    :param lengthscale: where the lengthscales of classes start, or what gives it when that is asked for; √D if not
+        given, of a class's own input dimensions.
     :param variance: what gives where the variance of a single class starts; 1 if not given.
     :raises ValueError: if a function returns no kernel, or (name, D) declares sites under other names than its layer's.
     """
@@ -193,7 +194,10 @@ def _kernel_of_class(
     def shape(entry: Field[Any]) -> tuple[int, ...]:
         return (size,) if is_per_dimension(entry) else ()
 
-    kernel: Kernel = class_with_sites(name, cls, starts, fixed, shape, lazy=True)
+    # rows in D dimensions, each of a spread of 1, are √D apart: with a lengthscale of 1 none would know of another
+    silent = any(entry.name == "lengthscale" and not says_where(entry) for entry in learnt_fields(cls))
+    usual = {"lengthscale": size**0.5} if silent else {}
+    kernel: Kernel = class_with_sites(name, cls, {**usual, **starts}, fixed, shape, lazy=True)
     return kernel
 
 

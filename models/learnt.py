@@ -75,6 +75,11 @@ def class_with_sites(
     return known_to_jax(cls(**arguments))
 
 
+def says_where(entry: Field[Any]) -> bool:
+    """Whether a class says where a field starts."""
+    return "start" in entry.metadata or entry.default is not MISSING or entry.default_factory is not MISSING
+
+
 def class_start(entry: Field[Any]) -> Any:
     """Where a field of a class starts: as its metadata say, else its default, else 1."""
     default = entry.default_factory() if entry.default_factory is not MISSING else entry.default
@@ -104,7 +109,7 @@ def check_start(argument: str, owner: Any, entry: Field[Any], start: Any) -> Non
     """Refuse, by a ValueError, a value outside of what it may be."""
     if isinstance(start, jax.core.Tracer):
         return
-    constraint = entry.metadata.get("constraint", constraints.softplus_positive)
+    constraint = entry.metadata.get("constraint", constraints.positive)
     with jax.ensure_compile_time_eval():
         inside = bool(np.all(constraint(jnp.asarray(start, float))))
     if not inside:
@@ -125,7 +130,7 @@ def known_to_jax(value: Learnt) -> Learnt:
 
 
 def _site(prefix: str, entry: Field[Any], initial: Any) -> Array:
-    constraint = entry.metadata.get("constraint", constraints.softplus_positive)
+    constraint = entry.metadata.get("constraint", constraints.positive)
     name = f"{prefix}/{entry.metadata.get('site', entry.name)}"
     value: Array = numpyro.param(name, initial, constraint=constraint)
     return value

@@ -100,7 +100,7 @@ class linear_gaussian_ssm(ZooModel):
                 self.iterations,
             )
 
-        positive = constraints.softplus_positive
+        positive = constraints.positive
         transition = numpyro.param("transition/weights", lambda _: begin().transition.T)
         bias = numpyro.param("transition/bias", lambda _: begin().bias)
         noise = numpyro.param("transition/noise", lambda _: begin().noise, constraint=positive)

@@ -66,7 +66,7 @@ class mixture_of_functions(ZooModel):
         y = as_columns(x, y, 1)
         number = self.num_functions
         inducing = inducing_inputs("gp", x, self.num_inducing, self.train_inducing, self.inducing)
-        positive = constraints.softplus_positive
+        positive = constraints.positive
         equal = jnp.full((number,), 1.0 / number)
         weights = numpyro.param("mixture/weights", equal, constraint=constraints.simplex)
         noise = numpyro.param("likelihood/noise", jnp.full((number,), 0.1), constraint=positive)

@@ -214,7 +214,7 @@ def _mixed(likelihoods: tuple[Any, ...]) -> MixedLikelihood:
 
 
 def _learnt_noise(name: str, shape: tuple[int, ...]) -> Array:
-    variance: Array = numpyro.param(name, jnp.full(shape, 0.1), constraint=constraints.softplus_positive)
+    variance: Array = numpyro.param(name, jnp.full(shape, 0.1), constraint=constraints.positive)
     return variance
 
 

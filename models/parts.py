@@ -16,7 +16,7 @@ def noise_variance(noise: Any, start: float = 0.1) -> Array:
     """The observation noise: the site ``likelihood/noise`` where it is learnt, else the given number or rows."""
     if noise is None:
         variance: Array = numpyro.param(
-            "likelihood/noise", jnp.asarray(start), constraint=constraints.softplus_positive
+            "likelihood/noise", jnp.asarray(start), constraint=constraints.positive
         )
         return variance
     return jnp.asarray(noise)

@@ -75,7 +75,7 @@ class shared_gplvm(ZooModel):
             given = None if self.inducing is None else self.inducing[view - 1]
             inducing = inducing_inputs(name, scores, self.num_inducing, given=given)
             k = kernel_parameters(name, self.kernel, self.latent, lengthscale)
-            positive = constraints.softplus_positive
+            positive = constraints.positive
             variance = numpyro.param(f"{name}/noise", jnp.asarray(0.1), constraint=positive)
             views.append((sparse_gp(name, k, inducing, width, jitter=self.jitter), variance))
         with rows_plate(x, index, size):

@@ -111,7 +111,7 @@ class switching_gpssm(ZooModel):
         def regressions() -> RegimeRegressions:
             return _initial_regimes(y, begin, where.first, self.num_regimes, self.process_noise)
 
-        positive, simplex = constraints.softplus_positive, constraints.simplex
+        positive, simplex = constraints.positive, constraints.simplex
         pi = numpyro.param("regimes/initial", lambda _: regressions().chain.initial, constraint=simplex)
         moves = numpyro.param(
             "regimes/transition", lambda _: regressions().chain.transition, constraint=simplex

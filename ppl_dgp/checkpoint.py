@@ -30,7 +30,7 @@ try:
 except ImportError:  # Windows has no such locks; there no directory is refused
     fcntl = None  # type: ignore[assignment]
 
-CHECKPOINT_FORMAT = 1
+CHECKPOINT_FORMAT = 2
 INDEX = "checkpoint.json"
 #: names of arrays, none of which leads out of the directory
 DATA_FILE = re.compile(r"state-[0-9a-f]{16}\.safetensors")

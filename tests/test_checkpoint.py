@@ -132,7 +132,7 @@ def lead_elsewhere(folder):
         (cut_index, "is damaged"),
         (empty_index, "is damaged"),
         (binary_index, "is damaged"),
-        (future_format, "found format 99, expected 1"),
+        (future_format, "found format 99, expected 2"),
         (lead_elsewhere, "is damaged"),
     ],
 )

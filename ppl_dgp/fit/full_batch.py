@@ -36,7 +36,8 @@ from ppl_dgp.objectives import objective_of
 ITERATIONS_PER_PIECE = 50  # iterations between two looks at Ctrl-C, at most
 THREADED_ROWS = 1000  # so many rows in one dense matrix are worth several BLAS threads
 BUDGET = 3000  # iterations of "auto"
-_lbfgs = optax.lbfgs()
+#: pairs of steps and gradients that stand for the curvature: kernels, Z and noises are few, and their valleys long
+_lbfgs = optax.lbfgs(memory_size=50)
 _unused = program.as_numpyro(optax.identity())  # SVI wants an optimiser to initialise the parameters
 _trace_elbo = Trace_ELBO()
 

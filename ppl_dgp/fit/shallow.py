@@ -92,8 +92,7 @@ def _found_start(
         chosen = jax.random.choice(key, len(x), (ROWS,), replace=False)
         x, y = x[chosen], y[chosen]
     guide = Guide(shallow.model)
-    start = shallow.begun(_usual(key, shallow.model, guide, x, y))
-    train = partial(fit_lbfgs, key, shallow.model, x, y, guide=guide, budget=ITERATIONS, start=start)
+    train = partial(fit_lbfgs, key, shallow.model, x, y, guide=guide, budget=ITERATIONS)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", JitterWarning)  # of a model that is not asked for

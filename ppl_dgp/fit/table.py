@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,7 @@ from ppl_dgp.fit.stochastic import fit_svi
 from ppl_dgp.gp.contract import Parameters
 from ppl_dgp.gp.shallow import shallow_of
 from ppl_dgp.guides import Guide, MeanField
+from ppl_dgp.guides.nesting import nested_start
 from ppl_dgp.objectives import PowerEP
 
 #: rows, at most, whose kernel expectations are affordable in every iteration
@@ -44,8 +46,8 @@ def fit_table(
     The parameters that ``MeanField()`` and ``Markov()`` have for each row are slow under Adam: after tens of thousands
     of steps their bound may lie tens of nats below its optimum. With ``steps="auto"``, α = 0, Gaussian noise and all
     rows at once, 2 000 at most, they are trained by ``fit_lbfgs``, q(u) at its optimum in closed form (Damianou and
-    Lawrence 2013), the mean field by natural gradients: from the shallow or the usual start, whichever a hundred
-    iterations bring lower.
+    Lawrence 2013), the mean field by natural gradients, from the shallow or the usual start, whichever a hundred
+    iterations bring lower, and ``Markov()`` from the mean field's optimum.
 
     :param settings: of :func:`ppl_dgp.fit.fit_svi`; other ones than ``start``, ``tolerance``, ``budget``, ``progress``,
         ``checkpoint`` and ``resume`` are of draws.
@@ -84,24 +86,37 @@ def _closed(
 ) -> Fit:
     settings = {name: value for name, value in given.items() if name in OF_DESCENT}
     settings["budget"] = min(settings.get("budget") or BUDGET, BUDGET)
+    about = key, model, guide, objective, x, y
     # of layers that depend on each other no natural gradients are known
-    natural = guide.hidden == MeanField()
-    descend = partial(descended, key, model, guide, objective, x, y, natural=natural)
+    descend = partial(descended, *about, natural=guide.hidden == MeanField())
     if settings.get("start") is None and not settings.get("resume"):
-        settings["start"] = _best_start(key, model, guide, x, y, descend)
+        settings["start"] = _best_start(*about, settings)
     return descend(**settings)
 
 
 def _best_start(
-    key: Shaped[Array, "..."], model: Any, guide: Guide, x: Array, y: Array, descend: Callable[..., Fit]
+    key: Shaped[Array, "..."],
+    model: Any,
+    guide: Guide,
+    objective: ELBO,
+    x: Array,
+    y: Array,
+    settings: dict[str, Any],
 ) -> Parameters:
-    """Where the lower one of two short descents ends, from the shallow start and from the usual one."""
+    """Of the mean field the lower of two short descents' ends, of a richer rule the mean field's optimum."""
+    poorer = replace(guide, hidden=MeanField())
+    descend = partial(descended, key, model, poorer, objective, x, y, natural=True)
     starts: list[Parameters | None] = [None]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", JitterWarning)  # of what is not asked for
         try:
-            starts.insert(0, shallow_start(key, model, guide, x, y))
+            starts.insert(0, shallow_start(key, model, poorer, x, y))
         except FitError:
             pass
         trials = [descend(start=start, steps=TRIAL) for start in starts]
-    return dict(min(trials, key=lambda trial: trial.losses[0, -1]).params)
+        best = min(trials, key=lambda trial: trial.losses[0, -1])
+        if guide == poorer:
+            return dict(best.params)
+        given = {name: settings[name] for name in ("budget", "tolerance") if name in settings}
+        optimum = descend(start=best.params, **given)
+    return nested_start(poorer, guide, optimum.params, x, y)

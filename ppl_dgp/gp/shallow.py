@@ -35,7 +35,6 @@ class Shallow:
     :param layers: names of the deep model's functions, in order.
     :param inner_scale: where the scale of q(u) of hidden layers starts.
     :param closed: whether its bound is closed with the best q(u), as under Gaussian noise of one variance.
-    :param held: whether the kernel's values begin where they were given.
     """
 
     model: Model
@@ -43,11 +42,6 @@ class Shallow:
     layers: tuple[str, ...]
     inner_scale: float
     closed: bool = True
-    held: bool = False
-
-    def begun(self, usual: Parameters) -> Parameters:
-        """Where its training starts: lengthscales of √Q, at which rows in Q dimensions know of each other."""
-        return {name: self._longer(name, value) for name, value in usual.items()}
 
     def deepened(
         self, usual: Parameters, fitted: Parameters, slope: Float[Array, " P"] | None = None
@@ -80,11 +74,7 @@ class Shallow:
             return slight * value
         if parameter in ("u_scale", "u_factor"):  # at the prior, where it costs nothing
             return value / self.inner_scale
-        return self._longer(parameter, value)
-
-    def _longer(self, name: str, value: Array) -> Array:
-        long = name.endswith("lengthscale") and not self.held
-        return jnp.sqrt(jnp.asarray(value.size, value.dtype)) * value if long else value
+        return value
 
 
 def shallow_of(model: Model, x: Float[Array, "N D"]) -> Shallow | None:
