@@ -80,8 +80,9 @@ class gpssm(ZooModel):
     :param likelihood: instead of Gaussian noise, see :func:`ppl_dgp.models.gplvm`.
     :param initial: m_0 and s_0² of every dimension of x_0.
     :param start: where the states begin: "outputs", as y has them and its earlier values (its principal components if
-        they are fewer), or "linear", smoothed by the linear-Gaussian model that fits best (EM): the transition begins
-        at its noise, with ``mean="linear"`` at its dynamics, and f varies by as much as they leave open.
+        they are fewer), or "linear", smoothed by the linear-Gaussian model that fits best (EM), of those that do not
+        grow without end (spectral radius at most 0.999): the transition begins at its noise, with ``mean="linear"`` at
+        its dynamics, and f varies by as much as they leave open.
     :param num_sequences: S; their rows come one sequence after the other.
     :param window: steps L of a window, where ``fit_svi(batch_size=…)`` is to see W windows of contiguous steps at a
         time, a batch size of W·L: the bound stays unbiased under ``MeanField()`` and ``Markov()``, which know the state

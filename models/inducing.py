@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
-from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from ppl_dgp.models.checks import frozen_array
+from ppl_dgp.numerics.host import on_host
 
 #: inducing inputs (M, D) of one function
 GivenInducing = Float[Array, "_ _"] | Float[np.ndarray, "_ _"]
@@ -118,30 +118,13 @@ def initial_inducing(
         rows = rows[jax.random.choice(key_rows, rows.shape[0], (max_rows,), replace=False)]
     others = jax.random.permutation(key_rows, rows)[:num_inducing]
     # in 32 bits, so that fits of either precision begin alike
-    about = rows, others, jax.random.randint(key_means, (), 0, 2**31 - 1, jnp.int32)
-    if not any(isinstance(value, jax.core.Tracer) for value in about):
-        return jnp.asarray(_centres(*map(np.asarray, about)))
-    if rows.dtype.itemsize < 8:
-        shape = jax.ShapeDtypeStruct(others.shape, rows.dtype)
-        centres: Array = jax.pure_callback(_centres, shape, *about, vmap_method="sequential")
-        return centres
-    # as bits, for the thread that calls the host knows nothing of 64 bits enabled in a context, and would halve them
-    bits = [jax.lax.bitcast_convert_type(numbers, jnp.uint32) for numbers in about[:2]]
-    shape = jax.ShapeDtypeStruct(bits[1].shape, jnp.uint32)
-    words = jax.pure_callback(_centres_of_bits, shape, *bits, about[2], vmap_method="sequential")
-    return jax.lax.bitcast_convert_type(words, rows.dtype)
+    seed = jax.random.randint(key_means, (), 0, 2**31 - 1, jnp.int32)
+    centres: Array = on_host(_centres, others, rows, others, seed)
+    return centres
 
 
-def _centres_of_bits(rows: ArrayLike, others: ArrayLike, seed: ArrayLike) -> np.ndarray:
-    """The same of numbers in 64 bits, each in two words (…, 2)."""
-    known, further = (np.ascontiguousarray(words).view(np.float64)[..., 0] for words in (rows, others))
-    centres = np.ascontiguousarray(_centres(known, further, seed))
-    return centres.view(np.uint32).reshape(*centres.shape, 2)
-
-
-def _centres(rows: ArrayLike, others: ArrayLike, seed: ArrayLike) -> np.ndarray:
+def _centres(rows: np.ndarray, others: np.ndarray, seed: np.ndarray) -> np.ndarray:
     """As many centres as ``others``; where no more rows are distinct each of these, rare ones too, and others."""
-    rows, others = np.asarray(rows), np.asarray(others)
     size = len(others)
     distinct = np.unique(rows, axis=0)
     if len(distinct) <= size:
@@ -150,7 +133,7 @@ def _centres(rows: ArrayLike, others: ArrayLike, seed: ArrayLike) -> np.ndarray:
 
     numbers = rows.astype(float)
     # k-means++ seeds, then Lloyd's iterations until they rest; a centre that loses all its rows is left out
-    seeds, _ = kmeans2(numbers, size, iter=1, minit="++", seed=int(np.asarray(seed)))
+    seeds, _ = kmeans2(numbers, size, iter=1, minit="++", seed=int(seed))
     if seeds.size == 1:  # which SciPy would take for a number of centres
         seeds = numbers.mean(0, keepdims=True)
         return np.asarray(seeds, rows.dtype)

@@ -140,7 +140,10 @@ class StateInitialiser:
     def _smoothed(self, y: Array, states: Float[Array, "T Q"], functions: int) -> Start:
         """By the linear-Gaussian model that EM finds from states as y has them."""
         observed = y.astype(float), self._controls, states, self._where
-        smoothed = linear_dynamics(*observed, initial=self._initial, fixed_emission=self._identity)
+        # of dynamics that grow without end no simulation would come back
+        smoothed = linear_dynamics(
+            *observed, initial=self._initial, fixed_emission=self._identity, stable=True
+        )
         system = smoothed.system
         emission = system.weights.T, system.offset
         if functions != y.shape[1]:

@@ -17,7 +17,13 @@ from ppl_dgp.fit import fit_lbfgs
 from ppl_dgp.models import linear_gaussian_ssm
 from ppl_dgp.objectives import PowerEP
 from ppl_dgp.state_space.kalman import filtered
-from ppl_dgp.state_space.linear_gaussian_em import LinearSeries, LinearSystem, in_slots, linear_dynamics
+from ppl_dgp.state_space.linear_gaussian_em import (
+    LinearSeries,
+    LinearSystem,
+    contracted,
+    in_slots,
+    linear_dynamics,
+)
 from ppl_dgp.state_space.sequences import Layout, layout
 
 #: two sequences of 9 and 5 steps, one control, gaps; x_0 ~ N(0.3, 0.5)
@@ -329,3 +335,52 @@ def test_wrong_settings_are_refused(settings, message):
 def test_a_minibatch_is_refused():
     with pytest.raises(ValueError, match="index: found a minibatch"):
         handlers.seed(MODEL, 0)(X, Y, index=jnp.arange(3), size=T)
+
+
+def radius(system):
+    return abs(np.linalg.eigvals(system.transition[:, : len(system.bias)])).max()
+
+
+def test_dynamics_that_would_grow_are_held_back():
+    """A grown series: the nearest transition that does not, the rest at its best beside it."""
+    growing = jnp.asarray(1.2 ** np.arange(T))[:, None] * jnp.array([[1.0, 0.5, -1.0]])
+    growing = growing + 0.1 * jnp.asarray(np.random.default_rng(0).normal(size=(T, 3)))
+    about = growing, CONTROLS, growing[:, :2], LAYOUT
+    free = linear_dynamics(*about, iterations=30, initial=INITIAL)
+    held = linear_dynamics(*about, iterations=30, initial=INITIAL, stable=True)
+    assert radius(free.system) > 1.01
+    assert radius(held.system) == pytest.approx(0.999, abs=1e-9)
+    assert (np.diff(held.log_likelihood) > -1e-9).all()
+    # the bias is at its best: the evidence is flat there
+    series = lambda bias: LinearSeries(held.system._replace(bias=bias), CONTROLS, LAYOUT, INITIAL).log_prob(
+        growing
+    )
+    assert (
+        abs(jax.grad(series)(held.system.bias)).max()
+        < 0.05 * abs(jax.grad(series)(held.system.bias + 0.1)).max()
+    )
+
+
+def test_stable_dynamics_stay_as_they_are():
+    free = linear_dynamics(Y, CONTROLS, STATES, LAYOUT, initial=INITIAL)
+    assert radius(free.system) < 0.999
+    held = linear_dynamics(Y, CONTROLS, STATES, LAYOUT, initial=INITIAL, stable=True)
+    for one, other in zip(jax.tree.leaves(free), jax.tree.leaves(held), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_contraction_moves_what_is_outside_alone(dtype):
+    """Eigenvalues 1.3, 0.5 ± 0.2 i and 0.9; a Jordan block, whose eigenvectors are one, is scaled."""
+    basis = np.random.default_rng(1).normal(size=(4, 4))
+    blocks = np.zeros((4, 4))
+    blocks[0, 0], blocks[1:3, 1:3], blocks[3, 3] = 1.3, [[0.5, 0.2], [-0.2, 0.5]], 0.9
+    slopes = jnp.asarray(basis @ blocks @ np.linalg.inv(basis), dtype)
+    for found, grows in (contracted(slopes), jax.jit(contracted)(slopes)):
+        blocks[0, 0] = 0.999
+        assert bool(grows) and found.dtype == dtype
+        np.testing.assert_allclose(
+            found, basis @ blocks @ np.linalg.inv(basis), atol=1e-4 if dtype is np.float32 else 1e-12
+        )
+    jordan = jnp.array([[1.1, 1.0], [0.0, 1.1]], dtype)
+    assert abs(np.linalg.eigvals(contracted(jordan)[0])).max() <= 1.0

@@ -47,27 +47,43 @@ from ppl_dgp.state_space.sequences import layout
 from ppl_dgp.state_space.trajectory import Trajectory
 from ppl_dgp.state_space.windows import Windows, WindowSpec
 
-LENGTHS, WINDOW, COUNT = (5, 4), 2, 5
+LENGTHS, WINDOW, COUNT = (5, 4), 2, 11
 Y = jnp.array([0.4, -0.3, 0.5, 1.4, 1.1, 2.0, 1.0, 0.3, -0.5])[:, None]
 NUMBERS = jnp.repeat(jnp.array([3.0, 7.0]), jnp.array(LENGTHS))
 X = jnp.column_stack([jnp.cos(jnp.arange(9.0)), NUMBERS])
 SETTINGS = {"num_sequences": 2, "window": WINDOW, "latent": 2}
 
 
-def test_windows_count_every_row_once():
-    """5 steps make windows at 0, 2 and (moved back) 3; 4 steps at 5 and 7."""
-    cut = Windows(WINDOW, layout(9, NUMBERS, 2), jnp.arange(COUNT))
-    assert WindowSpec(WINDOW, 2)(X) == cut.count == COUNT
+@pytest.mark.parametrize("length", [1, 2, 4, 5])
+def test_windows_count_every_row_alike(length):
+    """In L windows each; of a sequence of 4 steps those of 5 repeat the last, which does not count again."""
+    cut = Windows(length, layout(9, NUMBERS, 2), jnp.arange(9 + 2 * (length - 1)))
+    assert WindowSpec(length, 2)(X) == cut.count == len(cut.at_hand)
     rows, counted = np.asarray(cut.rows), np.asarray(cut.counted)
-    assert rows.reshape(-1, WINDOW)[:, 0].tolist() == [0, 2, 3, 5, 7]
-    assert sorted(rows[counted]) == list(range(9))
-    assert cut.begins.tolist() == [True, False, False, True, False]
+    assert np.bincount(rows[counted]).tolist() == [length] * 9
+    assert cut.weight == pytest.approx(1.0 / length)
+    # contiguous, of one sequence
+    for window in rows.reshape(-1, length):
+        assert set(np.diff(window)) <= {0, 1} and (window < 5).all() == (window < 5).any()
+    # the first row of a sequence counts where a window begins it
+    firsts = np.isin(rows, [0, 5]) & counted
+    assert cut.begins.tolist() == firsts.reshape(-1, length).any(1).tolist()
+
+
+def test_windows_end_to_end():
+    """5 steps make windows at 0, 2 and (moved back) 3; 4 steps at 5 and 7; beyond their number the last once more."""
+    cut = Windows(WINDOW, layout(9, NUMBERS, 2)).end_to_end
+    rows, counted = np.asarray(cut.rows), np.asarray(cut.counted)
+    assert rows.reshape(-1, WINDOW)[:, 0].tolist() == [0, 2, 3, 5, 7, 7]
+    assert sorted(rows[counted][:9]) == list(range(9))
+    assert cut.begins[:5].tolist() == [True, False, False, True, False]
     assert cut.opening.tolist() == [0, 3]
+    assert rows[np.asarray(cut.places)].tolist() == list(range(9))
 
 
 @pytest.mark.parametrize("rule", few([MeanField(), Markov()], 1), ids=["mean-field", "markov"])
 def test_bound_of_a_window_is_unbiased(rule):
-    """The mean over windows of K times what a window says, and over pairs of them, is the bound of the whole."""
+    """The mean over windows of what each says of the whole, and what all say together, is the bound of the whole."""
     model, guide, params = prepared(rule, X, Y, **SETTINGS)
     params = moved(params)
     whole = -loss(MOMENTS, params, model, guide, X, Y)
@@ -106,13 +122,16 @@ def test_drawn_bound_of_a_window_is_unbiased(objective):
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", [Conditional(), Conditional(markov=True), DoublyStochastic()], ids=repr)
 def test_window_whose_start_no_rule_knows_is_a_sequence(rule):
-    """All windows of 6 steps, three each, weigh a path as a model of two sequences does."""
+    """Windows of 6 steps end to end, three each, weigh a path as a model of two sequences does."""
     x, y, apart = jnp.zeros((6, 0)), Y[:6], jnp.repeat(jnp.arange(2.0), 3)[:, None]
     _, first, params = prepared(rule, x, y, window=3)
     _, second, _ = prepared(rule, apart, y, num_sequences=2)
     params = moved(params)
-    assert params["x_0_loc"].shape == (2, 1)
-    one = trace(substitute(seed(first, KEY), params)).get_trace(x, y, index=jnp.arange(2), size=2)["x"]["fn"]
+    assert params["x_0_loc"].shape == (6, 1)
+    line = Windows(3, layout(6)).end_to_end.at_hand
+    one = trace(substitute(seed(first, KEY), params)).get_trace(x, y, index=line, size=8)["x"]["fn"]
+    # those of the states before rows 0 and 3
+    params |= {name: value[::3] for name, value in params.items() if name.startswith("x_0_")}
     two = trace(substitute(seed(second, KEY), params)).get_trace(apart, y)["x"]["fn"]
     path = 0.3 * jax.random.normal(KEY, one.event_shape)
     weighed = lambda q, path: [q.log_weight(path, alpha) for alpha in (0.0, 0.5)] + [q.log_prob(path)]
@@ -151,11 +170,11 @@ def test_fit_in_windows():
     data = to_arviz(KEY, fit, X, Y, num_draws=3)
     assert dict(data.posterior["x"].sizes) == {"chain": 1, "draw": 3, "x_slot": 11, "x_latent": 2}
     assert np.isfinite(data.log_likelihood["y"]).all()
-    for size in (3, 6 * WINDOW):
+    for size in (3, (COUNT + 1) * WINDOW):
         with pytest.raises(ValueError, match="batch_size"):
             fit_svi(KEY, model, guide, MOMENTS, X, Y, steps=3, batch_size=size)
-    with pytest.raises(ValueError, match="window: found 5 steps, expected at most 4"):
-        long = gpssm(1, num_inducing=3, num_sequences=2, window=5)
+    with pytest.raises(ValueError, match="window: found 6 steps, expected at most 5"):
+        long = gpssm(1, num_inducing=3, num_sequences=2, window=6)
         fit_svi(KEY, long, Guide(long), MOMENTS, X, Y, steps=3)
 
 
@@ -276,7 +295,9 @@ def test_the_series_goes_on_from_what_its_windows_learnt(rule, length):
     level = jnp.repeat(jnp.array([0.0, 3.0, 50.0]), 3)[:length, None]
     settings = {"window": 3, "kernel": nearly_nothing, "process_noise": 1e-6, "emission": "identity"}
     model, guide, params = prepared(rule, jnp.zeros((length, 0)), level, **settings)
-    params["x_0_loc"], params["x_0_scale"] = jnp.array([[0.0], [3.0], [50.0]]), jnp.full((3, 1), 1e-4)
+    # of the states before windows at 0, 3 and 6, or 5
+    begun = jnp.repeat(jnp.array([0.0, 3.0, 50.0]), jnp.array([3, length - 6, 3]))[:, None]
+    params["x_0_loc"], params["x_0_scale"] = begun, jnp.full((length, 1), 1e-4)
     fit = Posterior(model, guide, params)
     smoothed = smooth(KEY, fit, None, level, num_samples=20)
     expected = np.repeat([0.0, 3.0, 50.0], 3)[:length]

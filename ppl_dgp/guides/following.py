@@ -71,7 +71,7 @@ def following_start(
         moments = q.moments("moments")
         means = moments.mean
         if trajectory.windows is not None:
-            before = trajectory.layout.after[trajectory.windows.all_first_rows] - 1
+            before = trajectory.layout.after - 1
             start[f"{name}_0_loc"] = means[before]
             start[f"{name}_0_scale"] = jnp.sqrt(moments.variance)[before]
         scale = start.pop(f"{name}_scale")

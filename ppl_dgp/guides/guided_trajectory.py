@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -39,27 +40,49 @@ def guided_trajectory(
         trajectory.check_followed()
     whole, windows = trajectory.whole or trajectory, trajectory.windows
     begin = start() if start is not None else Gaussian(whole.mean, jnp.ones(whole.event_shape))
-    # where each state that has a q(x_0) follows: of all sequences, or of all windows whose start no rule knows
-    smoothed = _smoothed(rule, initial_rule)
-    firsts = whole.layout.beginning if windows is None or smoothed else windows.all_first_rows
-    slots = whole.layout.after[firsts] - 1
-    sequences = whole.layout.sequence[firsts]
-    latent = Latent(
-        dist.Normal(whole.initial.mean[sequences], whole.initial.scale[sequences]).to_event(1),
-        lambda: tree.map(lambda leaf: leaf[slots], begin),
-    )
-    surroundings = _surroundings(datum, initial_rule, whole, firsts)
-    initial = initial_rule.latent.declare(f"{name}_0", len(firsts), latent, surroundings)
+    initial = _initial_states(name, trajectory, rule, initial_rule, begin, datum)
     if trajectory.whole is not None:
         return _in_windows(name, trajectory, rule, initial_rule, begin, initial, datum)
     step = without_mean(started_step(whole.steps(begin.mean), lambda: whole.states(begin)))
     params = rule.declare(name, step.batch_shape[0], step, _surroundings(datum, rule, whole))
-    if windows is None or smoothed:
+    if windows is None or _smoothed(rule, initial_rule):
         return TrajectoryConditional(trajectory, rule, params, initial_rule, initial)
-    in_windows = trajectory.in_windows(windows.all_at_hand)
-    pieces = _in_windows(name, in_windows, rule, initial_rule, begin, initial, datum)
-    initial = tree.map(lambda leaf: leaf[windows.opening], initial)
+    windows = windows.end_to_end
+    opening = tree.map(lambda leaf: leaf[windows.first_rows], initial)
+    in_windows = trajectory.in_windows(windows)
+    pieces = _in_windows(name, in_windows, rule, initial_rule, begin, opening, datum)
+    initial = tree.map(lambda leaf: leaf[whole.layout.beginning], initial)
     return TrajectoryConditional(trajectory, rule, params, initial_rule, initial, pieces=pieces)
+
+
+def _initial_states(
+    name: str,
+    trajectory: Trajectory,
+    rule: HiddenRule,
+    initial_rule: HiddenRule,
+    begin: Gaussian,
+    datum: Array | None,
+) -> Parameters:
+    """Parameters of q(x_0), of every sequence; where no rule knows a window's start, of the state before each row.
+
+    Of the latter those of the windows at hand, if they are not of the whole series.
+    """
+    whole, windows = trajectory.whole or trajectory, trajectory.windows
+    each, rows = len(whole.layout.beginning), whole.layout.beginning
+    chosen: Array | None = None
+    if windows is not None and not _smoothed(rule, initial_rule):
+        each = whole.controls.shape[0]
+        rows = jnp.arange(each) if trajectory.whole is None else windows.first_rows
+        chosen = None if trajectory.whole is None else rows
+    slots, sequences = whole.layout.after[rows] - 1, whole.layout.sequence[rows]
+    latent = Latent(
+        dist.Normal(whole.initial.mean[sequences], whole.initial.scale[sequences]).to_event(1),
+        lambda: tree.map(lambda leaf: leaf[slots], begin),
+    )
+    surroundings = _surroundings(datum, initial_rule, whole, rows)
+    with nullcontext() if chosen is None else _Rows(chosen):
+        found: Parameters = initial_rule.latent.declare(f"{name}_0", each, latent, surroundings)
+    return found
 
 
 def _in_windows(
@@ -81,13 +104,12 @@ def _in_windows(
     with _Rows(rows):
         params = rule.declare(name, whole.controls.shape[0], step, _surroundings(datum, rule, whole, rows))
     if not _smoothed(rule, initial_rule):
-        initial = tree.map(lambda leaf: leaf[windows.at_hand], initial)
         return TrajectoryConditional(trajectory, rule, params, initial_rule, initial)
     # all rows once more: q of the state before a window
     step = whole.steps(begin.mean)
     everywhere = rule.declare(name, whole.controls.shape[0], step, _surroundings(datum, rule, whole))
     moments = TrajectoryConditional(whole, rule, everywhere, initial_rule, initial).moments("moments")
-    slots = whole.layout.after[windows.first_rows(windows.at_hand)] - 1
+    slots = whole.layout.after[windows.first_rows] - 1
     begun = tree.map(lambda leaf: leaf[slots], moments)
     return TrajectoryConditional(trajectory, rule, params, initial_rule, initial, begun)
 

@@ -15,10 +15,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Bool, Float, Num
 from numpyro.distributions import constraints
 
+from ppl_dgp.numerics.host import on_host
 from ppl_dgp.state_space.kalman import LinearEmission, filtered, smoothed_posterior
 from ppl_dgp.state_space.linear_gaussian_chain import LinearGaussianChain
 from ppl_dgp.state_space.sequences import Layout
@@ -27,6 +29,8 @@ from ppl_dgp.state_space.sequences import Layout
 START_SHARE = 0.03
 #: noise variances at least, relative to the variance of what they belong to
 LINEAR_NOISE_FLOOR = 1e-6
+#: the spectral radius of a transition that is to be stable, at most
+RADIUS = 0.999
 
 
 class LinearSystem(NamedTuple):
@@ -167,6 +171,7 @@ def linear_dynamics(
     iterations: int = 50,
     initial: tuple[float, float] = (0.0, 1.0),
     fixed_emission: bool = False,
+    stable: bool = False,
 ) -> LinearDynamics:
     """EM from given states; no iteration decreases log p(y). Works inside jit.
 
@@ -177,6 +182,8 @@ def linear_dynamics(
     :param iterations: how many.
     :param initial: m_0 and s_0² of every dimension of x_0, held.
     :param fixed_emission: whether C = [I 0] and d = 0 are held, the first P dimensions being what is observed.
+    :param stable: whether a transition under which states would grow without end gives way to the nearest one in its
+        own eigenvectors whose spectral radius is 0.999; the rest is fitted once more beside it, as often.
     :raises ValueError: if rows do not agree, for fewer states than a fixed emission needs, or without iterations.
     """
     for name, value in (("controls", controls), ("states", states)):
@@ -191,10 +198,8 @@ def linear_dynamics(
         )
     if iterations < 1:
         raise ValueError(f"iterations: found {iterations}, expected at least 1")
-    fit = partial(_em_fit, sequences=layout.num_sequences, iterations=iterations)
-    dynamics: LinearDynamics = fit(
-        y, controls, states, layout.first, initial=initial, fixed_emission=fixed_emission
-    )
+    settings = layout.num_sequences, iterations, initial, fixed_emission, stable
+    dynamics: LinearDynamics = _em_fit(y, controls, states, layout.first, *settings)
     return dynamics
 
 
@@ -203,29 +208,31 @@ def in_slots(y: Float[Array, "T P"], layout: Layout) -> Float[Array, "slots P"]:
     return layout.path(jnp.full((layout.num_sequences, y.shape[1]), jnp.nan, y.dtype), y)
 
 
-@partial(jax.jit, static_argnames=("sequences", "iterations", "initial", "fixed_emission"))
+@partial(jax.jit, static_argnums=(4, 5, 6, 7, 8))
 def _em_fit(
     y: Num[Array, "T P"],
     controls: Float[Array, "T C"],
     states: Float[Array, "T Q"],
     first: Bool[Array, " T"],
-    *,
     sequences: int,
     iterations: int,
     initial: tuple[float, float],
     fixed_emission: bool,
+    stable: bool,
 ) -> LinearDynamics:
     y, layout = y.astype(states.dtype), Layout(first, sequences)
     observations, before = in_slots(y, layout), layout.after - 1
     spread = states.var(0)
     least = _least(spread), _least(jnp.nanvar(y, 0))
 
-    def iteration(moments: _StateMoments, _: None) -> tuple[_StateMoments, tuple[LinearSystem, Array]]:
+    def iteration(
+        moments: _StateMoments, _: None, slopes: Float[Array, "Q Q"] | None = None
+    ) -> tuple[_StateMoments, tuple[LinearSystem, Array]]:
         means, covariances, cross = moments
         pairs = means[layout.after], covariances[layout.after], means[before], covariances[before]
         steps = _Steps(*pairs, cross[before])
         emission = _fixed(steps, y) if fixed_emission else _emission_regression(steps, y)
-        system = LinearSystem(*_transition(steps, controls), *emission)
+        system = LinearSystem(*_transition(steps, controls, slopes), *emission)
         floors = jnp.maximum(system.noise, least[0]), jnp.maximum(system.observation_noise, least[1])
         system = system._replace(noise=floors[0], observation_noise=floors[1])
         posterior, evidence = smoothed_posterior(
@@ -238,19 +245,53 @@ def _em_fit(
     unknown = jnp.broadcast_to(START_SHARE * jnp.diag(spread), (*means.shape, means.shape[1]))
     start = _StateMoments(means, unknown, jnp.zeros_like(unknown[1:]))
     moments, (systems, evidences) = jax.lax.scan(iteration, start, None, iterations + 1)
+    system = jax.tree.map(lambda leaf: leaf[-1], systems)
+    if stable:
+        slopes, grows = contracted(system.transition[:, : states.shape[1]])
+
+        def again(_: None) -> tuple[_StateMoments, LinearSystem, Array]:
+            held = partial(iteration, slopes=slopes)
+            moved, (others, values) = jax.lax.scan(held, moments, None, iterations + 1)
+            return moved, jax.tree.map(lambda leaf: leaf[-1], others), values
+
+        as_they_are = lambda _: (moments, system, evidences)
+        moments, system, evidences = jax.lax.cond(grows, again, as_they_are, None)
     variances = jnp.diagonal(moments.covariances, axis1=-2, axis2=-1)
-    return LinearDynamics(
-        jax.tree.map(lambda leaf: leaf[-1], systems), moments.means, variances, evidences[1:]
+    return LinearDynamics(system, moments.means, variances, evidences[1:])
+
+
+def contracted(slopes: Float[Array, "Q Q"]) -> tuple[Float[Array, "Q Q"], Bool[Array, ""]]:
+    """A with eigenvalues beyond ``RADIUS`` moved there, on its own eigenvectors; and whether there are any."""
+    nearer, grows = on_host(_contracted, (slopes, jnp.zeros((), slopes.dtype)), slopes)
+    return nearer, grows > 0.0
+
+
+def _contracted(slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    values, vectors = np.linalg.eig(slopes)
+    size = np.abs(values)
+    grows = np.asarray(size.max() > RADIUS, slopes.dtype)
+    nearer = (vectors * (values * np.minimum(1.0, RADIUS / np.maximum(size, RADIUS)))) @ np.linalg.pinv(
+        vectors
     )
+    if not np.abs(np.linalg.eigvals(nearer.real)).max() <= 1.0:  # eigenvectors that are all but the same
+        nearer = slopes * RADIUS / size.max()
+    return np.ascontiguousarray(nearer.real, slopes.dtype), grows
 
 
-def _transition(steps: _Steps, controls: Array) -> tuple[Array, Array, Array]:
-    """A beside B, b and Q: the regression of x_t on x_{t−1}, c_t and 1."""
+def _transition(
+    steps: _Steps, controls: Array, slopes: Float[Array, "Q Q"] | None = None
+) -> tuple[Array, Array, Array]:
+    """A beside B, b and Q: the regression of x_t on x_{t−1}, c_t and 1, or of x_t − A x_{t−1} on the latter."""
     width = steps.means.shape[1]
     inputs = jnp.concatenate([steps.before, controls, jnp.ones((controls.shape[0], 1), controls.dtype)], 1)
     before, across = steps.covariances_before.sum(0), steps.cross.sum(0)
-    gram = (inputs.T @ inputs).at[:width, :width].add(before)
-    weights = (steps.means.T @ inputs).at[:, :width].add(across) @ jnp.linalg.pinv(gram, hermitian=True)
+    if slopes is None:
+        gram = (inputs.T @ inputs).at[:width, :width].add(before)
+        weights = (steps.means.T @ inputs).at[:, :width].add(across) @ jnp.linalg.pinv(gram, hermitian=True)
+    else:
+        others, left = inputs[:, width:], steps.means - steps.before @ slopes.T
+        rest = (left.T @ others) @ jnp.linalg.pinv(others.T @ others, hermitian=True)
+        weights = jnp.concatenate([slopes, rest], 1)
     residual = jnp.square(steps.means - inputs @ weights.T).sum(0)
     # Var(x_t − A x_{t−1} | y), its diagonal
     slope = weights[:, :width]

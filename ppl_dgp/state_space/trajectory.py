@@ -86,7 +86,7 @@ class Trajectory(dist.Distribution):
         """The same at the rows of some windows."""
         controls, slots = (
             self.controls[windows.rows],
-            windows.layout.sequence[windows.first_rows(windows.at_hand)],
+            windows.layout.sequence[windows.first_rows],
         )
         initial = Gaussian(self.initial.mean[slots], self.initial.scale[slots])
         return Trajectory(self.function, self.noise, controls, initial, windows.pieces, windows, self)
