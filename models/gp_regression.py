@@ -102,6 +102,12 @@ class sparse_gp_regression(ZooModel):
     subsample_size: int | None = None
     jitter: float | None = None
 
+    @property
+    def collapses(self) -> bool:
+        """Whether its bound at α = 0 is closed with the best q(u): all rows under Gaussian noise of one variance."""
+        one = self.noise is None or (not isinstance(self.noise, str) and jnp.ndim(self.noise) == 0)
+        return self.likelihood is None and one and self.subsample_size is None
+
     def __call__(
         self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None
     ) -> Any:

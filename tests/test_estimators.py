@@ -63,7 +63,7 @@ def _data() -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def sparse() -> SparseGPRegressor:
-    return SparseGPRegressor(num_inducing=30, steps=1500, learning_rate=0.05, random_state=0).fit(*_data())
+    return SparseGPRegressor(num_inducing=30, tolerance=1e-3, random_state=0).fit(*_data())
 
 
 @pytest.mark.parametrize("kind", ["sparse", pytest.param("sparse classes", marks=pytest.mark.slow)])
@@ -93,9 +93,9 @@ def test_inducing_inputs_at_the_rows_give_the_exact_gp(sparse: SparseGPRegressor
     exact = GaussianProcessRegressor(kernel, alpha=0.0).fit(standard, (y - y.mean()) / y.std())
     mean, deviation = exact.predict(standard, return_std=True)
     found, spread = sparse.predict(x, return_std=True)
-    # Adam at a fixed rate ends near the optimum, not on it: within a tenth of the noise
-    assert_allclose(found, y.mean() + y.std() * mean, atol=0.5)
-    assert_allclose(spread, y.std() * deviation, rtol=0.05)
+    # to within a fiftieth of the noise
+    assert_allclose(found, y.mean() + y.std() * mean, atol=0.1)
+    assert_allclose(spread, y.std() * deviation, rtol=0.02)
 
 
 def test_estimator_survives_clone_pickle_and_pipeline(sparse: SparseGPRegressor) -> None:
@@ -107,8 +107,8 @@ def test_estimator_survives_clone_pickle_and_pipeline(sparse: SparseGPRegressor)
     with pytest.raises(NotFittedError):
         fresh.predict(x)
     pipeline = make_pipeline(StandardScaler(), clone(sparse)).fit(x, y)
-    # standardising twice is standardising once, up to rounding that 1500 steps of Adam magnify
-    assert_allclose(pipeline.predict(x), again.predict(x), rtol=1e-3)
+    # standardising twice is standardising once, up to rounding that the descent magnifies
+    assert_allclose(pipeline.predict(x), again.predict(x), rtol=1e-4)
     assert sparse.score(x, y) > 0.9
 
 

@@ -268,8 +268,8 @@ def test_linear_with_variances_is_that_of_scaled_columns() -> None:
 def test_composed_names_are_sums_of_products_with_their_own_values() -> None:
     with numpyro.handlers.trace() as sites, numpyro.handlers.seed(rng_seed=0):
         kernel = kernel_parameters("gp", named_kernel("matern32*periodic + linear"), 3)
-    # two terms share the variance, the second factor has none of its own
-    expected = Matern32(0.5, 1.0) * Periodic(1.0, 1.0, 1.0) + Linear(0.5)
+    # two terms share the variance, the second factor has none of its own; in three dimensions lengthscales are √3
+    expected = Matern32(0.5, 3**0.5) * Periodic(1.0, 3**0.5, 1.0) + Linear(0.5)
     x, z = jnp.asarray(X), jnp.asarray(Z)
     assert_allclose(kernel(x, z), expected(x, z), rtol=1e-12)
     assert list(sites) == [

@@ -4,6 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.stats import multivariate_normal
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from ppl_dgp import energy, fit_lbfgs, fit_table
 from ppl_dgp.diagnostics import compare
@@ -45,6 +48,24 @@ def test_a_mean_field_ends_at_its_optimum():
     assert -on.losses[0, -1] - bound < 0.5
 
 
+def test_one_layer_ends_at_its_optimum(not_drawn):
+    """Its bound is the collapsed one, below the evidence of the exact GP and, with Z at all rows, all but there."""
+    model = sparse_gp_regression(30, inducing=X, train_inducing=False)
+    fit = fit_table(KEY, model, Guide(model), PowerEP(0.0), X, Y)
+    assert fit.converged and fit.objective == PowerEP(0.0)
+    assert energy(KEY, fit, X, Y) == pytest.approx(-fit.losses[0, -1], abs=1e-6)
+    scale = {name: np.asarray(fit.params[f"gp/{name}"]) for name in ("variance", "lengthscale")}
+    at = X / scale["lengthscale"]
+    covariance = scale["variance"] * np.exp(-0.5 * np.square(at - at.T)) + fit.params[
+        "likelihood/noise"
+    ] * np.eye(30)
+    evidence = multivariate_normal.logpdf(Y[:, 0], np.zeros(30), covariance)
+    assert -fit.losses[0, -1] == pytest.approx(evidence, abs=1e-3)
+    exact = ConstantKernel(1.0) * RBF(1.0) + WhiteKernel(0.1)
+    best = GaussianProcessRegressor(exact, alpha=0.0, n_restarts_optimizer=3, random_state=0).fit(X, Y[:, 0])
+    assert evidence == pytest.approx(best.log_marginal_likelihood_value_, abs=0.5)
+
+
 def test_from_a_start_that_is_given():
     """It goes on from there, and is where it was."""
     first = fit_table(KEY, MODEL, FIELD, PowerEP(0.0), X, Y)
@@ -69,9 +90,22 @@ def test_from_a_start_that_is_given():
         (FIELD, PowerEP(0.0), {"batch_size": 10}),
         (FIELD, PowerEP(0.0), {"steps": 5}),
         (FIELD, PowerEP(0.0), {"learning_rate": 0.01}),
-        (Guide(sparse_gp_regression(6)), PowerEP(0.0), {}),
+        (Guide(sparse_gp_regression(6)), PowerEP(0.5), {}),
+        (Guide(sparse_gp_regression(6, likelihood="student-t")), PowerEP(0.0), {}),
+        (Guide(sparse_gp_regression(6, noise=jnp.full(30, 0.1))), PowerEP(0.0), {}),
     ],
-    ids=["rule", "q(u)", "alpha", "objective", "minibatches", "steps", "rate", "no hidden layer"],
+    ids=[
+        "rule",
+        "q(u)",
+        "alpha",
+        "objective",
+        "minibatches",
+        "steps",
+        "rate",
+        "one layer at α",
+        "its likelihood",
+        "its noises",
+    ],
 )
 def test_all_else_is_trained_by_draws(guide, objective, settings, not_drawn):
     about = KEY, guide.model, guide, objective, X, Y

@@ -107,7 +107,7 @@ def check_inducing(guide: Callable[..., Any], objective: ELBO) -> None:
         )
 
 
-def check_settings(rows: int, settings: Mapping[str, Any]) -> None:
+def check_settings(rows: int | None, settings: Mapping[str, Any]) -> None:
     """Raise ValueError for counts that are none, a minibatch of more than all rows, or no learning rate.
 
     Settings of ``fit_svi`` that are not there are not checked.

@@ -1,4 +1,4 @@
-"""Descent of the closed bound of q(h) that does not follow f, q(u) at its optimum: what tables and series share."""
+"""Descent of a bound that is closed with q(u) at its optimum: of one layer, or of q(h) that does not follow f."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from ppl_dgp.objectives import Collapsed
 #: settings that a descent has too, and those that say nothing of draws while they are as usual
 OF_DESCENT = {"start", "progress", "checkpoint", "resume", "tolerance", "budget"}
 USUAL = {"restarts": 1, "learning_rate": None}
+#: rules of hidden variables that do not follow f
+CHAINS = Markov(), MeanField()
+#: the property by which a model of one layer says that its bound is closed
+COLLAPSES = "collapses"
 _COLLAPSED = Collapsed()
 
 
 def may_descend(guide: Guide, steps: int | str, settings: dict[str, Any]) -> bool:
-    """Whether q(h) does not follow f, q(u) is free, and nothing is asked for that is of draws."""
+    """Whether q(u) is free, and nothing is asked for that is of draws."""
     usual = all(settings.get(name, value) == value for name, value in USUAL.items())
     known = settings.keys() <= OF_DESCENT | USUAL.keys()
-    return (
-        steps == "auto" and usual and known
-        and guide.hidden in (Markov(), MeanField()) and guide.inducing == FullRank()
-    )  # fmt: skip
+    return steps == "auto" and usual and known and guide.inducing == FullRank()
 
 
 def descended(

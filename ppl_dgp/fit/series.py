@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Shaped
 from numpyro.infer import ELBO
 
-from ppl_dgp.fit.closed_bound import OF_DESCENT, descended, may_descend
+from ppl_dgp.fit.closed_bound import CHAINS, OF_DESCENT, descended, may_descend
 from ppl_dgp.fit.result import Fit, checked_data
 from ppl_dgp.fit.stochastic import fit_svi
 from ppl_dgp.guides import Amortised, Guide, Markov, MeanField
@@ -94,7 +94,7 @@ def _trained(
 
     These need tens of updates where Adam needs thousands, with q(u) at its optimum in closed form.
     """
-    if objective != CLOSED or not may_descend(guide, steps, settings):
+    if objective != CLOSED or guide.hidden not in CHAINS or not may_descend(guide, steps, settings):
         return fit_svi(key, model, guide, objective, x, y, steps=steps, **settings)
     kept = {name: value for name, value in settings.items() if name in OF_DESCENT}
     return descended(key, model, guide, objective, x, y, natural=True, **kept)

@@ -131,7 +131,8 @@ def fit_svi(
     x, y = checked_data(x, y, model)
     check_inducing(guide, objective)
     rows = x.shape[0]
-    check_settings(rows, locals())
+    # of a model in windows there may be more rows at hand than there are, for windows overlap
+    check_settings(rows if getattr(model, WINDOWS, None) is None else None, locals())
     about_steps = budget, tolerance, learning_rate, optimizer, chunk, rows, patience, restarts
     plan, deepens = planned(model, guide, [(x, y)], start, steps, *about_steps)
     units, per_batch, windows = _units(model, x, batch_size)

@@ -1,4 +1,4 @@
-"""Training on tables: where q(h) does not follow f in closed form, all else by draws."""
+"""Training on tables: one layer, and where q(h) does not follow f, in closed form, all else by draws."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Shaped
 from numpyro.infer import ELBO
 
-from ppl_dgp.fit.closed_bound import OF_DESCENT, descended, may_descend
+from ppl_dgp.fit.closed_bound import CHAINS, COLLAPSES, OF_DESCENT, descended, may_descend
 from ppl_dgp.fit.full_batch import BUDGET
 from ppl_dgp.fit.jitter import JitterWarning
 from ppl_dgp.fit.result import Fit, FitError, checked_data
@@ -24,8 +24,8 @@ from ppl_dgp.guides import Guide, MeanField
 from ppl_dgp.guides.nesting import nested_start
 from ppl_dgp.objectives import PowerEP
 
-#: rows, at most, whose kernel expectations are affordable in every iteration
-CLOSED_ROWS = 2000
+#: rows, at most, whose kernel expectations are affordable in every iteration, and those of one layer
+CLOSED_ROWS, ROWS_OF_ONE = 2000, 10_000
 #: iterations of a descent by which starts are compared
 TRIAL = 100
 
@@ -41,11 +41,12 @@ def fit_table(
     steps: int | str = "auto",
     **settings: Any,
 ) -> Fit:
-    """As :func:`ppl_dgp.fit.fit_svi`, but for deep GPs whose q(h) does not follow f, and whose bound needs no draws.
+    """As :func:`ppl_dgp.fit.fit_svi`, but without draws for one layer, and for deep GPs whose q(h) does not follow f.
 
+    Where nothing is drawn nothing need be waited for: with ``steps="auto"``, α = 0, Gaussian noise and all rows at
+    once, 10 000 at most, a sparse GP is trained by ``fit_lbfgs``, q(u) at its optimum in closed form (Titsias 2009).
     The parameters that ``MeanField()`` and ``Markov()`` have for each row are slow under Adam: after tens of thousands
-    of steps their bound may lie tens of nats below its optimum. With ``steps="auto"``, α = 0, Gaussian noise and all
-    rows at once, 2 000 at most, they are trained by ``fit_lbfgs``, q(u) at its optimum in closed form (Damianou and
+    of steps their bound may lie tens of nats below its optimum. Up to 2 000 rows they are trained so too (Damianou and
     Lawrence 2013), the mean field by natural gradients, from the shallow or the usual start, whichever a hundred
     iterations bring lower, and ``Markov()`` from the mean field's optimum.
 
@@ -57,7 +58,10 @@ def fit_table(
     usual = {name: value for name, value in settings.items() if name != "batch_size" or value is not None}
     if _may_be_closed(guide, objective, steps, usual):
         rows = checked_data(x, y, model)
-        shallow = shallow_of(model, rows[0]) if len(rows[0]) <= CLOSED_ROWS else None
+        if getattr(model, COLLAPSES, False) and len(rows[0]) <= ROWS_OF_ONE:
+            return descended(key, model, guide, objective, *rows, **_of_descent(usual))
+        chained = guide.hidden in CHAINS and len(rows[0]) <= CLOSED_ROWS
+        shallow = shallow_of(model, rows[0]) if chained else None
         try:
             if shallow is not None and shallow.closed:
                 return _closed(key, model, guide, objective, *rows, usual)
@@ -84,14 +88,18 @@ def _closed(
     y: Array,
     given: dict[str, Any],
 ) -> Fit:
-    settings = {name: value for name, value in given.items() if name in OF_DESCENT}
-    settings["budget"] = min(settings.get("budget") or BUDGET, BUDGET)
+    settings = _of_descent(given)
     about = key, model, guide, objective, x, y
     # of layers that depend on each other no natural gradients are known
     descend = partial(descended, *about, natural=guide.hidden == MeanField())
     if settings.get("start") is None and not settings.get("resume"):
         settings["start"] = _best_start(*about, settings)
     return descend(**settings)
+
+
+def _of_descent(given: dict[str, Any]) -> dict[str, Any]:
+    settings = {name: value for name, value in given.items() if name in OF_DESCENT}
+    return settings | {"budget": min(settings.get("budget") or BUDGET, BUDGET)}
 
 
 def _best_start(
