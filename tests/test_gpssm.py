@@ -162,7 +162,8 @@ def test_transition_begins_at_its_regression_on_the_start():
     function = replace(q.trajectory.function, u=params["transition/u_loc"])
     before = np.concatenate([Y[:1], Y[:-1]])
     inputs, z = np.concatenate([before, CONTROLS], 1), np.asarray(function.inducing)
-    gram = lambda a, b: np.exp(-0.5 * np.square(a[:, None] - b).sum(-1))
+    # lengthscales begin at √2, of a state and a control
+    gram = lambda a, b: np.exp(-0.25 * np.square(a[:, None] - b).sum(-1))
     cross, kzz = gram(inputs, z), gram(z, z) + float(function.nugget) * np.eye(len(z))
     expected = before + cross @ np.linalg.solve(PROCESS * kzz + cross.T @ cross, cross.T @ (Y - before))
     np.testing.assert_allclose(function(jnp.asarray(inputs)).mean, expected, atol=1e-8)
