@@ -120,6 +120,7 @@ def test_a_path_is_of_rules():
         trained(lambda x, y: None, path=[MeanField()])
 
 
+@pytest.mark.slow
 def test_models_without_inputs_have_paths_too():
     model = gpssm(1, num_inducing=3)
     y = np.random.default_rng(1).normal(size=(8, 1))

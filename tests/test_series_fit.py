@@ -76,6 +76,7 @@ def test_chains_converge_by_natural_gradients():
     assert again > -float(adam.losses[0, -100:].mean()) - 0.1
 
 
+@pytest.mark.slow
 def test_parts_that_go_on_until_they_have_converged():
     """Restarts that are left of one part and of the other may differ; the phases are of the second, where it is."""
     model = gpssm(1, num_inducing=3)
