@@ -85,8 +85,10 @@ class gpssm(ZooModel):
         its dynamics, and f varies by as much as they leave open.
     :param num_sequences: S; their rows come one sequence after the other.
     :param window: steps L of a window, where ``fit_svi(batch_size=…)`` is to see W windows of contiguous steps at a
-        time, a batch size of W·L: the bound stays unbiased under ``MeanField()`` and ``Markov()``, which know the state
-        that a window starts from; under other rules each window is a sequence of its own, its first state learnt.
+        time, at any offset, a batch size of W·L. The bound stays unbiased under ``MeanField()`` and ``Markov()``, which
+        know the state that a window starts from; under other rules each window is a sequence of its own, whose first
+        state is learnt (one for each row that a window may begin at) or recognised by a network. Sequences may be
+        shorter than a window.
     :param missing: whether NaN in y stands for an entry that was not observed.
     :param inducing: inputs of the transition (M, Q + C) to begin at, whose M is the model's.
     :param train_inducing: whether the inducing inputs are learnt.
