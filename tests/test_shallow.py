@@ -53,7 +53,7 @@ def test_there_it_has_the_bound_of_the_sparse_gp(widths, monkeypatch):
     assert shallow.inputs.shape == (60, widths[-1])
     assert bound_at(model, Guide(model), start) == pytest.approx(value, abs=1e-2)
     # an optimum: well above where training usually starts, and no lower than an independent fit's by much
-    assert value > bound_at(model, Guide(model), None) + 50.0
+    assert value > bound_at(model, Guide(model), None) + 100.0
 
 
 def test_what_hidden_layers_add_costs_little():
@@ -191,8 +191,8 @@ def test_other_likelihoods_begin_there_too(model, y, monkeypatch):
     assert value > usual + 10.0
 
 
-def test_more_rows_than_it_looks_at(briefly, monkeypatch):
+def test_more_rows_than_it_looks_at(monkeypatch):
     monkeypatch.setattr(finding, "ROWS", 40)
     model = deep_gp((2,), 12, num_outputs=2)
     start = shallow_start(KEY, model, Guide(model), X, Y)
-    assert bound_at(model, Guide(model), start) > bound_at(model, Guide(model), None) + 50.0
+    assert bound_at(model, Guide(model), start) > bound_at(model, Guide(model), None) + 100.0
