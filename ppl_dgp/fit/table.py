@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from jax.typing import ArrayLike
@@ -89,12 +88,15 @@ def _closed(
     given: dict[str, Any],
 ) -> Fit:
     settings = _of_descent(given)
-    about = key, model, guide, objective, x, y
-    # of layers that depend on each other no natural gradients are known
-    descend = partial(descended, *about, natural=guide.hidden == MeanField())
+
+    def descend(rule: Guide, **own: Any) -> Fit:
+        # of layers that depend on each other no natural gradients are known
+        natural = rule.hidden == MeanField()
+        return descended(key, model, rule, objective, x, y, natural=natural, **own)
+
     if settings.get("start") is None and not settings.get("resume"):
-        settings["start"] = _best_start(*about, settings)
-    return descend(**settings)
+        settings["start"] = _best_start(key, guide, (x, y), settings, descend)
+    return descend(guide, **settings)
 
 
 def _of_descent(given: dict[str, Any]) -> dict[str, Any]:
@@ -104,27 +106,24 @@ def _of_descent(given: dict[str, Any]) -> dict[str, Any]:
 
 def _best_start(
     key: Shaped[Array, "..."],
-    model: Any,
     guide: Guide,
-    objective: ELBO,
-    x: Array,
-    y: Array,
+    rows: tuple[Array, Array],
     settings: dict[str, Any],
+    descend: Callable[..., Fit],
 ) -> Parameters:
     """Of the mean field the lower of two short descents' ends, of a richer rule the mean field's optimum."""
     poorer = replace(guide, hidden=MeanField())
-    descend = partial(descended, key, model, poorer, objective, x, y, natural=True)
     starts: list[Parameters | None] = [None]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", JitterWarning)  # of what is not asked for
         try:
-            starts.insert(0, shallow_start(key, model, poorer, x, y))
+            starts.insert(0, shallow_start(key, guide.model, poorer, *rows))
         except FitError:
             pass
-        trials = [descend(start=start, steps=TRIAL) for start in starts]
+        trials = [descend(poorer, start=start, steps=TRIAL) for start in starts]
         best = min(trials, key=lambda trial: trial.losses[0, -1])
         if guide == poorer:
             return dict(best.params)
         given = {name: settings[name] for name in ("budget", "tolerance") if name in settings}
-        optimum = descend(start=best.params, **given)
-    return nested_start(poorer, guide, optimum.params, x, y)
+        optimum = descend(poorer, start=best.params, **given)
+    return nested_start(poorer, guide, optimum.params, *rows)
