@@ -29,10 +29,14 @@ from ppl_dgp.data import load_table as load_table
 from ppl_dgp.data import open_rows as open_rows
 from ppl_dgp.data import split as split
 from ppl_dgp.data import split_series as split_series
+from ppl_dgp.diagnostics import Candidate as Candidate
 from ppl_dgp.diagnostics import Comparison as Comparison
 from ppl_dgp.diagnostics import LayerMap as LayerMap
 from ppl_dgp.diagnostics import ParetoK as ParetoK
+from ppl_dgp.diagnostics import SimulationChoice as SimulationChoice
+from ppl_dgp.diagnostics import SimulationScore as SimulationScore
 from ppl_dgp.diagnostics import aligned as aligned
+from ppl_dgp.diagnostics import choose_by_simulation as choose_by_simulation
 from ppl_dgp.diagnostics import compare as compare
 from ppl_dgp.diagnostics import compare_fits as compare_fits
 from ppl_dgp.diagnostics import elbo as elbo

@@ -12,13 +12,23 @@ from ppl_dgp.diagnostics.layers import LayerMap, layer_maps
 from ppl_dgp.diagnostics.plots import plot_calibration, plot_fit, plot_layers, plot_losses, plot_predicted
 from ppl_dgp.diagnostics.scores import held_out_scores, scores
 from ppl_dgp.diagnostics.series_plots import plot_series, plot_states, plot_transition, plot_vector_field
+from ppl_dgp.diagnostics.simulation import (
+    Candidate,
+    SimulationChoice,
+    SimulationScore,
+    choose_by_simulation,
+)
 from ppl_dgp.diagnostics.summary import summary
 
 __all__ = [
+    "Candidate",
     "Comparison",
     "LayerMap",
     "ParetoK",
+    "SimulationChoice",
+    "SimulationScore",
     "aligned",
+    "choose_by_simulation",
     "compare",
     "compare_fits",
     "elbo",
