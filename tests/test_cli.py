@@ -90,6 +90,7 @@ def test_a_target_of_zeros_and_ones_is_noted(tmp_path: Path) -> None:
         assert len(told) == (name == "classes") and all("SparseGPClassifier" in note for note in told)
 
 
+@pytest.mark.slow
 def test_exact_gp_agrees_with_scikit_learn_in_original_units(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -71,6 +71,7 @@ def test_the_rate_rises_and_falls_by_a_cosine():
     np.testing.assert_allclose(rates, expected, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_start_is_judged_where_it_is():
     """The first losses of "auto" are those at the start, so that one at an optimum is never lost, however narrow."""
     x = np.linspace(-2.0, 2.0, 40)[:, None]

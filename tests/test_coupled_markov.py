@@ -104,7 +104,7 @@ def test_corners_are_the_rules_that_it_unites(alpha):
         np.testing.assert_allclose(density, expected, rtol=0.0, atol=1e-12, err_msg=repr(rule))
 
 
-@pytest.mark.parametrize("poorer", few(POORER, 1, 2))
+@pytest.mark.parametrize("poorer", few(POORER, 1))
 @pytest.mark.parametrize("alpha", few([0.0, 0.5], 0))
 def test_nested_start_of_layers_has_the_poorer_bound(alpha, poorer):
     """The same key, so the same draws. What T says of data in the first layer M has absorbed."""

@@ -92,6 +92,7 @@ def test_programs_are_dropped_before_the_mappings_of_memory_run_out(few, monkeyp
     assert kept(5) is not None
 
 
+@pytest.mark.slow
 def test_tables_of_many_lengths_do_not_add_up(monkeypatch):
     monkeypatch.setattr(program, "SHAPES_KEPT", 2)
     found = []

@@ -49,6 +49,7 @@ def test_each_begins_where_the_poorer_one_has_ended(along, tmp_path):
     assert Fit.load(tmp_path / "fit").path == along.path
 
 
+@pytest.mark.slow
 def test_the_last_rule_may_be_named_and_a_path_goes_on_from_its_checkpoints(along, tmp_path):
     guide = Guide(MODEL, hidden=Markov())
     named = trained(guide, path=["mean-field", "markov"], checkpoint=tmp_path / "kept")
@@ -76,6 +77,7 @@ def test_one_that_has_ended_below_a_poorer_one_has_not_converged(along):
     )
 
 
+@pytest.mark.slow
 def test_comparisons_walk_the_containments_by_themselves():
     guides = {
         "markov alone": Markov(),

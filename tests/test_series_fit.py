@@ -57,6 +57,7 @@ def test_coupled_ends_above_the_family_it_contains():
     assert bounds["CoupledConditional"] > bounds["MeanField"]
 
 
+@pytest.mark.slow
 def test_chains_converge_by_natural_gradients():
     """In fewer updates than one trial of Adam, no lower than its bound, and with what a full-rank q(u) has."""
     rng = np.random.default_rng(0)

@@ -56,6 +56,7 @@ def test_there_it_has_the_bound_of_the_sparse_gp(widths, monkeypatch):
     assert value > bound_at(model, Guide(model), None) + 100.0
 
 
+@pytest.mark.slow
 def test_what_hidden_layers_add_costs_little():
     """At the variance that is taken the bound is within a few nats of the sparse GP's, and their q(u) at the prior."""
     model = deep_gp((2,), 12, num_outputs=2)
@@ -67,6 +68,7 @@ def test_what_hidden_layers_add_costs_little():
     np.testing.assert_allclose(start["layer1/u_loc"], 0.0)
 
 
+@pytest.mark.slow
 def test_a_steep_function_with_little_noise():
     """What hidden layers add is by the slope that the function has, here of what two inputs hardly differ by.
 
@@ -81,6 +83,7 @@ def test_a_steep_function_with_little_noise():
     assert at_start == pytest.approx(collapsed_at(shallow, start, y), abs=8.0)
 
 
+@pytest.mark.slow
 def test_smaller_families_of_inducing_outputs_get_what_they_can_hold(briefly):
     """The diagonal Gaussian nearest in KL(q‖p) has the precisions' diagonal; one factor of all outputs has blocks."""
     model = deep_gp((2,), 12, num_outputs=2)
@@ -116,6 +119,7 @@ def test_auto_tries_it_and_the_usual_start(briefly):
     assert [phase.kind for phase in given.phases].count("trial") == 2
 
 
+@pytest.mark.slow
 def test_a_rule_with_parameters_for_each_row_begins_there_too(briefly):
     model = deep_gp((2,), 8, num_outputs=2)
     guide = Guide(model, hidden=MeanField())
@@ -124,6 +128,7 @@ def test_a_rule_with_parameters_for_each_row_begins_there_too(briefly):
     assert np.isfinite(fit.losses).all()
 
 
+@pytest.mark.slow
 def test_kernels_keep_the_values_they_are_given(briefly):
     """An instance's lengthscale stays where it was put; a class's begins at √Q."""
     model = deep_gp((2,), 8, num_outputs=2, kernel=RBF(jnp.asarray(1.0), jnp.full(2, 0.7)))
@@ -166,6 +171,7 @@ def test_where_there_is_none(monkeypatch):
 CLASSES = (Y[:, :1] > 0.0).astype(int)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "y"),
     [
@@ -191,6 +197,7 @@ def test_other_likelihoods_begin_there_too(model, y, monkeypatch):
     assert value > usual + 10.0
 
 
+@pytest.mark.slow
 def test_more_rows_than_it_looks_at(monkeypatch):
     monkeypatch.setattr(finding, "ROWS", 40)
     model = deep_gp((2,), 12, num_outputs=2)

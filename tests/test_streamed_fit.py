@@ -47,6 +47,7 @@ def same_bits(one, other):
         np.testing.assert_array_equal(one.params[name], other.params[name])
 
 
+@pytest.mark.slow
 def test_the_same_minibatches_give_the_same_fit(table, monkeypatch):
     rows = open_rows(table, block_rows=10)
     streamed = stream(rows, window=2)

@@ -377,6 +377,7 @@ def test_the_sum_of_two_exact_functions_is_the_exact_gp_of_the_sum_of_kernels(al
     assert -loss(PowerEP(alpha), alone, model, independent, x, y) < evidence - 0.1
 
 
+@pytest.mark.slow
 def test_a_bayesian_linear_fixed_effect():
     """f(x) + x β with β sampled: the ELBO averages the square of x (β − E β) too, in closed form."""
     features = jnp.asarray(RNG.standard_normal((5, 3)))
@@ -601,6 +602,7 @@ def test_predictions_of_a_sum():
     assert list(functions_of(model, params, new)) == ["f", "g"]
 
 
+@pytest.mark.slow
 def test_predictive_and_nuts_see_a_plain_distribution():
     """Draws from the prior have its variance, and NUTS finds the posterior of a model that is linear in u_f and u_g."""
     y, model = Y[:, :1], fixed(lambda f, g, x: f(x) + 2 * g(x) + 0.3, outputs=1)

@@ -38,6 +38,7 @@ def not_drawn(monkeypatch):
     monkeypatch.setattr(table, "fit_svi", called)
 
 
+@pytest.mark.slow
 def test_a_mean_field_ends_at_its_optimum():
     """Where another optimiser, on the same bound with a q(u) of its own, finds no more than the fit says is left."""
     fit = fit_table(KEY, MODEL, FIELD, PowerEP(0.0), X, Y)
@@ -124,6 +125,7 @@ def test_a_kernel_without_closed_expectations(not_drawn):
         fit_table(*about, Y * np.nan)
 
 
+@pytest.mark.slow
 def test_comparisons_train_so():
     found = compare(KEY, lambda: MODEL, {"mean-field": "mean-field"}, X, Y, X, Y, num_draws=4, num_samples=4)
     assert found.table.converged.all()

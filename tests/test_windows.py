@@ -161,6 +161,7 @@ def test_network_sees_the_series_around_a_window():
     assert changed.tolist() == [row in (3, 4) for row in range(9)]
 
 
+@pytest.mark.slow
 def test_fit_in_windows():
     model = gpssm(1, num_inducing=3, **SETTINGS)
     guide = Guide(model, hidden=MeanField())

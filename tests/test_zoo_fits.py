@@ -41,6 +41,7 @@ def test_a_file_holds_its_model(model, guide, tmp_path):
     assert_same_predictions(fit, loaded)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ppl_dgp.fit.SamplingWarning")
 def test_a_fit_by_nuts_is_saved_and_compared(tmp_path):
     model = sparse_gp_regression(3, noise=0.05)
