@@ -1,0 +1,103 @@
+"""Free simulation of systems to identify, under one configuration: a GP emission, windows, recognised first states.
+
+    python -m benchmarks.identification --data DIR --seeds 0-4    # appends what benchmarks/identification.csv lacks
+    python -m benchmarks.identification --table
+
+DIR holds ``sysid/<set>.npz``. Four states, linear in the mean, that begin at y and its earlier values; the model's own
+transition (``DoublyStochastic``, one draw of u for a window: a bound); of several restarts the one with the best loss.
+The second half is simulated from what q says of the end of the first; RMSE in source units, log density per step in
+standardised ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import numpyro
+import optax
+import pandas as pd
+
+numpyro.enable_x64()
+
+from benchmarks import rows  # noqa: E402
+from ppl_dgp import Amortised, DoublyStochastic, Guide, MeanField, PowerEP, fit_svi, gpssm  # noqa: E402
+from ppl_dgp.prediction.forecast import forecast  # noqa: E402
+
+CSV = Path("benchmarks/identification.csv")
+SETS = "actuator,ballbeam,drive,dryer"
+FIELDS = (
+    "set", "seed", "steps", "restarts", "rmse", "mean_rmse", "log_density", "mean_log_density", "coverage95", "loss",
+    "noise", "process", "seconds",
+)  # fmt: skip
+STATES, INDUCING, WINDOW, WINDOWS = 4, 20, 50, 10
+
+
+def identified(path: Path, seed: int, steps: int, restarts: int) -> dict[str, Any]:
+    """A fit to the first half, and what its simulation of the second is worth."""
+    data = np.load(path)
+    train, test = data["train"], data["test"]
+    columns = [data[name].reshape(len(data[name]), -1).astype(float) for name in ("u", "y")]
+    scale = columns[1][train].std(0)
+    u, y = ((each - each[train].mean(0)) / each[train].std(0) for each in columns)
+    model = gpssm(1, STATES, INDUCING, mean="linear", emission="gp", window=WINDOW, process_noise=1e-4)
+    guide = Guide(model, hidden=DoublyStochastic(), latent=Amortised((32,), MeanField(), around=8))
+    falling = optax.adam(optax.cosine_decay_schedule(0.05, steps, 0.02))
+    fit = fit_svi(
+        jax.random.key(seed), model, guide, PowerEP(0.0), u[train], y[train], steps=steps, restarts=restarts,
+        batch_size=WINDOW * WINDOWS, optimizer=falling,
+    )  # fmt: skip
+    found = forecast(
+        jax.random.key(1), fit, jax.numpy.asarray(u[train]), jax.numpy.asarray(y[train]), jax.numpy.asarray(u[test]),
+        y_future=jax.numpy.asarray(y[test]), function="independent",
+    )  # fmt: skip
+    assert found.log_density is not None
+    low, high = np.quantile(found.samples, (0.025, 0.975), axis=0)
+    # the first half is standardised: its mean is 0 and its variance 1
+    return {
+        "rmse": float(np.sqrt(np.square((found.mean - y[test]) * scale).mean())),
+        "mean_rmse": float(np.sqrt(np.square(y[test] * scale).mean())),
+        "log_density": float(found.log_density.mean()),
+        "mean_log_density": float((-0.5 * np.square(y[test]) - 0.5 * np.log(2.0 * np.pi)).mean()),
+        "coverage95": float(((low <= y[test]) & (y[test] <= high)).mean()),
+        "loss": float(fit.losses[fit.best, -100:].mean()),
+        "noise": float(np.mean(fit.params["likelihood/noise"])),
+        "process": float(np.mean(fit.params["transition/noise"])),
+        "seconds": fit.seconds,
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Run what is not there yet, or print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--sets", default=SETS)
+    parser.add_argument("--seeds", default="0-4")
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--restarts", type=int, default=3)
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--out", type=Path, default=CSV)
+    options = parser.parse_args()
+    if options.table:
+        frame = pd.read_csv(options.out)
+        print(frame.groupby("set", sort=False).agg(["mean", "sem"]).round(3).to_string())
+        return
+    first, _, last = options.seeds.partition("-")
+    found = rows.done(options.out, FIELDS[:2])
+    for seed in range(int(first), int(last or first) + 1):
+        for name in options.sets.split(","):
+            if (name, str(seed)) in found:
+                continue
+            row = identified(options.data / "sysid" / f"{name}.npz", seed, options.steps, options.restarts)
+            row |= {"set": name, "seed": seed, "steps": options.steps, "restarts": options.restarts}
+            rows.append(options.out, FIELDS, [row[field] for field in FIELDS])
+            print(*(f"{field}={row[field]}" for field in FIELDS), flush=True)
+
+
+if __name__ == "__main__":
+    main()
