@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import optax
@@ -51,8 +52,8 @@ def identified(path: Path, seed: int, steps: int, restarts: int) -> dict[str, An
         batch_size=WINDOW * WINDOWS, optimizer=falling,
     )  # fmt: skip
     found = forecast(
-        jax.random.key(1), fit, jax.numpy.asarray(u[train]), jax.numpy.asarray(y[train]), jax.numpy.asarray(u[test]),
-        y_future=jax.numpy.asarray(y[test]), function="independent",
+        jax.random.key(1), fit, jnp.asarray(u[train]), jnp.asarray(y[train]), jnp.asarray(u[test]),
+        y_future=jnp.asarray(y[test]), function="independent",
     )  # fmt: skip
     assert found.log_density is not None
     low, high = np.quantile(found.samples, (0.025, 0.975), axis=0)
@@ -87,9 +88,8 @@ def main() -> None:
         frame = pd.read_csv(options.out)
         print(frame.groupby("set", sort=False).agg(["mean", "sem"]).round(3).to_string())
         return
-    first, _, last = options.seeds.partition("-")
     found = rows.done(options.out, FIELDS[:2])
-    for seed in range(int(first), int(last or first) + 1):
+    for seed in rows.numbers(options.seeds):
         for name in options.sets.split(","):
             if (name, str(seed)) in found:
                 continue
