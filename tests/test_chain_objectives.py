@@ -18,9 +18,9 @@ from test_gpssm import CONTROLS, KEY, MOMENTS, NOISE, NONE, Y, nearly_nothing
 from ppl_dgp.fit import fit_lbfgs
 from ppl_dgp.guides import Conditional, Coupled, DoublyStochastic, Guide, Markov, MeanField, Optimal
 from ppl_dgp.likelihoods import Poisson
+from ppl_dgp.likelihoods.gaussian import tempered_jointly
 from ppl_dgp.models import gpssm
 from ppl_dgp.objectives import ApproximatePowerEP, Collapsed, PowerEP
-from ppl_dgp.objectives.research.tied_chain import tempered_jointly
 from ppl_dgp.prediction.forecast import forecast, smooth
 
 TWO = jnp.column_stack([CONTROLS, jnp.array([0, 0, 0, 0, 1, 1])])
@@ -164,18 +164,23 @@ def test_a_state_without_a_factor_left_has_no_part_in_it():
     assert slope["x_loc"][2] != 0.0
 
 
-CASES = {"gaps": {"missing": True}, "gp": {"emission": "gp"}}
+CASES = {
+    "gaps": {"missing": True},
+    "gp": {"emission": "gp"},
+    "chain": {"missing": True, "rule": Markov(full=True)},
+    "chain-gp": {"emission": "gp", "rule": Markov()},
+}
 
 
 @cache
 def two(case):
     """Two sequences with controls and two state dimensions."""
-    y = GAPS if case == "gaps" else Y
+    y = GAPS if "missing" in CASES[case] else Y
     model, guide, params = started(TWO, y, latent=2, num_sequences=2, **CASES[case])
     return model, guide, params, y, -loss(MOMENTS, params, model, guide, TWO, y)
 
 
-@pytest.mark.parametrize("case", ["gaps", pytest.param("gp", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("case", few(CASES, 0))
 def test_it_tends_to_the_bound_in_proportion_to_alpha(case):
     """T9 and T12, at a q that is no optimum; at α = 0 itself it is the bound."""
     model, guide, params, y, bound = two(case)
@@ -220,10 +225,13 @@ def drawn(model, guide, params, x, y, alpha, draws=4000, keys=25):
 
 
 @pytest.mark.slow
-def test_draws_are_moments_where_the_function_is_linear():
+@pytest.mark.parametrize("rule", [MeanField(), Markov(full=True)], ids=["apart", "chain"])
+def test_draws_are_moments_where_the_function_is_linear(rule):
     """Outputs that share a state are correlated, within the logarithm; moments of each on its own lose that."""
     alpha, y = 0.7, jnp.column_stack([Y, 0.5 * Y])
-    model, guide, params = started(CONTROLS, y, latent=2, mean="linear", kernel=nearly_nothing, noise=0.5)
+    model, guide, params = started(
+        CONTROLS, y, rule, latent=2, mean="linear", kernel=nearly_nothing, noise=0.5
+    )
     # transition and emission mix the two dimensions
     params |= {"transition/weights": jnp.array([[1.0, 0.9], [0.6, 0.9], [0.5, -0.2]])}
     params |= {
@@ -250,10 +258,11 @@ def test_any_likelihood_by_draws_is_its_quadrature():
 
 
 @pytest.mark.slow
-def test_sequences_add_up():
+@pytest.mark.parametrize("rule", [MeanField(), Markov()], ids=["apart", "chain"])
+def test_sequences_add_up(rule):
     """With q(u) the prior, whose cavity it is whatever the number of steps."""
     settings = {"emission": "identity"}
-    model, guide, params = started(TWO, Y, num_sequences=2, **settings)
+    model, guide, params = started(TWO, Y, rule, num_sequences=2, **settings)
     scale = params["transition/u_scale"]
     prior = {
         "transition/u_loc": 0.0 * params["transition/u_loc"],
@@ -263,7 +272,7 @@ def test_sequences_add_up():
     whole = float(energy_of(model, guide, TWO, "moments")(0.5, Y, params))
     total = 0.0
     for number, rows in enumerate((slice(0, 4), slice(4, 6))):
-        alone, alone_guide, own = started(CONTROLS[:3], Y[:3], **settings)
+        alone, alone_guide, own = started(CONTROLS[:3], Y[:3], rule, **settings)
         cuts = {"x_0_loc": slice(number, number + 1), "x_0_scale": slice(number, number + 1)}
         own = {
             name: params[name][cuts.get(name, rows)] if name.startswith("x_") else params[name]
@@ -295,9 +304,9 @@ def test_correlated_outputs_are_those_of_dense_algebra(alpha):
 
 def test_what_has_no_cavity_is_refused():
     model = gpssm(1, num_inducing=3)
-    for rule in (Markov(), Conditional(), MeanField(full=True)):
+    for rule in (Conditional(), Conditional(free=True), DoublyStochastic()):
         guide = Guide(model, hidden=rule)
-        with pytest.raises(ValueError, match="take Guide"):
+        with pytest.raises(ValueError, match="neither u nor f"):
             refuse(ApproximatePowerEP(0.5), {}, model, guide, CONTROLS, Y)
     guide = Guide(model, hidden=MeanField(), inducing=Coupled())
     with pytest.warns(UserWarning, match="x_0"):

@@ -31,7 +31,7 @@ from ppl_dgp.kernels import RBF
 from ppl_dgp.likelihoods import Poisson
 from ppl_dgp.models import gpssm
 from ppl_dgp.numerics.gaussian import Gaussian
-from ppl_dgp.objectives import ApproximatePowerEP, BlackBoxAlpha, ImportanceWeighted, PowerEP
+from ppl_dgp.objectives import BlackBoxAlpha, ImportanceWeighted, PowerEP
 from ppl_dgp.state_space.kalman import LinearEmission, smoothed_posterior
 from ppl_dgp.state_space.linear_gaussian_chain import LinearGaussianChain
 from ppl_dgp.state_space.sequences import layout
@@ -463,8 +463,6 @@ def test_what_a_trajectory_cannot_do_is_said():
     for objective in (BlackBoxAlpha(0.5), ImportanceWeighted(2)):
         with pytest.raises(ValueError, match="trajectory 'x'"):
             refuse(objective, params, model, guide, CONTROLS, Y)
-    with pytest.raises(ValueError, match="factorised over time"):
-        refuse(ApproximatePowerEP(0.5), params, model, guide, CONTROLS, Y)
     with pytest.raises(ValueError, match="expected all of them in their order"):
         model(CONTROLS[:2], Y[:2], index=jnp.arange(2), size=T)
     with pytest.raises(ValueError, match="Optimal"):

@@ -103,16 +103,23 @@ def _spreads(f: Function, inputs: Gaussian, slope: Float[Array, "B P D"] | None)
     return jnp.maximum(residual, 0.0), jnp.maximum(beyond, 0.0)
 
 
-def matched_covariance(f: Function, inputs: Gaussian) -> Float[Array, "B P P"]:
-    """The covariance of the outputs of f(h), which an uncertain input correlates; the residual on its diagonal."""
-    return in_double(_matched_covariance, pieces(f), inputs)
+def matched_covariance(
+    f: Function, inputs: Gaussian, slope: Float[Array, "B P D"] | None = None
+) -> Float[Array, "B P P"]:
+    """The covariance of the outputs of f(h), which an uncertain input correlates; the residual on its diagonal.
+
+    :param slope: as of :func:`matched`.
+    """
+    return in_double(_matched_covariance, pieces(f), inputs, slope)
 
 
-def _matched_covariance(f: Function, inputs: Gaussian) -> Float[Array, "B P P"]:
+def _matched_covariance(
+    f: Function, inputs: Gaussian, slope: Float[Array, "B P D"] | None
+) -> Float[Array, "B P P"]:
     mean_u, _ = _inducing_moments(f)
-    weights, linear, _, cross = _first_moments(f, inputs, None)
+    weights, linear, _, cross = _first_moments(f, inputs, slope)
     outputs = mean_u.shape[0]
-    residual, beyond = _spreads(f, inputs, None)
+    residual, beyond = _spreads(f, inputs, slope)
     if outputs == 1:
         return (residual + beyond)[..., None]
     first, second = jnp.triu_indices(outputs, 1)
@@ -133,10 +140,14 @@ def _matched_covariance(f: Function, inputs: Gaussian) -> Float[Array, "B P P"]:
     return full + (residual + beyond)[..., None] * jnp.eye(outputs, dtype=full.dtype)
 
 
-def linearised(f: Function, inputs: Gaussian) -> tuple[MatchedMoments, Float[Array, "B P D"]]:
+def linearised(
+    f: Function, inputs: Gaussian, slope: Float[Array, "B P D"] | None = None
+) -> tuple[MatchedMoments, Float[Array, "B P D"]]:
     """f linearised at the input's mean, and its Jacobian there: often over-confident (Bui 2017, section 3.4).
 
     The GP's own variance is frozen at the mean, so it does not tend to the ELBO.
+
+    :param slope: as of :func:`matched`, which the Jacobian is then without.
     """
     mean_u, _ = _inducing_moments(f)
 
@@ -147,11 +158,13 @@ def linearised(f: Function, inputs: Gaussian) -> tuple[MatchedMoments, Float[Arr
     at = inputs.mean
     weights = f.kernel(at, f.inducing) @ f.whiten.T
     residual = jnp.maximum(f.kernel.diag(at) - jnp.square(weights).sum(1), 0.0)[:, None]
-    jacobian = jax.vmap(jax.jacfwd(centre))(at)
+    jacobian, mean = jax.vmap(jax.jacfwd(centre))(at), f.mean(at) + weights @ mean_u.T
+    if slope is not None:
+        jacobian, mean = jacobian - slope, mean - jnp.einsum("bpd,bd->bp", slope, at)
     beyond = _quadratic(jacobian, inputs)
     if isinstance(f.u, Gaussian):
         beyond = beyond + f.u.projected_variance(weights)
-    return MatchedMoments(weights, f.mean(at) + weights @ mean_u.T, residual, beyond), jacobian
+    return MatchedMoments(weights, mean, residual, beyond), jacobian
 
 
 def _inducing_moments(f: Function) -> tuple[Float[Array, "P M"], Float[Array, "P M M"]]:

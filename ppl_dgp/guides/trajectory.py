@@ -160,7 +160,7 @@ class TrajectoryConditional(dist.Distribution):
     def _passed_on(self, begun: Gaussian, propagation: Propagation) -> Gaussian:
         where, linearise = self.trajectory.layout, propagation == "linearised"
         if propagation == "full-moments":
-            begun = Gaussian(begun.mean, _tril(begun))
+            begun = Gaussian(begun.mean, begun.scale_tril)
 
         def step(state: Gaussian, turn: Any) -> tuple[Gaussian, Gaussian]:
             controls, first, started = turn
@@ -186,7 +186,7 @@ class TrajectoryConditional(dist.Distribution):
         if slopes is None:
             slopes = jnp.zeros((*around.mean.shape, around.mean.shape[-1]), around.mean.dtype)
         slopes = where.path(_none_before(slopes, where.num_sequences), slopes)
-        means, scales = where.path(begun.mean, around.mean), where.path(_tril(begun), _tril(around))
+        means, scales = where.path(begun.mean, around.mean), where.path(begun.scale_tril, around.scale_tril)
         return LinearGaussianChain(means[0], scales[0], slopes[1:], means[1:], scales[1:])
 
     def _linear(self) -> tuple[Float[Array, "T Q Q"] | None, Gaussian]:
@@ -211,7 +211,3 @@ class TrajectoryConditional(dist.Distribution):
 
 def _none_before(slopes: Float[Array, "T Q Q"], number: int) -> Float[Array, "S Q Q"]:
     return jnp.zeros((number, *slopes.shape[1:]), slopes.dtype)
-
-
-def _tril(h: Gaussian) -> Float[Array, "B Q Q"]:
-    return jax.vmap(jnp.diag)(h.scale) if h.diagonal else h.scale

@@ -69,6 +69,11 @@ class Gaussian:
             return jnp.square(self.scale).sum(-1)
         return jnp.square(self.scale) + (0.0 if self.factor is None else jnp.square(self.factor).sum(-1))
 
+    @property
+    def scale_tril(self) -> Float[Array, "B Q Q"]:
+        """Lower Cholesky factors of the rows of h, of deviations too."""
+        return jax.vmap(jnp.diag)(self.scale) if self.diagonal else self.scale
+
     def covariance(self) -> Array:
         """The covariance matrices, (P, M, M) or (B, Q, Q)."""
         if not self.diagonal:

@@ -94,14 +94,15 @@ def flat_cavity(h: Gaussian, copies: Float[Array, " T"], alpha: Alpha) -> tuple[
     Each factor is the n-th root of q(x_t); the cavity lacks α of one. Returns the energy's term for each state, the
     entropy of q(x_t) at α = 0, and the cavities.
 
-    :param h: q(x_t), means (T, Q) and deviations (T, Q).
+    :param h: q(x_t), means (T, Q), and deviations (T, Q) or lower Cholesky factors (T, Q, Q).
     :param copies: n_t, the factors that touch x_t: above alpha.
     """
     left = 1.0 - alpha / copies
     constant = 0.5 * (log(2.0 * pi) + log1p_ratio(-alpha / copies, jnp.ones_like(left)))
-    return jnp.log(h.scale).sum(-1) + h.mean.shape[-1] * constant, Gaussian(
-        h.mean, h.scale / jnp.sqrt(left)[:, None]
-    )
+    scale = h.scale if h.diagonal else jnp.diagonal(h.scale, axis1=-2, axis2=-1)
+    wider = 1.0 / jnp.sqrt(left)[:, None]
+    cavity = Gaussian(h.mean, h.scale * (wider if h.diagonal else wider[..., None]))
+    return jnp.log(scale).sum(-1) + h.mean.shape[-1] * constant, cavity
 
 
 def _diagonal(mean: Array, scale: Array, epsilon: Alpha) -> tuple[Array, Array, Array]:

@@ -40,10 +40,12 @@ class ApproximatePowerEP(AlphaDivergence):
     weights in expectation as draws from q, with less variance. At α = 1 that cavity is the prior and the value does not
     depend on q(x_n) at all, which is then never trained: take α < 1.
 
-    Along a trajectory, of one q(x) factorised over time and dimensions (``MeanField``, or a network's), the factors of
-    each state are tied as well (:mod:`ppl_dgp.objectives.research.tied_chain`): the states before the steps and behind
-    the data are drawn from their cavities, or carried as moments, each output of f and g on its own but those of a
-    linear emission, and with "full-moments" jointly. x_0 is then as a GPLVM's x_n.
+    Along a trajectory, of one q(x) that listens to neither u nor f (``MeanField``, ``Markov``, or a network's), the
+    factors of each state are tied as well (:mod:`ppl_dgp.objectives.research.tied_chain`): the states before the steps
+    and behind the data are drawn from their cavities, or carried as moments, each output of f and g on its own but
+    those of a linear emission, and with "full-moments" jointly. x_0 is then as a GPLVM's x_n. What a chain says of
+    neighbours belongs to the step between them, undivided (:mod:`ppl_dgp.objectives.research.tied_pairs`): without
+    dependence the energy is the factorised q's, and so it is at α = 1, of the same marginals.
     """
 
     globals_outside_log = False
@@ -98,7 +100,12 @@ class ApproximatePowerEP(AlphaDivergence):
         roles = probe.roles
         chain = tied_chain(roles, probe.model, probe.guide, self.alpha)
         q: Any = unwrap(probe.guide[chain.name]["fn"])
-        if not q.initial_from_model:
+        if chain.pairs is not None:
+            self._warn_at_one(
+                f"depends on q of {chain.name!r} by its marginals from {chain.name}_1 on alone, so that "
+                "what links the states is not trained"
+            )
+        elif not q.initial_from_model:
             self._warn_of_prior([f"{chain.name}_0"])
         propagation = self._propagation(roles)
         # the steps are tilted under moments of u, whatever carries the states
@@ -108,17 +115,23 @@ class ApproximatePowerEP(AlphaDivergence):
         def draw(key: Array) -> tuple[Array, Array]:
             represented = RepresentationHandler(representations, roles.num_rows, key, propagation=propagation)
             traces = probe.again(key, represented, lambda guide: Cavities(guide, chain.cavities))
-            return chain.tilted(roles, *traces, self.alpha, how)
+            # beyond the two that a run splits its key into
+            return chain.tilted(roles, *traces, self.alpha, how, jax.random.fold_in(key, 2))
 
         keys = jax.random.split(probe.particle_key, self.num_particles if how == "draws" else 1)
         return chain.energy(*(log_power_mean(each, self.alpha) for each in self._over_particles(draw, keys)))
 
     def _warn_of_prior(self, latents: list[str]) -> None:
-        if latents and is_number(self.alpha, 1.0):
+        if latents:
+            self._warn_at_one(
+                f"does not depend on q of {sorted(latents)}, whose cavity is the prior, so that it is not trained"
+            )
+
+    def _warn_at_one(self, what: str) -> None:
+        if is_number(self.alpha, 1.0):
             warnings.warn(
-                f"ApproximatePowerEP: found alpha=1, where the energy does not depend on q of {sorted(latents)}, whose "
-                "cavity is the prior, so that it is not trained; take alpha below 1",
-                stacklevel=3,
+                f"ApproximatePowerEP: found alpha=1, where the energy {what}; take alpha below 1",
+                stacklevel=4,
             )
 
 

@@ -9,14 +9,15 @@ root of q(x_t). Of u all T steps are one factor, T times over. With the cavities
     + \frac1α \sum_t \log Z_t^{dyn} + \frac1α \sum_t \log Z_t^{emi}
 
 In a step, f and x_t are integrated exactly: with the moments m, s² of f(x_{t−1}) and c_t, H_t of x_t it is for each
-dimension t_α(c_t; m, s² + H_t). At α → 0 the whole is the mean-field bound. Source: Bui 2017, 3.4 and 3.5 (3.79–3.82,
-with the 2π that the printed Φ leaves out). Shapes: T steps, Q state dimensions, P outputs.
+dimension t_α(c_t; m, s² + H_t). Under a Markov chain the steps are tilted under cavities of neighbours, and what these
+have to do with each other is one more term (:mod:`ppl_dgp.objectives.research.tied_pairs`). At α → 0 the whole is the
+bound. Source: Bui 2017, 3.4 and 3.5 (3.79–3.82, with the 2π that the printed Φ leaves out). Shapes: T steps, Q state
+dimensions, P outputs.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import pi
 from typing import Any
 
 import jax
@@ -24,20 +25,24 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array, Bool, Float, Int
 
-from ppl_dgp import likelihoods
 from ppl_dgp.gp.contract import Propagation, Trace, inducing_site
 from ppl_dgp.gp.emission import Emission, emission_of
 from ppl_dgp.gp.linear_map import Affine
 from ppl_dgp.gp.marginal import Marginal
 from ppl_dgp.gp.moment_matching import matched_covariance
 from ppl_dgp.gp.wrappers import mask_of, unwrap
+from ppl_dgp.guides.latents import gaussian
+from ppl_dgp.guides.rule import knows_states
 from ppl_dgp.guides.trajectory import TrajectoryConditional
+from ppl_dgp.likelihoods.gaussian import Gaussian as GaussianNoise
+from ppl_dgp.likelihoods.gaussian import tempered_jointly
 from ppl_dgp.numerics.gaussian import Gaussian, moments_of
-from ppl_dgp.numerics.linalg import cholesky
-from ppl_dgp.numerics.power_mean import Alpha, log_det_ratio
+from ppl_dgp.numerics.power_mean import Alpha
 from ppl_dgp.objectives.cavity import flat_cavity, independent_cavity, renyi_and_cavity
+from ppl_dgp.objectives.research.tied_pairs import Pairs, pair_cavities
 from ppl_dgp.objectives.site_roles import SiteRoles
 from ppl_dgp.objectives.weights import log_weights
+from ppl_dgp.state_space.sequences import Layout
 from ppl_dgp.state_space.trajectory import Trajectory
 
 
@@ -61,9 +66,11 @@ class TiedChain:
     :param group: the data plate.
     :param cavities: of x and of every u, by site.
     :param divergence: those of every u and of x_0.
-    :param entropy: what the tied factors of x_t are to the energy; its entropy at α = 0.
+    :param entropy: what the tied factors of x_t are to the energy, its entropy at α = 0, and under a Markov chain what
+        it has to do with x_{t−1}.
     :param proper: whether x_t has a proper cavity. Where α takes its only factor away the step in and the state have
         no part in the energy: that is its limit.
+    :param pairs: the cavities of the steps, where q(x) is not factorised over time and dimensions.
     """
 
     name: str
@@ -72,11 +79,15 @@ class TiedChain:
     divergence: Float[Array, ""]
     entropy: Float[Array, " T"]
     proper: Bool[Array, " T"]
+    pairs: Pairs | None = None
 
     def tilted(
-        self, roles: SiteRoles, model: Trace, guide: Trace, alpha: Alpha, propagation: Propagation
+        self, roles: SiteRoles, model: Trace, guide: Trace, alpha: Alpha, propagation: Propagation, key: Array
     ) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
-        """(1/α) log Z of each step and of each row of data, of a run in which u and x are those of the cavities."""
+        """(1/α) log Z of each step and of each row of data, of a run in which u and x are those of the cavities.
+
+        :param key: of the states before the steps, where they are drawn and have cavities of their own.
+        """
         trajectory: Trajectory = unwrap(model[self.name]["fn"])
         cavity = moments_of(self.cavities[self.name])
         assert cavity is not None
@@ -84,7 +95,10 @@ class TiedChain:
         if propagation != "draws":
             path = replace(cavity, linearise=propagation == "linearised")
         full = propagation == "full-moments"
-        steps = _step(trajectory, path, trajectory.states(cavity), alpha, full)
+        if self.pairs is not None:
+            steps = self.pairs.tilted(trajectory, alpha, propagation, key)
+        else:
+            steps = _step(trajectory, path, trajectory.states(cavity), alpha, full)
         jointly = {name: _jointly(model[name], alpha, full) for name in roles.factors}
         known = {name: each for name, each in jointly.items() if each is not None}
         return steps, log_weights(roles, model, guide, alpha, False, known=known)[self.group]
@@ -99,7 +113,7 @@ def tied_chain(roles: SiteRoles, model: Trace, guide: Trace, alpha: Alpha) -> Ti
 
     :param model: a run of the model, and ``guide`` one of its guide.
     :raises ValueError: if there is more than one trajectory, other latents than functions beside it, a rule whose q(x)
-        is not factorised over time and dimensions, or data that are not one row for each step.
+        listens to u or f, or data that are not one row for each step.
     :raises TypeError: if a q is not Gaussian.
     """
     (name, *more) = roles.trajectories
@@ -107,7 +121,7 @@ def tied_chain(roles: SiteRoles, model: Trace, guide: Trace, alpha: Alpha) -> Ti
         raise ValueError(f"model: found the trajectories {[name, *more]}, expected one; take PowerEP")
     trajectory = whole(unwrap(model[name]["fn"]))
     q: Any = unwrap(guide[name]["fn"])
-    states = _factorised(name, q)
+    states = _marginals(name, q)
     where = trajectory.layout
     num_steps = where.first.shape[0]
     group = _group(roles, num_steps)
@@ -131,26 +145,38 @@ def tied_chain(roles: SiteRoles, model: Trace, guide: Trace, alpha: Alpha) -> Ti
     term, first = renyi_and_cavity(f"{name}_0", q.begun, trajectory.prior, alpha)
     initial = moments_of(first)
     assert initial is not None
-    ends = jnp.append(where.first[1:], True)
-    # the step in, the step out and the row of data
-    copies = 1.0 + (1.0 - ends) + observed
-    proper = copies > alpha
-    entropy, after = flat_cavity(trajectory.states(states), jnp.where(proper, copies, 2.0), alpha)
-    cavity = Gaussian(where.path(initial.mean, after.mean), where.path(initial.scale, after.scale))
-    cavities[name] = dist.Normal(cavity.mean, cavity.scale).to_event(2)
-    return TiedChain(name, group, cavities, divergence + term.sum(), entropy, proper)
+    counts = factor_counts(where, observed)
+    proper = counts[where.after] > alpha
+    # in the place of what is not proper, and is left out
+    counts = jnp.where(counts > alpha, counts, 2.0)
+    entropy, after = flat_cavity(trajectory.states(states), counts[where.after], alpha)
+    pairs = None
+    if not states.diagonal:
+        dependence, pairs = pair_cavities(where, trajectory.initial, q.chain(), states, counts, alpha)
+        entropy = entropy + dependence
+    begin = initial.scale if states.diagonal else initial.scale_tril
+    cavity = Gaussian(where.path(initial.mean, after.mean), where.path(begin, after.scale))
+    cavities[name] = gaussian(cavity).to_event(1)
+    return TiedChain(name, group, cavities, divergence + term.sum(), entropy, proper, pairs)
 
 
-def _factorised(name: str, q: dist.Distribution) -> Gaussian:
-    """Moments of q(x), independent over time and dimensions."""
-    if isinstance(q, TrajectoryConditional) and not q.rule.depends_on.on_function:
-        states = q.moments("moments")
-        if states.diagonal:
-            return states
+def factor_counts(layout: Layout, observed: Bool[Array, " T"]) -> Float[Array, " slots"]:
+    """How many factors touch each state: the step in, the step out and its row of data if any of that is observed.
+
+    3 within a sequence, 2 at its end, 1 of x_0, whose prior is no factor; one fewer where the row is missing.
+    """
+    ends = jnp.append(layout.first[1:], True)
+    return layout.path(jnp.ones(layout.num_sequences), 1.0 + (1.0 - ends) + observed)
+
+
+def _marginals(name: str, q: dist.Distribution) -> Gaussian:
+    """Moments of each state under q(x): deviations, or lower Cholesky factors if it links times or dimensions."""
+    if isinstance(q, TrajectoryConditional) and knows_states(q.rule):
+        return q.moments("moments")
     kind = q.rule if isinstance(q, TrajectoryConditional) else type(q).__name__
     raise ValueError(
-        f"guide: found {kind} along {name!r}, expected q factorised over time and dimensions, whose cavities are "
-        "known; take Guide(model, hidden=MeanField()), or PowerEP for any rule"
+        f"guide: found {kind} along {name!r}, expected a q(x) that listens to neither u nor f, whose cavities are "
+        "known; take Guide(model, hidden=Markov()) or MeanField(), or PowerEP for any rule"
     )
 
 
@@ -220,11 +246,7 @@ def _step(
 def _jointly(site: dict[str, Any], alpha: Alpha, full: bool) -> Float[Array, " T"] | None:
     """(1/α) log Z of Gaussian data whose outputs an uncertain state correlates, where their covariance is known."""
     emission = emission_of(site["fn"])
-    if (
-        emission is None
-        or len(emission.parts) != 1
-        or not isinstance(emission.likelihood, likelihoods.Gaussian)
-    ):
+    if emission is None or len(emission.parts) != 1 or not isinstance(emission.likelihood, GaussianNoise):
         return None
     covariance = _output_covariance(emission.marginal, full)
     if covariance is None:
@@ -243,21 +265,3 @@ def _output_covariance(marginal: Marginal, full: bool) -> Float[Array, "T P P"] 
     if isinstance(f, Affine):
         return jnp.einsum("qp,tqr,rk->tpk", f.weights, h.covariance(), f.weights)
     return matched_covariance(f, h) if full else None
-
-
-def tempered_jointly(
-    residual: Float[Array, "B P"], covariance: Float[Array, "B P P"], noise: Float[Array, "B P"], alpha: Alpha
-) -> Float[Array, "B"]:
-    """t_α of outputs that are correlated, f ~ N(m, V), y = f + ε, ε ~ N(0, R) with R diagonal (Bui 2017, 3.78).
-
-    −½ log |2πR| − (1/2α) log |I + αR⁻½VR⁻½| − ½ (y − m)ᵀ(R + αV)⁻¹(y − m); an output of infinite noise counts for
-    nothing.
-    """
-    seen = jnp.isfinite(noise)
-    volume = jnp.where(seen, jnp.log(2.0 * pi * jnp.where(seen, noise, 1.0)), 0.0)
-    root = jnp.where(seen, 1.0 / jnp.sqrt(jnp.where(seen, noise, 1.0)), 0.0)
-    ratio = root[:, :, None] * covariance * root[:, None, :]
-    lower, _ = cholesky(jnp.eye(ratio.shape[-1], dtype=ratio.dtype) + alpha * ratio, 0.0)
-    log_det = 2.0 * jnp.log(jnp.diagonal(lower, axis1=1, axis2=2)).sum(1)
-    whitened = jax.scipy.linalg.solve_triangular(lower, (root * residual)[:, :, None], lower=True)[:, :, 0]
-    return -0.5 * (volume.sum(1) + log_det_ratio(alpha, ratio, log_det) + jnp.square(whitened).sum(1))
