@@ -7,13 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from ppl_dgp.cli.commands import tightest_bound
+from ppl_dgp.cli.report import of_held_out
 from ppl_dgp.cli.task import Task
 from ppl_dgp.data import Standardiser, Table
 from ppl_dgp.diagnostics import Comparison, compare_fits
 from ppl_dgp.fit import Fit, fit_svi
-from ppl_dgp.fit.advice import ADVICE, advice_of
+from ppl_dgp.fit.advice import ADVICE, advice_of, held_out_advice
 from ppl_dgp.fit.chains import chains_of
 from ppl_dgp.fit.convergence import FEWEST_STEPS, convergence_of
 from ppl_dgp.guides import Guide
@@ -135,3 +137,22 @@ def test_a_fit_and_a_comparison_show_it():
     assert len(told) == 1 and told[0].startswith("this fit, α = 0; another, α = 0: ")
     assert "yet to gain" in str(table.to_rich().caption)
     assert Comparison(table.table).advice == ()
+
+
+def test_held_out_rows_are_predicted_no_worse_than_by_a_mean():
+    """Beside the Gaussian of the training rows' mean and variance, in original units, missing entries left out."""
+    units = Standardiser(np.array([1.0]), np.array([2.0]))
+    y = np.r_[np.linspace(-3.0, 5.0, 30), np.nan][:, None]
+    mean = norm(1.0, 2.0).logpdf(y[:30]).mean()
+    told = lambda density, coverage: of_held_out(
+        y, units, {"test_log_density": density, "coverage95": coverage}, "gpssm"
+    )
+    assert told(mean + 1e-9, 1.0) == ()
+    assert told(-182.0, 0.45) == (
+        f"test log density: found -182, expected at least {mean:.3g}, what the training rows' mean and variance "
+        "have: its predictions are worth less than none; take another --hidden, or choose_by_simulation",
+        "coverage: found 45% of what was held out inside its 95 % band, expected 85% to 99%; do not believe its bands: "
+        "take another --hidden, or choose_by_simulation",
+    )
+    assert of_held_out(y, units, {"test_log_density": None}, "gpssm") == ()
+    assert held_out_advice(0.1, -9.0, 0.0, 19, "") == ()

@@ -115,11 +115,14 @@ def test_a_candidate_that_fails_is_named_and_not_chosen(monkeypatch, chosen):
 
 def test_advice_on_bands_and_on_less_than_the_mean(chosen):
     mean = SimulationScore("mean and variance", "", -1.0, 1.0, 0.95)
-    of = lambda *values: SimulationChoice(SimulationScore("a", 2, *values), (), mean, chosen.fit).advice
+    of = lambda *values: SimulationChoice(SimulationScore("a", 2, *values), (), mean, chosen.fit, 30).advice
     assert of(-0.5, 0.5, 0.9) == ()
-    assert [text.split(":")[0] for text in of(-182.0, 0.5, 0.45)] == ["log density", "coverage"]
-    assert "45% of the simulated steps" in of(-0.5, 0.5, 0.45)[0]
+    assert [text.split(":")[0] for text in of(-182.0, 0.5, 0.45)] == ["test log density", "coverage"]
+    assert "45% of what was held out" in of(-0.5, 0.5, 0.45)[0]
     assert [text.split(":")[0] for text in of(-0.5, 0.5, 1.0)] == ["coverage"]
+    assert (
+        replace(chosen, best=SimulationScore("a", 2, -9.0, 0.5, 0.1)).advice == ()
+    )  # of eight steps nothing is said
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from ppl_dgp.cli import latent, run_directory, series
 from ppl_dgp.cli.artefacts import trust, write_figures, write_posterior
 from ppl_dgp.cli.errors import BadInput, Stopped
 from ppl_dgp.cli.programs import Program, build, nested_start_of, predict_rows, program_elbo, train
-from ppl_dgp.cli.report import finite, in_units, metrics, nats_per_row, prediction_frame
+from ppl_dgp.cli.report import finite, in_units, metrics, nats_per_row, of_held_out, prediction_frame
 from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.settings import Settings
 from ppl_dgp.cli.task import Task
@@ -194,6 +194,7 @@ def finish(folder: Path, record: Record, task: Task, program: Program, fitted: F
     else:
         measures = _evaluate(folder, record, task, program, fitted)
     told = advice_of(fitted, khat=measures.get("khat"), bound=tightest_bound(task, measures))
+    told += of_held_out(task.raw(task.test_rows)[1], task.y_units, measures, record.settings.model)
     done = dataclasses.replace(
         record, status="done", result=measures | effort(fitted) | {"advice": list(told)}
     )

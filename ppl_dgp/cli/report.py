@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
+from scipy.stats import norm
 
 from ppl_dgp.data import Standardiser
+from ppl_dgp.fit.advice import held_out_advice
 from ppl_dgp.prediction.predict import Prediction
 
 
@@ -73,3 +75,21 @@ def prediction_frame(
     if prediction.log_density is not None:
         columns["log_density"] = prediction.log_density
     return pd.DataFrame(columns)
+
+
+def of_held_out(
+    y: Float[np.ndarray, "N P"], units: Standardiser, measures: dict[str, Any], model: str
+) -> tuple[str, ...]:
+    """Advice on predictions of held-out ``y``, beside the mean and variance of the training rows, its ``units``."""
+    density, coverage = measures.get("test_log_density"), measures.get("coverage95")
+    if density is None or coverage is None:
+        return ()
+    there = ~np.isnan(y)
+    each = np.where(there, norm.logpdf(units.transform(y)) - np.log(units.scale), 0.0)
+    remedy = (
+        "take another --hidden, or choose_by_simulation"
+        if model == "gpssm"
+        else "take another model or kernel"
+    )
+    mean = float(each.sum(1)[there.any(1)].mean())
+    return held_out_advice(coverage, density, mean, int(there.sum()), remedy, too_wide=False)

@@ -26,14 +26,13 @@ from rich.table import Table
 from ppl_dgp.diagnostics.draws import columns, inputs_of
 from ppl_dgp.diagnostics.scores import positive_scale
 from ppl_dgp.fit import Fit, FitError, Posterior, fit_series
+from ppl_dgp.fit.advice import held_out_advice
 from ppl_dgp.gp.contract import Model
 from ppl_dgp.guides import Guide
 from ppl_dgp.prediction.forecast import forecast
 
 #: a simulation over more steps draws f anew at each, for one function along a path takes the cube of their number
 LONGEST_PATH = 300
-#: a 95 % band is believed that holds this share of what came
-BELIEVED = (0.85, 0.99)
 #: measures by which a candidate may be chosen, and whether more is better
 MEASURES = {"log_density": True, "rmse": False}
 
@@ -80,13 +79,14 @@ class SimulationChoice:
 
     ``best`` is one of the ``scores``, which has one for each candidate and number of steps; ``mean`` is that of the
     Gaussian of the first part's mean and variance. ``fit`` is the best trained on all steps, or on the first part;
-    ``fits`` are those of the first part by (candidate, steps).
+    ``fits`` are those of the first part by (candidate, steps), ``count`` the simulated entries of y.
     """
 
     best: SimulationScore
     scores: tuple[SimulationScore, ...]
     mean: SimulationScore
     fit: Fit
+    count: int
     fits: dict[tuple[str, int | str], Fit] = field(default_factory=dict)
 
     @property
@@ -97,19 +97,8 @@ class SimulationChoice:
     @property
     def advice(self) -> tuple[str, ...]:
         """What may be wrong with the simulations of the best, and what to do about it."""
-        best, found = self.best, []
-        if not best.log_density >= self.mean.log_density:
-            found.append(
-                f"log density: found {best.log_density:.3g} a step in simulation, expected at least "
-                f"{self.mean.log_density:.3g}, that of the first part's mean and variance; do not simulate with this "
-                "fit, give other candidates"
-            )
-        if not BELIEVED[0] <= best.coverage95 <= BELIEVED[1]:
-            found.append(
-                f"coverage: found {best.coverage95:.0%} of the simulated steps inside their 95 % band, expected "
-                f"{BELIEVED[0]:.0%} to {BELIEVED[1]:.0%}; do not believe its bands, give other candidates"
-            )
-        return tuple(found)
+        best, mean = self.best, self.mean.log_density
+        return held_out_advice(best.coverage95, best.log_density, mean, self.count, "give other candidates")
 
     def to_rich(self) -> Table:
         """For the terminal: ``rich.print(choice.to_rich())``; the best in bold."""
@@ -210,7 +199,8 @@ def choose_by_simulation(
     if refit:
         fit = candidates[best.candidate].trained(key_fit, x, y_all, best.steps, settings)
     mean = SimulationScore("mean and variance", "", *_of_mean(y_all, kept_back, scale))
-    return SimulationChoice(best, tuple(scores), mean, fit, fits)
+    count = int((~np.isnan(y_all[kept_back])).sum())
+    return SimulationChoice(best, tuple(scores), mean, fit, count, fits)
 
 
 def last_part(sequence: Float[np.ndarray, " T"], share: float) -> Bool[np.ndarray, " T"]:

@@ -53,6 +53,14 @@ ADVICE = {
         "energy: found {energy:.6g} nats in training, above {bound:.6g} ± {error:.2g}, the tightest bound of the log "
         "evidence known of this fit: an energy is no bound; compare fits by elbo, or by held-out data"
     ),
+    "density": (
+        "test log density: found {density:.3g}, expected at least {mean:.3g}, what the training rows' mean and "
+        "variance have: its predictions are worth less than none; {remedy}"
+    ),
+    "coverage": (
+        "coverage: found {coverage:.0%} of what was held out inside its 95 % band, expected {least:.0%} to "
+        "{most:.0%}; do not believe its bands: {remedy}"
+    ),
     "divergences": "divergences: found {count} in {draws} draws, expected none; raise target_accept_prob",
     "r_hat": (
         "R-hat of {name}: found {r_hat:.3f}, expected at most {most}: the chains do not agree; raise num_warmup and "
@@ -61,6 +69,8 @@ ADVICE = {
 }
 #: k-hat beyond which importance weights are not to be trusted (Vehtari et al. 2024), and R-hat beyond which chains are
 LARGEST_K_HAT, LARGEST_R_HAT = 0.7, 1.01
+#: shares of what was held out that a 95 % band may hold and be believed, and the least number held out to say so
+BELIEVED, LEAST_HELD_OUT = (0.85, 0.99), 20
 #: standard errors beyond which an energy lies above a bound
 BOUND_ERRORS = 4.0
 #: noise variance beside the function's, and distance of inducing inputs in lengthscales, below which they are none
@@ -99,6 +109,27 @@ def advice_of(
             found.append(ADVICE["energy"].format(energy=energy, bound=value, error=error))
     if fit.chains is not None:
         found += chains_advice(fit.chains)
+    return tuple(found)
+
+
+def held_out_advice(
+    coverage: float, density: float, mean_density: float, count: int, remedy: str, too_wide: bool = True
+) -> tuple[str, ...]:
+    """On predictions of what was held out, or simulations of it: bands that are too narrow or too wide, or no use.
+
+    :param coverage: the share inside a 95 % band, of ``count`` entries; of fewer than twenty nothing is said.
+    :param density: the mean log density, and ``mean_density`` that of the training rows' mean and variance.
+    :param remedy: what to do.
+    :param too_wide: whether bands that hold more than 99 % are a fault.
+    """
+    found = []
+    if count < LEAST_HELD_OUT:
+        return ()
+    if not density >= mean_density:
+        found.append(ADVICE["density"].format(density=density, mean=mean_density, remedy=remedy))
+    least, most = BELIEVED
+    if not least <= coverage <= (most if too_wide else 1.0):
+        found.append(ADVICE["coverage"].format(coverage=coverage, least=least, most=most, remedy=remedy))
     return tuple(found)
 
 
