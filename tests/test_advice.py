@@ -71,8 +71,12 @@ CASES = {
 }
 
 
+#: said of predictions of what was held out, not of a fit
+HELD_OUT = {"density", "coverage"}
+
+
 def test_every_text_has_a_case():
-    assert CASES.keys() == ADVICE.keys()
+    assert CASES.keys() == ADVICE.keys() - HELD_OUT
 
 
 @pytest.mark.parametrize("name", CASES)

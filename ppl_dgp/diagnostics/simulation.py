@@ -30,11 +30,10 @@ from ppl_dgp.fit.advice import held_out_advice
 from ppl_dgp.gp.contract import Model
 from ppl_dgp.guides import Guide
 from ppl_dgp.prediction.forecast import forecast
+from ppl_dgp.prediction.rollout import LONGEST_PATH
 
-#: a simulation over more steps draws f anew at each, for one function along a path takes the cube of their number
-LONGEST_PATH = 300
 #: measures by which a candidate may be chosen, and whether more is better
-MEASURES = {"log_density": True, "rmse": False}
+CHOSEN_BY = {"log_density": True, "rmse": False}
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,8 +153,8 @@ def choose_by_simulation(
     """
     if not candidates:
         raise ValueError("candidates: found none, expected at least one to train")
-    if by not in MEASURES:
-        raise ValueError(f"by: found {by!r}, expected one of {', '.join(MEASURES)}")
+    if by not in CHOSEN_BY:
+        raise ValueError(f"by: found {by!r}, expected one of {', '.join(CHOSEN_BY)}")
     scale, (inputs, outputs) = positive_scale(target_scale), (np.asarray(inputs_of(x, y)), columns(y))
     y_all = np.asarray(outputs)
     sequences = {candidate.num_sequences for candidate in candidates.values()}
@@ -187,7 +186,7 @@ def choose_by_simulation(
             for number in range(len(set(numbers.tolist())))
         ]
         scores.append(SimulationScore(name, length, *_scores(simulated, scale), seconds=fit.seconds))
-    sign = 1.0 if MEASURES[by] else -1.0
+    sign = 1.0 if CHOSEN_BY[by] else -1.0
     finite = [score for score in scores if np.isfinite(getattr(score, by))]
     if not finite:
         raise ValueError(
