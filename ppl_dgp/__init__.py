@@ -32,6 +32,7 @@ _HOMES = {
     "ppl_dgp.diagnostics": (
         "Candidate",
         "Comparison",
+        "HorizonScores",
         "LayerMap",
         "ParetoK",
         "SimulationChoice",
@@ -40,8 +41,10 @@ _HOMES = {
         "choose_by_simulation",
         "compare",
         "compare_fits",
+        "crps",
         "elbo",
         "held_out_scores",
+        "horizon_scores",
         "importance_weighted_bound",
         "layer_maps",
         "load_arviz",
@@ -49,6 +52,7 @@ _HOMES = {
         "plot_calibration",
         "plot_fit",
         "plot_grid",
+        "plot_horizons",
         "plot_latents",
         "plot_layers",
         "plot_losses",
@@ -234,6 +238,10 @@ _HOMES = {
         "infer_latents",
         "relevance",
         "row_log_density",
+    ),
+    "ppl_dgp.prediction.modes": (
+        "Modes",
+        "transition_modes",
     ),
     "ppl_dgp.prediction.narx": (
         "Lagged",

@@ -31,6 +31,7 @@ from ppl_dgp.data import split as split
 from ppl_dgp.data import split_series as split_series
 from ppl_dgp.diagnostics import Candidate as Candidate
 from ppl_dgp.diagnostics import Comparison as Comparison
+from ppl_dgp.diagnostics import HorizonScores as HorizonScores
 from ppl_dgp.diagnostics import LayerMap as LayerMap
 from ppl_dgp.diagnostics import ParetoK as ParetoK
 from ppl_dgp.diagnostics import SimulationChoice as SimulationChoice
@@ -39,8 +40,10 @@ from ppl_dgp.diagnostics import aligned as aligned
 from ppl_dgp.diagnostics import choose_by_simulation as choose_by_simulation
 from ppl_dgp.diagnostics import compare as compare
 from ppl_dgp.diagnostics import compare_fits as compare_fits
+from ppl_dgp.diagnostics import crps as crps
 from ppl_dgp.diagnostics import elbo as elbo
 from ppl_dgp.diagnostics import held_out_scores as held_out_scores
+from ppl_dgp.diagnostics import horizon_scores as horizon_scores
 from ppl_dgp.diagnostics import importance_weighted_bound as importance_weighted_bound
 from ppl_dgp.diagnostics import layer_maps as layer_maps
 from ppl_dgp.diagnostics import load_arviz as load_arviz
@@ -48,6 +51,7 @@ from ppl_dgp.diagnostics import pareto_k as pareto_k
 from ppl_dgp.diagnostics import plot_calibration as plot_calibration
 from ppl_dgp.diagnostics import plot_fit as plot_fit
 from ppl_dgp.diagnostics import plot_grid as plot_grid
+from ppl_dgp.diagnostics import plot_horizons as plot_horizons
 from ppl_dgp.diagnostics import plot_latents as plot_latents
 from ppl_dgp.diagnostics import plot_layers as plot_layers
 from ppl_dgp.diagnostics import plot_losses as plot_losses
@@ -207,6 +211,8 @@ from ppl_dgp.prediction.latents import Latents as Latents
 from ppl_dgp.prediction.latents import infer_latents as infer_latents
 from ppl_dgp.prediction.latents import relevance as relevance
 from ppl_dgp.prediction.latents import row_log_density as row_log_density
+from ppl_dgp.prediction.modes import Modes as Modes
+from ppl_dgp.prediction.modes import transition_modes as transition_modes
 from ppl_dgp.prediction.narx import Lagged as Lagged
 from ppl_dgp.prediction.narx import lagged as lagged
 from ppl_dgp.prediction.narx import simulate_narx as simulate_narx

@@ -161,6 +161,23 @@ def test_a_vector_field_points_where_f_goes(tmp_path):
     assert plot_vector_field(transition(2)).axes
 
 
+def test_a_vector_field_of_three_states_holds_one():
+    f, given = transition(3, 1), smoothed(3)
+    panel = plot_vector_field(f, given, controls=(0.2,), held={1: 0.8}, size=4).axes[0]
+    (arrows,) = [each for each in panel.collections if isinstance(each, Quiver)]
+    at = np.insert(np.stack([arrows.X, arrows.Y], 1), 1, 0.8, 1)
+    marginal = f(jnp.concatenate([jnp.asarray(at), jnp.full((16, 1), 0.2)], 1))
+    moves, shown = (np.asarray(marginal.mean) - at)[:, [0, 2]], np.stack([arrows.U, arrows.V], 1)
+    np.testing.assert_allclose(moves[:, 0] * shown[:, 1], moves[:, 1] * shown[:, 0], atol=1e-9)
+    np.testing.assert_allclose(arrows.get_array(), np.sqrt(np.asarray(marginal.variance)[:, [0, 2]].mean(1)))
+    drawn = lines(panel)
+    np.testing.assert_array_equal(drawn["smoothed"].get_data(), given.mean[:7, [0, 2]].T)
+    np.testing.assert_array_equal(drawn["inducing inputs"].get_data(), f.inducing[:, [0, 2]].T)
+    assert (panel.get_xlabel(), panel.get_ylabel()) == ("state 1", "state 3")
+    with pytest.raises(ValueError, match=r"held: found dimensions \[3\], expected 1 of 0 to 2"):
+        plot_vector_field(f, given, controls=(0.2,), held={3: 0.8})
+
+
 def test_transitions_refuse_what_does_not_fit():
     with pytest.raises(ValueError, match="f: found 2 state dimensions, expected 1"):
         plot_transition(transition(2))

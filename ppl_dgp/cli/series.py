@@ -27,9 +27,8 @@ from ppl_dgp.data.series import steps
 from ppl_dgp.estimators.latent import standardise
 from ppl_dgp.fit import Fit, Posterior
 from ppl_dgp.prediction.forecast import Forecast, Smoothed, forecast, smooth
+from ppl_dgp.prediction.rollout import LONGEST_PATH
 
-#: a forecast over more steps draws f anew at each, for one function along a path takes the cube of their number
-LONGEST_PATH = 300
 WRITTEN = ("sequence", "step", "log_density")
 
 

@@ -1,4 +1,4 @@
-"""What a fit is worth: ArviZ export, Pareto k-hat, comparison tables, latents in one frame, plots."""
+"""What a fit is worth: ArviZ export, Pareto k-hat, comparison tables, scores, latents in one frame, plots."""
 
 from ppl_dgp.diagnostics.alignment import aligned
 from ppl_dgp.diagnostics.arviz_api import read_netcdf as load_arviz
@@ -6,12 +6,14 @@ from ppl_dgp.diagnostics.arviz_api import write_netcdf as save_arviz
 from ppl_dgp.diagnostics.arviz_export import to_arviz
 from ppl_dgp.diagnostics.compare import compare, compare_fits
 from ppl_dgp.diagnostics.comparison import Comparison, tabulate
+from ppl_dgp.diagnostics.horizon_plots import plot_horizons
+from ppl_dgp.diagnostics.horizons import HorizonScores, horizon_scores
 from ppl_dgp.diagnostics.khat import ParetoK, elbo, importance_weighted_bound, pareto_k
 from ppl_dgp.diagnostics.latent_plots import plot_grid, plot_latents, plot_relevance, plot_views
 from ppl_dgp.diagnostics.layers import LayerMap, layer_maps
 from ppl_dgp.diagnostics.plots import plot_calibration, plot_fit, plot_layers, plot_losses, plot_predicted
-from ppl_dgp.diagnostics.scores import held_out_scores, scores
-from ppl_dgp.diagnostics.series_plots import plot_series, plot_states, plot_transition, plot_vector_field
+from ppl_dgp.diagnostics.scores import crps, held_out_scores, scores
+from ppl_dgp.diagnostics.series_plots import plot_series, plot_states
 from ppl_dgp.diagnostics.simulation import (
     Candidate,
     SimulationChoice,
@@ -19,10 +21,12 @@ from ppl_dgp.diagnostics.simulation import (
     choose_by_simulation,
 )
 from ppl_dgp.diagnostics.summary import summary
+from ppl_dgp.diagnostics.transition_plots import plot_transition, plot_vector_field
 
 __all__ = [
     "Candidate",
     "Comparison",
+    "HorizonScores",
     "LayerMap",
     "ParetoK",
     "SimulationChoice",
@@ -31,8 +35,10 @@ __all__ = [
     "choose_by_simulation",
     "compare",
     "compare_fits",
+    "crps",
     "elbo",
     "held_out_scores",
+    "horizon_scores",
     "importance_weighted_bound",
     "layer_maps",
     "load_arviz",
@@ -40,6 +46,7 @@ __all__ = [
     "plot_calibration",
     "plot_fit",
     "plot_grid",
+    "plot_horizons",
     "plot_latents",
     "plot_layers",
     "plot_losses",

@@ -1,11 +1,11 @@
-"""How well a fit predicts rows whose targets are known: log density, RMSE, coverage."""
+"""How well a fit predicts rows whose targets are known: log density, RMSE, coverage, CRPS."""
 
 from __future__ import annotations
 
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Num
 
 from ppl_dgp.diagnostics.draws import columns
 from ppl_dgp.fit import Posterior
@@ -40,6 +40,8 @@ def scores(
 ) -> dict[str, float]:
     """``test_log_density``, ``test_rmse`` and ``coverage95`` of a prediction that has log density and quantiles.
 
+    Where it has samples too, also ``test_crps``, the mean of :func:`crps`.
+
     :param prediction: its first and last quantiles bound the 95 % interval.
     :param y: the targets, on the scale of the prediction.
     :param target_scale: by which both were divided: the figures are in original units.
@@ -52,11 +54,36 @@ def scores(
     low, high = prediction.quantiles[0], prediction.quantiles[-1]
     # log |dy/dy'| of the change of units, per row
     jacobian = np.log(np.broadcast_to(target_scale, y.shape[1:])).sum()
-    return {
+    found = {
         "test_log_density": float(prediction.log_density.mean() - jacobian),
         "test_rmse": float(np.sqrt(np.square((prediction.mean - y) * target_scale).mean())),
         "coverage95": float(((low <= y) & (y <= high)).mean()),
     }
+    if prediction.samples is not None:
+        found["test_crps"] = float((crps(prediction.samples, y) * target_scale).mean())
+    return found
+
+
+def crps(samples: Num[np.ndarray, "D *N"], y: Float[np.ndarray, "*N"]) -> Float[np.ndarray, "*N"]:
+    r"""The continuous ranked probability score of D draws at what came, in its units, NaN where nothing did.
+
+    .. math::
+        \frac1D \sum_i |x_i - y| - \frac{1}{2 D (D - 1)} \sum_{ij} |x_i - x_j|, \quad
+        \tfrac12 \sum_{ij} |x_i - x_j| = \sum_i (2 i - D - 1) \, x_{(i)}
+
+    Fair: of independent draws its expectation is the score of their distribution, whatever D (Ferro 2014). The sum over
+    pairs is one over sorted draws, O(D log D).
+
+    :raises ValueError: for fewer than two draws.
+    """
+    number = samples.shape[0]
+    if number < 2:
+        raise ValueError(f"samples: found {number}, expected at least 2, for how far they lie apart counts")
+    ranks = np.arange(1 - number, number, 2).reshape(-1, *(1,) * y.ndim)
+    # the sum over ranks is 0: what is taken off all draws takes nothing off the sum but rounding
+    centred = np.sort(samples, 0) - samples.mean(0)
+    result: np.ndarray = np.abs(samples - y).mean(0) - (ranks * centred).sum(0) / (number * (number - 1))
+    return result
 
 
 def positive_scale(target_scale: ArrayLike) -> np.ndarray:

@@ -12,7 +12,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 from numpyro.infer import ELBO
 
-from ppl_dgp.diagnostics import Comparison, LayerMap, ParetoK
+from ppl_dgp.diagnostics import Comparison, HorizonScores, LayerMap, ParetoK
+from ppl_dgp.diagnostics.horizons import HORIZONS
 from ppl_dgp.fit.result import Fit
 from ppl_dgp.gp.contract import Propagation
 from ppl_dgp.gp.sparse_gp import SparseGP
@@ -20,6 +21,7 @@ from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.objectives import Collapsed
 from ppl_dgp.prediction.forecast import Forecast, Smoothed
 from ppl_dgp.prediction.latents import Latents
+from ppl_dgp.prediction.modes import Modes
 from ppl_dgp.prediction.particle_filter import ParticleFiltered
 from ppl_dgp.prediction.predict import Prediction
 
@@ -55,8 +57,10 @@ class FitVerbs:
         *,
         y_future: Array | None = None,
         sequence: int | None = -1,
+        seen: tuple[Array | None, Array] | None = None,
         function: str = "path",
         num_samples: int = 200,
+        num_particles: int = 500,
     ) -> Forecast: ...
     def simulate(
         self, key: Array, x: Array | None, y: Array, controls: Array | int, **settings: Any
@@ -91,6 +95,13 @@ class FitVerbs:
         at: Float[Array, "B Q"],
         controls: Float[Array, "#B K"] | None = None,
     ) -> tuple[Float[Array, "B Q"], Float[Array, "B Q"]]: ...
+    def transition_modes(
+        self,
+        x: Float[Array, "T C"] | None,
+        y: Array,
+        at: Float[Array, "*B Q"] | None = None,
+        controls: Float[Array, "*#B K"] | None = None,
+    ) -> Modes: ...
     def regime_probabilities(
         self, key: Array, x: Float[Array, "T C"] | None, y: Array, *, num_samples: int = 100
     ) -> np.ndarray: ...
@@ -148,6 +159,24 @@ class FitVerbs:
         num_samples: int = 200,
         target_scale: ArrayLike = 1.0,
     ) -> dict[str, float]: ...
+    def horizon_scores(
+        self,
+        key: Array,
+        x: Float[Array, "T C"] | None,
+        y: Array,
+        x_new: Float[Array, "n K"] | None,
+        y_new: Array,
+        *,
+        horizons: Sequence[int] = HORIZONS,
+        num_first: int = 0,
+        num_origins: int = 50,
+        num_samples: int = 200,
+        num_particles: int = 500,
+        sequence: int = -1,
+        fresh: bool = False,
+        function: str | None = None,
+        target_scale: ArrayLike = 1.0,
+    ) -> HorizonScores: ...
     def to_arviz(
         self,
         key: Array,

@@ -9,6 +9,7 @@ default one function along the path, drawn as the path meets it,
 (exact, O(H³) for H steps: a state that returns finds the same f), or drawn anew at each step, independently given u, as
 the models of Doerr et al. (2018) and Ialongo et al. (2019) have it. Or no path is drawn, and the moments of a Gaussian
 go on from step to step with u integrated out under q(u) at each, as if the steps shared no function (Bui 2017, 3.92).
+Where rows were seen since, or the first rows of a new sequence, a path goes on from a particle of their filter.
 Shapes: T steps of S sequences, Q state dimensions, C controls (K of them where x also numbers the sequences), P
 outputs, H steps ahead, D draws.
 """
@@ -25,7 +26,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
 from ppl_dgp.fit.arguments import takes_fit
@@ -37,10 +37,11 @@ from ppl_dgp.guides.trajectory import TrajectoryConditional
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.linalg import cholesky
+from ppl_dgp.prediction.particle_forecast import DRAWN, forecast_seen, mixed
 from ppl_dgp.prediction.posterior_path import PosteriorPath, check_number, columns_of, draw, series
 from ppl_dgp.prediction.rollout import onward, onward_moments, output_covariance
 
-FUNCTIONS = ("path", "independent", "moments", "linearised")
+FUNCTIONS = (*DRAWN, "moments", "linearised")
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,10 @@ def forecast(
     *,
     y_future: Array | None = None,
     sequence: int | None = -1,
+    seen: tuple[Array | None, Array] | None = None,
     function: str = "path",
     num_samples: int = 200,
+    num_particles: int = 500,
 ) -> Forecast:
     """The steps after the last of a sequence, from what q says of its end, under ``controls``.
 
@@ -115,14 +118,18 @@ def forecast(
     :param controls: those of the H steps ahead, or H where the model has none.
     :param y_future: what came, (H, P), NaN where it is not known; its log density at each step is then returned.
     :param sequence: which one, the last by default; None for a new one, from p(x_0).
+    :param seen: controls (k, K), None for none, and outputs (k, P), NaN where missing, of k rows that were not trained
+        on: what came after the training rows, or the first rows of a new sequence. The steps ahead are those behind
+        them, and begin at the states, with the u, of the particle filter that saw them.
     :param function: "path", one draw of f held along each path; "independent", drawn anew at each step given u;
         "moments", the mean and covariance of each step's f(x) matched and carried on as a Gaussian;
         "linearised", f linearised at each mean instead, which is often too narrow. Of the last two ``mean``,
         ``variance`` and ``log_density`` are those of the moments, and ``states`` are drawn from each step's Gaussian,
         the steps independent. They begin at the moments of q's last state, those of the draws where q follows f.
+    :param num_particles: of the filter of the rows ``seen``.
     :raises ValueError: if the model has no trajectory or not that sequence, for controls or y that do not fit it, or
         another ``function``; for moments also where f switches between regimes, where q(u) links outputs
-        or layers, or where the guide draws anything besides u and the states.
+        or layers, after rows ``seen``, or, as these do, where the guide draws anything besides u and the states.
     """
     if function not in FUNCTIONS:
         raise ValueError(f"function: found {function!r}, expected one of {', '.join(FUNCTIONS)}")
@@ -130,7 +137,12 @@ def forecast(
     data = series(x, y)
     given = jnp.zeros((controls, 0)) if isinstance(controls, int) else jnp.asarray(controls, float)
     future = None if y_future is None else columns_of("y_future", y_future, given.shape[0], data[1].shape[1])
-    make = _along_paths if function in ("path", "independent") else _by_moments
+    if seen is not None:
+        steps = forecast_seen(
+            key, fit, data, seen, given, future, sequence, function, (num_samples, num_particles)
+        )
+        return Forecast(**{name: np.asarray(value) for name, value in steps.items()})
+    make = _along_paths if function in DRAWN else _by_moments
     program = make(fit.model, fit.guide, num_samples, function, sequence)
     steps = program(key, fit.params, *data, given, future)
     return Forecast(**{name: np.asarray(value) for name, value in steps.items()})
@@ -140,7 +152,10 @@ def forecast(
 def simulate(
     key: Array, fit: Posterior, x: Array | None, y: Array, controls: Array | int, **settings: Any
 ) -> Forecast:
-    """Free simulation of a new sequence from p(x_0): :func:`forecast`, with its settings but ``sequence``."""
+    """Free simulation of a new sequence from p(x_0): :func:`forecast`, with its settings but ``sequence``.
+
+    With ``seen=(controls, y)``, its own first rows, it goes on from the state that they leave it in.
+    """
     return forecast(key, fit, x, y, controls, sequence=None, **settings)
 
 
@@ -217,14 +232,7 @@ def _along_paths(model: Model, guide: Model, num_samples: int, function: str, se
                 steps["log_density"] = ahead.log_prob(future)
             return steps
 
-        draws = jax.lax.map(one, jax.random.split(key, num_samples))
-        # law of total variance over the mixture
-        variance = draws["variance"].mean(0) + draws["mean"].var(0)
-        steps = draws | {"mean": draws["mean"].mean(0), "variance": variance}
-        if future is not None:
-            steps["log_density"] = logsumexp(draws["log_density"], axis=0) - log(num_samples)
-        result: dict[str, Array] = steps
-        return result
+        return mixed(jax.lax.map(one, jax.random.split(key, num_samples)))
 
     return jax.jit(program)
 

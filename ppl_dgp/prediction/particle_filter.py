@@ -14,20 +14,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import log
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import logsumexp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Num
 
 from ppl_dgp.fit.arguments import takes_fit
 from ppl_dgp.fit.posterior import Posterior
 from ppl_dgp.gp.contract import Model, Parameters
 from ppl_dgp.gp.emission import Emission
 from ppl_dgp.gp.sparse_gp import SparseGP
-from ppl_dgp.prediction.posterior_path import check_number, columns_of, draw, series
+from ppl_dgp.prediction.posterior_path import PosteriorPath, check_number, columns_of, draw, series
 from ppl_dgp.state_space.trajectory import followed
 
 
@@ -77,15 +77,23 @@ def filter_forward(
     """
     check_number("num_particles", num_particles)
     data = series(x, y)
-    rows = columns_of("y_new", y_new, len(y_new), data[1].shape[1])
+    record = new_rows(x_new, y_new, data[1].shape[1])
+    program = _filter(fit.model, fit.guide, num_particles, None if fresh else sequence)
+    steps = program(key, fit.params, *data, *record)
+    return ParticleFiltered(**{name: np.asarray(value) for name, value in steps.items()})
+
+
+def new_rows(
+    x_new: Array | None, y_new: Array, outputs: int, names: tuple[str, str] = ("x_new", "y_new")
+) -> tuple[Float[Array, "H C"], Num[Array, "H P"]]:
+    """Controls and outputs of steps that were not trained on. Raises ValueError where they do not fit."""
+    rows = columns_of(names[1], y_new, len(y_new), outputs)
     controls = jnp.zeros((rows.shape[0], 0)) if x_new is None else jnp.asarray(x_new, float)
     if controls.shape[0] != rows.shape[0]:
         raise ValueError(
-            f"x_new: found {controls.shape[0]} rows, expected {rows.shape[0]}, one for each row of y_new"
+            f"{names[0]}: found {controls.shape[0]} rows, expected {rows.shape[0]}, one for each row of {names[1]}"
         )
-    program = _filter(fit.model, fit.guide, num_particles, None if fresh else sequence)
-    steps = program(key, fit.params, *data, controls, rows)
-    return ParticleFiltered(**{name: np.asarray(value) for name, value in steps.items()})
+    return controls, rows
 
 
 @lru_cache(maxsize=32)
@@ -93,69 +101,117 @@ def _filter(model: Model, guide: Model, num_particles: int, sequence: int | None
     def program(
         key: Array, params: Parameters, x: Array, y: Array, controls: Float[Array, "H C"], y_new: Array
     ) -> dict[str, Array]:
-        key_draws, key_shared, key_steps = jax.random.split(key, 3)
+        key_draws, key_steps = jax.random.split(key)
+        particles = ParticleFilter.drawn(key_draws, model, guide, params, (x, y), num_particles, sequence)
+        return particles.run(key_steps, controls, y_new)[1]
+
+    return jax.jit(program)
+
+
+class Particles(NamedTuple):
+    """N states of logarithmic weights, the regime of each one's step to come, and which draw of u it follows."""
+
+    states: Float[Array, "*H N Q"]
+    regimes: Int[Array, "*H N"]
+    which: Int[Array, "*H N"]
+    log_weights: Float[Array, "*H N"]
+
+
+@dataclass(frozen=True)
+class ParticleFilter:
+    """N draws of q that a sequence is followed with: the u of each, where they begin, and all else that they share."""
+
+    shared: PosteriorPath
+    transition_u: Float[Array, "N P M"]
+    emission_u: Float[Array, "N R L"]
+    begin: Particles
+
+    @staticmethod
+    def drawn(
+        key: Array,
+        model: Model,
+        guide: Model,
+        params: Parameters,
+        data: tuple[Array, Array],
+        num_particles: int,
+        sequence: int | None,
+    ) -> ParticleFilter:
+        """Particles at the end of a sequence of the training rows ``data``, or at x_0 of a new one."""
+        key_draws, key_shared = jax.random.split(key)
 
         def one(key: Array) -> Any:
             key_q, key_state = jax.random.split(key)
-            drawn = draw(key_q, model, guide, params, x, y)
+            drawn = draw(key_q, model, guide, params, *data)
             begin, regime = drawn.going_on(key_state, sequence)
             return begin, regime, drawn.trajectory.function.u, drawn.emission.marginal.function.u
 
         # but for their u the functions of all particles are the same
-        shared = draw(key_shared, model, guide, params, x, y)
+        shared = draw(key_shared, model, guide, params, *data)
         shared.check_held()
-        shared.check_controls(controls)
-        every, noises = jnp.arange(num_particles), shared.trajectory.noises
-        f, g = shared.trajectory.function, shared.emission.marginal.function
-        begin, regimes, transition_u, emission_u = jax.lax.map(
+        states, regimes, transition_u, emission_u = jax.lax.map(
             one, jax.random.split(key_draws, num_particles)
         )
+        even = jnp.full(num_particles, -log(num_particles), states.dtype)
+        begin = Particles(states, regimes, jnp.arange(num_particles), even)
+        return ParticleFilter(shared, transition_u, emission_u, begin)
 
-        def step(represented: tuple[Array, Array, Array, Array], turn: Any) -> Any:
-            states, regimes, which, log_weights = represented
-            key, control, value = turn
-            key_states, key_regimes, key_resample = jax.random.split(key, 3)
-            inputs = followed(states, jnp.broadcast_to(control, (num_particles, *control.shape)))
-            marginal = _with_u(f, transition_u[which])(inputs)
-            # of each particle the function that it follows
-            followed_one = lambda values: values.reshape(num_particles, *noises.shape)[every, regimes]
-            deviation = jnp.sqrt(followed_one(marginal.variance) + noises[regimes])
-            states = followed_one(marginal.mean) + deviation * jax.random.normal(
-                key_states, states.shape, states.dtype
-            )
-            regimes = jax.vmap(shared.trajectory.next_regime)(
-                jax.random.split(key_regimes, num_particles), regimes
-            )
-            emitted = _with_u(g, emission_u[which])(states)
-            emission = Emission(emitted, shared.emission.likelihood, partly=True)
-            weights = jnp.exp(log_weights)
-            predicted = _particle_moments(weights, emission.mean, emission.variance)
-            # p(y_h | y_<h) = Σ_i w_i p(y_h | x_i)
-            joint = log_weights + emission.log_prob(jnp.broadcast_to(value, (num_particles, *value.shape)))
-            log_density = logsumexp(joint)
-            log_weights = joint - log_density
-            weights = jnp.exp(log_weights)
-            mean, variance = _particle_moments(weights, states, jnp.zeros_like(states))
-            effective = 1.0 / jnp.square(weights).sum()
-            few = effective < 0.5 * num_particles
-            chosen = jnp.where(few, systematic(key_resample, weights), every)
-            log_weights = jnp.where(few, -log(num_particles), log_weights)
-            moments = {
-                "mean": mean,
-                "deviation": jnp.sqrt(variance),
-                "predicted_mean": predicted[0],
-                "predicted_variance": predicted[1],
-                "log_density": log_density,
-                "effective_size": effective,
-            }
-            return (states[chosen], regimes[chosen], which[chosen], log_weights), moments
+    def functions(self, which: Int[Array, "*N"]) -> tuple[SparseGP, SparseGP]:
+        """Transition and emission of some draws of u."""
+        f, g = self.shared.trajectory.function, self.shared.emission.marginal.function
+        return _with_u(f, self.transition_u[which]), _with_u(g, self.emission_u[which])
 
-        even = jnp.full(num_particles, -log(num_particles), begin.dtype)
-        turns = jax.random.split(key_steps, y_new.shape[0]), controls, y_new
-        result: dict[str, Array] = jax.lax.scan(step, (begin, regimes, every, even), turns)[1]
-        return result
+    def run(
+        self, key: Array, controls: Float[Array, "H C"], y: Num[Array, "H P"], *, kept: bool = False
+    ) -> tuple[Particles, dict[str, Array]]:
+        """The particles after all steps, or after each, (H, N, …), where they are ``kept``, and their moments."""
+        self.shared.check_controls(controls)
+        keys = jax.random.split(key, y.shape[0])
 
-    return jax.jit(program)
+        def step(particles: Particles, turn: Any) -> tuple[Particles, Any]:
+            particles, moments = self._step(particles, *turn)
+            return particles, (particles if kept else None, moments)
+
+        last, (each, moments) = jax.lax.scan(step, self.begin, (keys, controls, y))
+        return each if kept else last, moments
+
+    def _step(
+        self, particles: Particles, key: Array, control: Float[Array, " C"], y: Num[Array, " P"]
+    ) -> tuple[Particles, dict[str, Array]]:
+        states, regimes, which, log_weights = particles
+        key_states, key_regimes, key_resample = jax.random.split(key, 3)
+        number, trajectory = states.shape[0], self.shared.trajectory
+        every, noises = jnp.arange(number), trajectory.noises
+        f, g = self.functions(which)
+        marginal = f(followed(states, jnp.broadcast_to(control, (number, *control.shape))))
+        # of each particle the function that it follows
+        followed_one = lambda values: values.reshape(number, *noises.shape)[every, regimes]
+        deviation = jnp.sqrt(followed_one(marginal.variance) + noises[regimes])
+        states = followed_one(marginal.mean) + deviation * jax.random.normal(
+            key_states, states.shape, states.dtype
+        )
+        regimes = jax.vmap(trajectory.next_regime)(jax.random.split(key_regimes, number), regimes)
+        emission = Emission(g(states), self.shared.emission.likelihood, partly=True)
+        weights = jnp.exp(log_weights)
+        predicted = _particle_moments(weights, emission.mean, emission.variance)
+        # p(y_h | y_<h) = Σ_i w_i p(y_h | x_i)
+        joint = log_weights + emission.log_prob(jnp.broadcast_to(y, (number, *y.shape)))
+        log_density = logsumexp(joint)
+        log_weights = joint - log_density
+        weights = jnp.exp(log_weights)
+        mean, variance = _particle_moments(weights, states, jnp.zeros_like(states))
+        effective = 1.0 / jnp.square(weights).sum()
+        few = effective < 0.5 * number
+        chosen = jnp.where(few, systematic(key_resample, weights), every)
+        log_weights = jnp.where(few, -log(number), log_weights)
+        moments = {
+            "mean": mean,
+            "deviation": jnp.sqrt(variance),
+            "predicted_mean": predicted[0],
+            "predicted_variance": predicted[1],
+            "log_density": log_density,
+            "effective_size": effective,
+        }
+        return Particles(states[chosen], regimes[chosen], which[chosen], log_weights), moments
 
 
 def systematic(key: Array, weights: Float[Array, " N"]) -> Int[Array, " N"]:
@@ -166,8 +222,8 @@ def systematic(key: Array, weights: Float[Array, " N"]) -> Int[Array, " N"]:
     return jnp.minimum(jnp.searchsorted(jnp.cumsum(weights), places), number - 1)
 
 
-def _with_u(function: SparseGP, u: Float[Array, "N P M"]) -> SparseGP:
-    """The function of each particle, a linear map as it is."""
+def _with_u(function: SparseGP, u: Float[Array, "*N P M"]) -> SparseGP:
+    """The function of each particle, or of one; a linear map as it is."""
     return function if function.inducing.shape[0] == 0 else replace(function, u=u)
 
 

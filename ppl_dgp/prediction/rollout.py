@@ -21,6 +21,9 @@ from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.linalg import cholesky, first_jitter
 from ppl_dgp.state_space.trajectory import Trajectory, followed
 
+#: beyond this number of steps f may rather be drawn anew at each, for one function along a path takes its cube
+LONGEST_PATH = 300
+
 
 def onward(
     key: Array,
@@ -30,18 +33,21 @@ def onward(
     regime: Int[Array, ""] | int = 0,
     *,
     held: bool,
+    function: SparseGP | None = None,
 ) -> Float[Array, "H Q"]:
     """States of H steps from one state, u the draw that the function offered.
 
     :param regime: which of the trajectory's functions the first step follows, where it has several.
     :param held: whether f is one function along the path, or drawn at each step independently given u.
+    :param function: f at another draw of u than the trajectory's.
     """
+    f = trajectory.function if function is None else function
     steps, width = controls.shape[0], state.shape[0]
     key_f, key_noise, key_regimes = jax.random.split(key, 3)
     shape = trajectory.noises.shape
     z = jax.random.normal(key_f, (steps, trajectory.noises.size), state.dtype)
     noise = jax.random.normal(key_noise, (steps, width), state.dtype)
-    memory = FunctionPath.empty(trajectory.function, steps, z)
+    memory = FunctionPath.empty(f, steps, z)
 
     def step(
         carried: tuple[Array, Array, FunctionPath], turn: Any
@@ -50,10 +56,10 @@ def onward(
         control, shock, key = turn
         inputs = jnp.concatenate([state, control])[None]
         if held:
-            value, memory = memory.meet(trajectory.function, inputs)
+            value, memory = memory.meet(f, inputs)
         else:
             with block():
-                marginal = trajectory.function(inputs)
+                marginal = f(inputs)
             value, memory = memory.apart(marginal.mean[0], marginal.variance[0])
         state = value.reshape(shape)[regime] + jnp.sqrt(trajectory.noises[regime]) * shock
         return (state, trajectory.next_regime(key, regime), memory), state
