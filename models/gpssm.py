@@ -13,9 +13,10 @@ base, around=k)`` (from a network of k rows before and after each; as ``latent=`
 is in q, the f(x_{t−1}) of a trajectory are drawn independently given u, as they do. ``fit_series`` trains, from a chain
 where q follows f; ``window=`` cuts the series for minibatches.
 Objectives: ``PowerEP(alpha)``, each step tempered on its own; for ``MeanField()`` and ``Markov()``
-``PowerEP(0.0, propagation="moments")`` needs no draws, and ``ApproximatePowerEP(alpha)``, an energy, takes them. Sites:
-``transition/u``, ``x`` (T + 1, Q) with x_0 first, ``y``; parameters ``transition/lengthscale``, ``transition/noise``,
-``emission/weights``, ``likelihood/noise`` ….
+``PowerEP(0.0, propagation="moments")`` needs no draws, and ``ApproximatePowerEP(alpha)``, an energy, takes them;
+``EnsembleKalman(members)`` filters the path, with a guide of ``EnsembleSmoother()`` and nothing learnt per step (Lin et
+al. 2024: an estimate, no bound). Sites: ``transition/u``, ``x`` (T + 1, Q) with x_0 first, ``y``; parameters
+``transition/lengthscale``, ``transition/noise``, ``emission/weights``, ``likelihood/noise`` ….
 """
 
 from __future__ import annotations

@@ -122,6 +122,7 @@ from ppl_dgp.guides import DependsOn as DependsOn
 from ppl_dgp.guides import Diagonal as Diagonal
 from ppl_dgp.guides import DoublyStochastic as DoublyStochastic
 from ppl_dgp.guides import EmpiricalPosterior as EmpiricalPosterior
+from ppl_dgp.guides import EnsembleSmoother as EnsembleSmoother
 from ppl_dgp.guides import FullRank as FullRank
 from ppl_dgp.guides import Guide as Guide
 from ppl_dgp.guides import HiddenRule as HiddenRule
@@ -190,6 +191,7 @@ from ppl_dgp.objectives import AlphaDivergence as AlphaDivergence
 from ppl_dgp.objectives import ApproximatePowerEP as ApproximatePowerEP
 from ppl_dgp.objectives import BlackBoxAlpha as BlackBoxAlpha
 from ppl_dgp.objectives import Collapsed as Collapsed
+from ppl_dgp.objectives import EnsembleKalman as EnsembleKalman
 from ppl_dgp.objectives import ImportanceWeighted as ImportanceWeighted
 from ppl_dgp.objectives import PathWarning as PathWarning
 from ppl_dgp.objectives import Pathwise as Pathwise

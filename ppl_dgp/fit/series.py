@@ -15,7 +15,7 @@ from numpyro.infer import ELBO
 from ppl_dgp.fit.closed_bound import CHAINS, OF_DESCENT, descended, may_descend
 from ppl_dgp.fit.result import Fit, checked_data
 from ppl_dgp.fit.stochastic import fit_svi
-from ppl_dgp.guides import Amortised, Guide, Markov, MeanField
+from ppl_dgp.guides import Amortised, EnsembleSmoother, Guide, Markov, MeanField
 from ppl_dgp.guides.following import following_start, follows
 from ppl_dgp.objectives import PowerEP
 
@@ -40,8 +40,9 @@ def fit_series(
 
     From their own start ``Conditional()`` and ``DoublyStochastic()`` are a walk through the dark, which ends below what
     ``Markov()`` finds. So half of the steps train ``Markov()``; the rest goes on from its parameters, of a coupled rule
-    from :func:`ppl_dgp.guides.following.following_start`. Other guides are trained as they are. With "auto" a chain
-    whose bound is in closed form is trained by ``fit_lbfgs(natural=True)``, in tens of updates.
+    from :func:`ppl_dgp.guides.following.following_start`, of ``EnsembleSmoother()`` from its q(u). Other guides are
+    trained as they are. With "auto" a chain whose bound is in closed form is trained by ``fit_lbfgs(natural=True)``, in
+    tens of updates.
 
     :param steps: of both parts together; of "auto" each goes on until it has converged.
     :param warm_steps: those of the first; half of them if not given, with "auto" 0 for none.
@@ -55,7 +56,9 @@ def fit_series(
     train = partial(_trained, key, model)
     if begin == 0 or not follows(guide.hidden) or "start" in settings:
         return train(guide, objective, x, y, steps=steps, **settings)
-    latent = MeanField() if isinstance(guide.latent_rule, Amortised) else guide.latent_rule
+    latent = guide.latent_rule
+    if isinstance(latent, Amortised | EnsembleSmoother):
+        latent = MeanField()
     chain = Guide(model, hidden=Markov(), inducing=guide.inducing, latent=latent)
     once = {
         name: value

@@ -5,6 +5,7 @@ from ppl_dgp.guides.conditional import Conditional, NestedCompression
 from ppl_dgp.guides.containment import Containment
 from ppl_dgp.guides.dependence import DependsOn
 from ppl_dgp.guides.empirical import EmpiricalPosterior
+from ppl_dgp.guides.ensemble import EnsembleSmoother
 from ppl_dgp.guides.guide import Guide
 from ppl_dgp.guides.hidden import (
     DoublyStochastic,
@@ -41,6 +42,7 @@ __all__ = [
     "Diagonal",
     "DoublyStochastic",
     "EmpiricalPosterior",
+    "EnsembleSmoother",
     "FullRank",
     "Guide",
     "HiddenRule",

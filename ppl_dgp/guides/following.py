@@ -21,6 +21,7 @@ from numpyro.handlers import seed, substitute, trace
 
 from ppl_dgp.gp.contract import Parameters
 from ppl_dgp.guides.conditional import CoupledConditional, CoupledMarkov, TiedConditional
+from ppl_dgp.guides.ensemble import EnsembleSmoother
 from ppl_dgp.guides.guide import Guide
 from ppl_dgp.guides.hidden import Markov, MeanField
 from ppl_dgp.guides.rule import HiddenRule
@@ -32,13 +33,15 @@ STRONGEST_COUPLING = 0.95
 
 def follows(rule: HiddenRule) -> bool:
     """Whether a rule draws a trajectory through f, and can begin where a chain has ended."""
-    return isinstance(rule, CoupledConditional | TiedConditional) or rule.depends_on.on_model
+    learnt = CoupledConditional | TiedConditional | EnsembleSmoother
+    return isinstance(rule, learnt) or rule.depends_on.on_model
 
 
 def following_start(
     chain: Guide, following: Guide, params: Parameters, *args: Any, **kwargs: Any
 ) -> Parameters:
-    """Parameters of ``following``, a guide with ``Conditional()``, also tied or with markov, or ``DoublyStochastic()``.
+    """Parameters of ``following``, a guide with ``Conditional()``, also tied or with markov, ``DoublyStochastic()`` or
+    ``EnsembleSmoother()``.
 
     They are for ``fit_svi(start=…)``. Where a model trains on windows, their first states begin as the chain has them.
 
@@ -77,6 +80,9 @@ def following_start(
         scale = start.pop(f"{name}_scale")
         for other in ("loc", "slope"):
             start.pop(f"{name}_{other}", None)
+        if isinstance(high, EnsembleSmoother):
+            start = {key: value for key, value in start.items() if not key.startswith(f"{name}_0_")}
+            continue
         if high.depends_on.on_model:
             continue
         # f at the mean of q(u)

@@ -15,6 +15,7 @@ from numpyro.primitives import Messenger
 
 from ppl_dgp.gp.contract import Parameters
 from ppl_dgp.gp.emission import Emission
+from ppl_dgp.guides.ensemble import EnsembleSmoother
 from ppl_dgp.guides.latents import Latent
 from ppl_dgp.guides.rule import HiddenRule, knows_states
 from ppl_dgp.guides.trajectory import TrajectoryConditional
@@ -38,6 +39,8 @@ def guided_trajectory(
     """
     if rule.depends_on.on_function:
         trajectory.check_followed()
+    if isinstance(rule, EnsembleSmoother):
+        return _by_ensembles(name, trajectory, rule, initial_rule)
     whole, windows = trajectory.whole or trajectory, trajectory.windows
     begin = start() if start is not None else Gaussian(whole.mean, jnp.ones(whole.event_shape))
     initial = _initial_states(name, trajectory, rule, initial_rule, begin, datum)
@@ -53,6 +56,22 @@ def guided_trajectory(
     pieces = _in_windows(name, in_windows, rule, initial_rule, begin, opening, datum)
     initial = tree.map(lambda leaf: leaf[whole.layout.beginning], initial)
     return TrajectoryConditional(trajectory, rule, params, initial_rule, initial, pieces=pieces)
+
+
+def _by_ensembles(
+    name: str, trajectory: Trajectory, rule: EnsembleSmoother, initial_rule: HiddenRule
+) -> TrajectoryConditional:
+    """The rule of which nothing is learnt, x_0 included."""
+    if initial_rule != rule and not initial_rule.depends_on.on_model:
+        raise ValueError(
+            f"latent: found {initial_rule!r} beside EnsembleSmoother(), whose x_0 is from p(x_0); leave it out"
+        )
+    if trajectory.whole is not None:
+        raise ValueError(
+            f"batch_size: found windows of {name!r}, of whose first states a filter knows nothing, expected whole "
+            "sequences; leave batch_size out"
+        )
+    return TrajectoryConditional(trajectory, rule, {}, initial_rule, {})
 
 
 def _initial_states(

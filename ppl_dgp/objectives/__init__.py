@@ -10,6 +10,7 @@ from ppl_dgp.objectives.divergence import AlphaDivergence
 from ppl_dgp.objectives.importance_weighted import ImportanceWeighted
 from ppl_dgp.objectives.power_ep import BlackBoxAlpha, PowerEP
 from ppl_dgp.objectives.research.approximate_power_ep import ApproximatePowerEP
+from ppl_dgp.objectives.research.ensemble_kalman import EnsembleKalman
 from ppl_dgp.objectives.research.pathwise import PathWarning, Pathwise
 from ppl_dgp.objectives.site_energy import SiteEnergy
 from ppl_dgp.objectives.weighted_kl import WeightedKL
@@ -46,6 +47,7 @@ __all__ = [
     "BlackBoxAlpha",
     "Capabilities",
     "Collapsed",
+    "EnsembleKalman",
     "ImportanceWeighted",
     "PathWarning",
     "Pathwise",

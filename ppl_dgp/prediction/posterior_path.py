@@ -17,9 +17,16 @@ from numpyro.handlers import replay, seed, substitute, trace
 from ppl_dgp.gp.contract import Model, Parameters
 from ppl_dgp.gp.emission import Emission, emission_of
 from ppl_dgp.gp.sparse_gp import SparseGP
+from ppl_dgp.guides import EnsembleSmoother
 from ppl_dgp.guides.empirical import TrajectoryDraw
 from ppl_dgp.guides.trajectory import TrajectoryConditional
 from ppl_dgp.numerics.gaussian import moments_of
+from ppl_dgp.state_space.ensemble_kalman import (
+    ensemble_draws,
+    ensemble_filtered,
+    ensemble_paths,
+    observed_steps,
+)
 from ppl_dgp.state_space.trajectory import Trajectory
 
 
@@ -119,9 +126,20 @@ def draw(key: Array, model: Model, guide: Model, params: Parameters, x: Array, y
             f"model: found {len(found)} trajectories, expected one, and y from it by one emission; take a state space "
             "model, such as gpssm"
         )
-    return PosteriorPath(
-        found[0]["fn"], found[0]["value"], emission, {name: site["fn"] for name, site in samples.items()}
-    )
+    q, path = found[0]["fn"], found[0]["value"]
+    if isinstance(q, TrajectoryConditional) and isinstance(q.rule, EnsembleSmoother):
+        path = _smoothed(jax.random.fold_in(key_guide, 1), q.trajectory, emission, y, q.rule.members)
+    return PosteriorPath(q, path, emission, {name: site["fn"] for name, site in samples.items()})
+
+
+def _smoothed(
+    key: Array, trajectory: Trajectory, emission: Emission, y: Array, members: int
+) -> Float[Array, "slots Q"]:
+    """A member of the ensemble Kalman smoother given u."""
+    observed = observed_steps(emission, y, trajectory.controls.shape[0])
+    draws = ensemble_draws(key, trajectory, y.shape[1], members)
+    # all members are alike
+    return ensemble_paths(trajectory, ensemble_filtered(trajectory, observed, draws))[:, 0]
 
 
 def series(x: Array | None, y: Array) -> tuple[Array, Array]:
