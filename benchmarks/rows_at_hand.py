@@ -21,6 +21,7 @@ from numpyro.infer import SVI
 
 from ppl_dgp.fit import program
 from ppl_dgp.fit.adam import adam
+from ppl_dgp.fit.minibatches import minibatches
 from ppl_dgp.guides import Guide, HiddenRule, Markov, MeanField
 from ppl_dgp.models import deep_gp
 from ppl_dgp.objectives import PowerEP
@@ -40,7 +41,7 @@ def chunks(rows: int, rule: HiddenRule, local: bool) -> Any:
     longer = lambda leaf: jnp.resize(leaf, (rows, *leaf.shape[1:])) if leaf.shape[:1] == (1000,) else leaf
     state = jax.tree.map(longer, few)
     names: Any = mock.patch("ppl_dgp.fit.rows_at_hand.per_datum_names", lambda *args: frozenset())
-    index = program.minibatches(np.array([1, 2], np.uint32), 0, CHUNK, BATCH, rows)
+    index = minibatches(np.array([1, 2], np.uint32), 0, CHUNK, BATCH, rows)
     tables = jnp.asarray(x), jnp.asarray(y), jnp.asarray(index), np.int32(0), np.int32(CHUNK)
     run = program.build_chunk(svi, True, CHUNK, 1)
     if local:

@@ -1,5 +1,6 @@
 """`ppl-dgp fit --model gpssm`: sequences, gaps and controls, what is written, what is refused."""
 
+import dataclasses
 import io
 import json
 from pathlib import Path
@@ -227,15 +228,47 @@ def test_bad_input_is_refused(
     assert "choose from markov" in refused(*TINY, "--hidden", "amortised")
     for option, value in (
         ("--batch", "5"),
+        ("--window", "0"),
+        ("--emission", "cubic"),
         ("--objective", "black-box-alpha"),
         ("--inducing-rule", "diagonal"),
     ):
         assert f"{option} is " in refused(*TINY, option, value)
+    assert "--batch is 7 rows, which are no whole number" in refused(*TINY, "--window", "5", "--batch", "7")
+    assert "--batch is 900, more than all windows of the 27 rows" in refused(
+        *TINY, *SERIES, "--window", "5", "--batch", "900"
+    )
+    assert "17 steps, more than the 16 to train on of the longest" in refused(
+        *TINY, *SERIES, "--window", "17", "--test-fraction", "0.2"
+    )
+    assert "--window is 5, but a sparse-gp has no time" in refused("--model", "sparse-gp", "--window", "5")
     assert "--split out" in refused(*TINY, *SERIES, "--split", "1")
     np.savez(tmp_path / "system.npz", u=np.ones((5, 1)), z=np.ones(5))
     assert "no array 'y'; it holds u, z" in refused(*TINY, of=tmp_path / "system.npz")
     assert main(["compare", str(source), "--model", "gpssm,deep-gp"]) == 2
     assert "steps of a series" in capsys.readouterr().err
+
+
+def test_windows_are_ten_a_step_unless_told() -> None:
+    settings = Settings(model="gpssm", hidden="markov", window=5)
+    assert settings.resolve(100).batch == 50
+    assert settings.resolve(6).batch == 50 and settings.resolve(5).batch == 45
+    assert dataclasses.replace(settings, batch=20).resolve(100).batch == 20
+    assert Settings(model="gpssm", hidden="markov").resolve(9000).batch is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", ["markov", "conditional"])
+def test_fit_on_windows(rule: str, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of two sequences with gaps; the other rule's first states are recognised by a network."""
+    asked = [*SERIES, "--latent", "2", "--window", "4", "--emission", "gp", "--hidden", rule]
+    folder = tmp_path / "run"
+    assert main(["fit", str(source), *TINY, *asked, "--out", str(folder), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert np.isfinite([found["elbo"], found["test_log_density"]]).all()
+    assert found["config"]["settings"]["batch"] == 40
+    assert main(["show", str(folder)]) == 0
+    assert "emission" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from numpyro.infer.autoguide import AutoDelta, AutoMultivariateNormal, AutoNorma
 
 from ppl_dgp.checkpoint import CheckpointError
 from ppl_dgp.fit import FitError, Interrupted, JitterWarning, fit_lbfgs, fit_svi, full_batch, training
-from ppl_dgp.fit.program import minibatches
+from ppl_dgp.fit.minibatches import minibatches
 from ppl_dgp.numerics.linalg import cholesky
 
 NOISE = 0.3

@@ -26,6 +26,7 @@ from ppl_dgp import (
     exact_gp_regression,
     fit_many,
     fit_svi,
+    gpssm,
     sparse_gp_regression,
 )
 from ppl_dgp.checkpoint import CheckpointError
@@ -229,3 +230,21 @@ def test_a_run_that_was_interrupted_goes_on(tmp_path, monkeypatch):
         fit_many(*about, steps=20, checkpoint=tmp_path, resume=True, **settings), whole, strict=True
     ):
         assert_same(fit, expected, 1e-12)
+
+
+@pytest.mark.slow
+def test_series_are_trained_on_windows_of_their_own():
+    """Two series of 20 steps, 2 of 24 windows at a time; of series that differ in length it is refused."""
+    random = np.random.default_rng(2)
+    xs, ys = ([random.normal(size=(20, 1)) for _ in range(2)] for _ in range(2))
+    model = gpssm(1, 2, 4, window=5)
+    guide, keys = Guide(model, hidden=MeanField()), jax.random.split(KEY, 2)
+    settings = dict(steps=4, batch_size=10, learning_rate=0.05)
+    fits = fit_many(keys, model, guide, PowerEP(0.0), xs, ys, **settings)
+    alone = fit_svi(keys[1], model, Guide(model, hidden=MeanField()), PowerEP(0.0), xs[1], ys[1], **settings)
+    assert_same(fits[1], alone)
+    assert not np.allclose(fits[0].losses, fits[1].losses)
+    with pytest.raises(ValueError, match="of 18 to 20 steps, whose numbers of windows differ"):
+        fit_many(keys, model, guide, PowerEP(0.0), [xs[0], xs[1][:18]], [ys[0], ys[1][:18]], **settings)
+    with pytest.raises(ValueError, match="expected a multiple of 5, the model's window, up to 120"):
+        fit_many(keys, model, guide, PowerEP(0.0), xs, ys, **{**settings, "batch_size": 7})

@@ -25,7 +25,8 @@ from ppl_dgp.cli.options import (
     setting_option,
     with_settings,
 )
-from ppl_dgp.cli.settings import Settings, number_of_steps, real_numbers, whole_numbers, words
+from ppl_dgp.cli.settings import Settings
+from ppl_dgp.cli.values import number_of_steps, real_numbers, whole_numbers, words
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=False)
 
@@ -216,11 +217,11 @@ def show(run_dir: RunDir, as_json: Json = False) -> None:
 _LISTS = ("model", "hidden", "inducing_rule", "objective")
 
 _SPARSE = {"hidden", "widths", "latent"}
-_SERIES = {"controls", "sequence_column"}
+_SERIES = {"controls", "sequence_column", "window", "emission"}
 _UNUSED = {
     "deep-gp": {"latent"} | _SERIES,
     "sparse-gp": _SPARSE | _SERIES,
-    "gpssm": {"inducing_rule", "objective", "widths", "drop_missing", "batch", "controls"},
+    "gpssm": {"inducing_rule", "objective", "widths", "drop_missing", "controls"},
     "gplvm": {"inducing_rule", "objective", "alpha", "particles", "restarts", "widths", "drop_missing"}
     | _SERIES,
     "gp": _SPARSE

@@ -58,7 +58,7 @@ SETTINGS: dict[str, tuple[type, str, str | None]] = {
         f"{choices.BUDGET}, of L-BFGS {choices.MOST_ITERATIONS}",
     ),
     "tolerance": (float, "Nats left to gain that are as good as none", "0.001 a row, at least 0.5"),
-    "batch": (int, "Rows per step", "all up to 2000 rows, else 1000; of a gpssm all"),
+    "batch": (int, "Rows per step", "all up to 2000 rows, else 1000; of a gpssm all, or 10 windows"),
     "learning_rate": (
         float,
         "Learning rate of Adam, of auto the first peak",
@@ -80,6 +80,16 @@ SETTINGS: dict[str, tuple[type, str, str | None]] = {
         str,
         "Column that names the sequences of a gpssm, the rows of each together",
         "one sequence",
+    ),
+    "window": (
+        int,
+        "Steps of a window, where a gpssm is to see windows of its series at a time, at any offset",
+        "the whole series at once",
+    ),
+    "emission": (
+        str,
+        "From the states of a gpssm to its targets: " + " | ".join(choices.EMISSIONS),
+        "linear",
     ),
     "drop_missing": (bool, "Leave out rows with missing or infinite values", None),
     "split": (int, "Which split", "0"),

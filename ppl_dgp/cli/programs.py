@@ -19,9 +19,10 @@ from ppl_dgp.estimators.latent import fit_latent, latent_program
 from ppl_dgp.fit import Fit, Posterior, energy, fit_lbfgs, fit_series, fit_table
 from ppl_dgp.fit.full_batch import no_latents
 from ppl_dgp.fit.series import CLOSED
-from ppl_dgp.guides import HIDDEN_RULES, INDUCING_RULES, Guide
+from ppl_dgp.guides import HIDDEN_RULES, INDUCING_RULES, Amortised, Guide, MeanField
 from ppl_dgp.guides.following import follows
 from ppl_dgp.guides.nesting import contains, nested_start
+from ppl_dgp.guides.rule import knows_states
 from ppl_dgp.models import deep_gp, exact_gp_regression, gpssm, sparse_gp_regression
 from ppl_dgp.models.kernel_values import named_kernel
 from ppl_dgp.objectives import OBJECTIVES, PowerEP
@@ -30,6 +31,8 @@ from ppl_dgp.prediction.predict import Prediction, predict
 LEVELS = (0.025, 0.5, 0.975)
 PREDICTION_DRAWS = 200
 ELBO_DRAWS = 100
+#: rows before and after the first of a window, from which the state there is recognised
+RECOGNISED_FROM = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,10 +82,17 @@ def _state_space(settings: Settings, num_outputs: int, num_sequences: int) -> Pr
         noise="per-column",
         num_sequences=num_sequences,
         missing=True,
+        window=settings.window,
+        emission=settings.emission,
     )
     closed = _closed(settings) and settings.alpha == 0.0 and settings.hidden in ("mean-field", "markov")
     objective = CLOSED if closed else PowerEP(settings.alpha, settings.particles)
-    return Program(settings, model, Guide(model, hidden=HIDDEN_RULES[settings.hidden]), objective)
+    rule = HIDDEN_RULES[settings.hidden]
+    # of rules that do not know the state before a window it is recognised from the rows around
+    recognised = settings.window is not None and not knows_states(rule)
+    first = Amortised((32,), MeanField(), missing="mask", around=RECOGNISED_FROM)
+    guide = Guide(model, hidden=rule, latent=first) if recognised else Guide(model, hidden=rule)
+    return Program(settings, model, guide, objective)
 
 
 def _closed(settings: Settings) -> bool:
@@ -117,6 +127,7 @@ def train(
                 how["steps"] = settings.steps - settings.steps // 2
         how |= {"learning_rate": settings.learning_rate, "restarts": settings.restarts, "progress": progress}
         how |= {"checkpoint": checkpoint, "resume": resume, "warm_steps": warm}
+        how |= {"batch_size": settings.batch}
         how["warm_objective"] = CLOSED if _closed(settings) else PowerEP(0.0)
         controls = x if x.shape[1] else None
         found = fit_series(key, program.model, program.guide, program.objective, controls, y, **how)

@@ -60,6 +60,12 @@ def load_series_task(source: str, settings: Settings) -> SeriesTask:
         raise BadInput(
             f"{source} has a target named {reserved[0]!r}, as the tables that are written do", "rename it"
         )
+    longest = int(np.bincount(series.sequence[train_rows]).max())
+    if settings.window is not None and settings.window > longest:
+        raise BadInput(
+            f"--window is {settings.window} steps, more than the {longest} to train on of the longest sequence",
+            f"lower it to at most {longest}, or leave it out",
+        )
     y = table.y[train_rows]
     for name, column in zip(table.target_names, y.T, strict=True):
         if len(np.unique(column[~np.isnan(column)])) < 2:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args, get_type_hints
 
@@ -50,6 +50,12 @@ HIDDEN = {
     "nested-compression": "layers as moments, each a map of its inducing outputs that is not learnt; the ELBO only",
     "amortised": "conditional, its values per datum given by a network of the datum",
 }
+#: from the states of a gpssm to its targets
+EMISSIONS = {
+    "linear": "learnt",
+    "identity": "the first states are what is observed",
+    "gp": "a function, learnt: a sparse GP of the states",
+}
 INDUCING = {
     "full-rank": "q(u) with a full covariance for each output",
     "diagonal": "q(u) with a diagonal covariance",
@@ -87,6 +93,8 @@ WITH_LIKELIHOOD = ("sparse-gp", "deep-gp")
 DEFAULT_INDUCING = 100
 GPLVM_INDUCING = 50
 SERIES_INDUCING = 20
+#: windows of a gpssm that a step sees
+WINDOWS_PER_STEP = 10
 AUTO = "auto"
 #: the most steps of it, and iterations of L-BFGS; and of a deep GP the fewest with and without a learning rate
 BUDGET, MOST_ITERATIONS = 14_400, 3000
@@ -122,6 +130,8 @@ class Settings:
     target: str | None = None
     controls: str | None = None
     sequence_column: str | None = None
+    window: int | None = None
+    emission: str = "linear"
     drop_missing: bool = False
     split: int | None = None
     test_fraction: float = 0.1
@@ -131,6 +141,7 @@ class Settings:
         for option, value, allowed in (
             ("--model", self.model, MODELS),
             ("--hidden", self.hidden, {"gplvm": LATENTS, "gpssm": STATES}.get(self.model, HIDDEN)),
+            ("--emission", self.emission, EMISSIONS),
             ("--inducing-rule", self.inducing_rule, INDUCING),
             ("--objective", self.objective, OBJECTIVE_HELP),
             ("--likelihood", self.likelihood, LIKELIHOOD_HELP),
@@ -161,6 +172,7 @@ class Settings:
             ("--steps", None if self.steps == AUTO else self.steps),
             ("--budget", self.budget),
             ("--batch", self.batch),
+            ("--window", self.window),
             ("--restarts", self.restarts),
         ):
             if isinstance(number, str) or (number is not None and number < 1):
@@ -188,7 +200,12 @@ class Settings:
     def _check_series(self) -> None:
         """Raise BadInput for what a series cannot be combined with, or what only a series has."""
         if self.model != "gpssm":
-            for option, value in (("--controls", self.controls), ("--sequence-column", self.sequence_column)):
+            for option, value in (
+                ("--controls", self.controls),
+                ("--sequence-column", self.sequence_column),
+                ("--window", self.window),
+                ("--emission", None if self.emission == "linear" else self.emission),
+            ):
                 if value is not None:
                     raise BadInput(
                         f"{option} is {value!r}, but a {self.model} has no time",
@@ -202,7 +219,11 @@ class Settings:
             if value != kept:
                 raise BadInput(f"{option} is {value}, but a gpssm takes {kept}", "leave it out")
         for option, given, why in (
-            ("--batch", self.batch is not None, "sees all its steps at once"),
+            (
+                "--batch",
+                self.batch is not None and self.window is None,
+                "sees all its steps at once, but for --window",
+            ),
             (
                 "--drop-missing",
                 self.drop_missing,
@@ -211,6 +232,11 @@ class Settings:
         ):
             if given:
                 raise BadInput(f"{option} is given, but a gpssm {why}", "leave it out")
+        if self.window is not None and self.batch is not None and self.batch % self.window:
+            raise BadInput(
+                f"--batch is {self.batch} rows, which are no whole number of windows of {self.window} steps",
+                f"give a multiple of {self.window}",
+            )
 
     def _check_moments(self) -> None:
         """Raise BadInput for what a rule that offered layers as moments cannot be combined with."""
@@ -239,12 +265,15 @@ class Settings:
             raise BadInput(
                 f"--inducing is {self.inducing}, more than the {rows}", f"lower it to at most {num_rows}"
             )
-        if self.model != "gp" and self.batch is not None and self.batch > num_rows:
-            raise BadInput(
-                f"--batch is {self.batch}, more than the {rows}", f"lower it to at most {num_rows}"
-            )
-        usual = DEFAULT_BATCH if num_rows > FULL_BATCH_ROWS else None
-        batch = self.batch or (None if self.model in ("gp", "gpssm") else usual)
+        most, usual = num_rows, DEFAULT_BATCH if num_rows > FULL_BATCH_ROWS else None
+        if self.model == "gpssm":
+            # windows overlap: of n steps there are n + L - 1, and more of several sequences
+            most = num_rows if self.window is None else self.window * (num_rows + self.window - 1)
+            usual = None if self.window is None else min(WINDOWS_PER_STEP * self.window, most)
+        if self.model != "gp" and self.batch is not None and self.batch > most:
+            more = f"the {rows}" if self.window is None else f"all windows of the {rows}"
+            raise BadInput(f"--batch is {self.batch}, more than {more}", f"lower it to at most {most}")
+        batch = self.batch or (None if self.model == "gp" else usual)
         inducing = {"gplvm": GPLVM_INDUCING, "gpssm": SERIES_INDUCING}.get(self.model, DEFAULT_INDUCING)
         return dataclasses.replace(
             self,
@@ -265,6 +294,8 @@ class Settings:
             "latent": LATENT,
             "controls": None,
             "sequence_column": None,
+            "window": None,
+            "emission": "linear",
             "likelihood": "gaussian",
             "budget": None,
             "tolerance": None,
@@ -289,36 +320,3 @@ def _is_of(value: Any, kind: type) -> bool:
     if isinstance(value, bool) or kind not in (int, float):
         return isinstance(value, kind)
     return isinstance(value, int | kind) and abs(value) < 2**63
-
-
-def whole_numbers(option: str, text: str) -> tuple[int, ...]:
-    """``"2,2"`` to ``(2, 2)``. Raises BadInput for anything else."""
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise BadInput(
-            f"{option} is {text!r}", "give whole numbers with commas between, such as 2,2"
-        ) from None
-
-
-def number_of_steps(text: str) -> int | str:
-    """``"auto"``, or a number. Raises BadInput for anything else."""
-    if text == AUTO:
-        return text
-    try:
-        return int(text)
-    except ValueError:
-        raise BadInput(f"--steps is {text!r}", f"give a whole number, or {AUTO}") from None
-
-
-def real_numbers(option: str, text: str) -> tuple[float, ...]:
-    """``"0,0.5"`` to ``(0.0, 0.5)``. Raises BadInput for anything else."""
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise BadInput(f"{option} is {text!r}", "give numbers with commas between, such as 0,0.5") from None
-
-
-def words(text: str) -> Sequence[str]:
-    """A comma list, without blanks and repetitions."""
-    return list(dict.fromkeys(part.strip() for part in text.split(",")))

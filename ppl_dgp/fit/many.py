@@ -25,6 +25,7 @@ from ppl_dgp.fit import padding, program
 from ppl_dgp.fit.arguments import check_inducing, check_key, check_programs, check_settings
 from ppl_dgp.fit.initial import traced_start
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
+from ppl_dgp.fit.minibatches import in_windows, minibatches, units_of
 from ppl_dgp.fit.plan import BUDGET, Plan
 from ppl_dgp.fit.result import Fit, Interrupted, assemble, checked_data, fingerprint, finished
 from ppl_dgp.fit.saving import Saving
@@ -33,7 +34,6 @@ from ppl_dgp.fit.training import Deepen, Training, deepened
 from ppl_dgp.objectives import objective_of
 from ppl_dgp.objectives.alpha import checked_alpha
 from ppl_dgp.objectives.capabilities import capabilities_of
-from ppl_dgp.state_space.windows import WINDOWS
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ def fit_many(
     :param key: JAX random key, split into K, or K of them stacked: restarts, or the same one K times to compare
         settings under the same draws. Member k is ``fit_svi(keys[k], …)``.
     :param model, guide, objective, steps, tolerance, budget, batch_size, learning_rate, optimizer, chunk: as for
-        ``fit_svi``; a batch is at most the shortest table, by whose rows the tolerance is if not given. With "auto" all
-        go on until the last has converged.
+        ``fit_svi``; a batch is at most the shortest table, by whose rows the tolerance is if not given, or of windows
+        of series of equal length. With "auto" all go on until the last has converged.
     :param xs, ys: one data set, arrays (N, D) and (N, P), or a list of K of either; xs None for no inputs.
     :param alphas: orders α, each in [0, 1], in place of that of ``objective``, whose particles all members have.
     :param learning_rates: of Adam, positive numbers, for a number of steps.
@@ -102,10 +102,16 @@ def fit_many(
     check_inducing(guide, objective)
     members = _members(key, model, objective, xs, ys, alphas, learning_rates)
     fewest = min(len(member.y) for member in members)
-    check_settings(fewest, locals())
-    if batch_size is not None and getattr(model, WINDOWS, None) is not None:
+    check_settings(None if in_windows(model) else fewest, locals())
+    units = [units_of(model, member.x, batch_size) for member in members]
+    if (
+        units[0].windows is not None
+        and len({(len(each.y), of) for each, of in zip(members, units, strict=True)}) > 1
+    ):
         raise ValueError(
-            f"batch_size: found {batch_size}, expected None for a model whose minibatches are windows; leave it out"
+            f"batch_size: found {batch_size} and series of {fewest} to {max(len(member.y) for member in members)} "
+            "steps, whose numbers of windows differ, expected series of equal length; fit them one by one, or as one "
+            "model of several sequences"
         )
     if learning_rates is not None and optimizer is not None:
         raise ValueError(
@@ -197,11 +203,13 @@ class BatchedTraining:
             if values[0] is not None:
                 self.data[name] = jnp.asarray(values, None if name == "count" else jnp.result_type(float))
         self.axes = {name: None if shared and name in "xy" else 0 for name in self.data}
-        about = (batch_size is not None, chunk, self.padded, tuple(self.axes.items()), len(members))
+        self.units = [units_of(model, member.x, batch_size) for member in members]
+        windows, per_batch = self.units[0].windows, 0 if batch_size is None else self.units[0].per_batch
+        about = (batch_size is not None, chunk, self.padded, tuple(self.axes.items()), len(members), windows)
         self.kept = program.cached_program(svis[0], program.build_together, *about)
         together = lambda *states: program.fresh_copies(padding.stacked(states, counts))
         shapes = jax.eval_shape(together, *(start.shapes for start in starts))
-        index = jax.ShapeDtypeStruct((chunk, len(members), batch_size or 0), np.int32)
+        index = jax.ShapeDtypeStruct((chunk, len(members), per_batch), np.int32)
         with program.compiled_beside(self.kept.run, shapes, self.data, index, np.int32(0), np.int32(0)):
             found = [start.find() for start in starts]
             self.usual = None if deepens is None else together(*found)
@@ -234,7 +242,7 @@ class BatchedTraining:
         def data(number: int) -> tuple[Any, ...]:
             if self.batch_size is None:
                 return self.data, np.zeros((chunk, size, 0), np.int32)
-            return self.data, self._minibatches(training.words, number, self.batch_size)
+            return self.data, self._minibatches(training.words, number)
 
         def result() -> list[Fit]:
             params = training.stacked_params(self.kept.svi)
@@ -242,13 +250,11 @@ class BatchedTraining:
 
         return training.run(lambda count: self.kept.run, data, result, **watched)
 
-    def _minibatches(
-        self, words: UInt[np.ndarray, "K words"], number: int, batch_size: int
-    ) -> Int[np.ndarray, "chunk K B"]:
-        """Rows of the minibatches of a chunk, real ones."""
+    def _minibatches(self, words: UInt[np.ndarray, "K words"], number: int) -> Int[np.ndarray, "chunk K B"]:
+        """Rows, real ones, or windows of the minibatches of a chunk."""
         drawn = [
-            program.minibatches(own, number, self.chunk, batch_size, count)
-            for own, count in zip(words, self.counts, strict=True)
+            minibatches(own, number, self.chunk, of.per_batch, of.number)
+            for own, of in zip(words, self.units, strict=True)
         ]
         return np.stack(drawn, 1)
 

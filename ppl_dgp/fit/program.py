@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Num, Shaped, UInt
+from jaxtyping import Array, Float, Int, Num, Shaped
 from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
 from numpyro.optim import optax_to_numpyro
@@ -178,10 +178,12 @@ def build_together(
     padded: int | None,
     axes: tuple[tuple[str, int | None], ...],
     size: int,
+    windows: int | None = None,
 ) -> Callable[..., Any]:
     """``run(state, data, indices, begin, end) -> (state, losses)``: turns ``begin`` to ``end`` of a chunk of steps.
 
-    ``data`` are the tables and what else members have of their own, batched as ``axes`` say; ``indices`` (chunk, K, B).
+    ``data`` are the tables and what else members have of their own, batched as ``axes`` say; ``indices`` (chunk, K, B),
+    of rows or of so many ``windows``.
     The losses are (chunk, K), those of other turns NaN. The state, every leaf with a leading axis K, is donated.
     """
 
@@ -191,6 +193,8 @@ def build_together(
             now = svi_with(now, loss=now.loss.at_alpha(data["alpha"]))
         if "rate" in data:
             now = svi_with(now, optim=optax_to_numpyro(adam_at(data["rate"])))
+        if minibatches and windows is not None:
+            return _update(now, state, data["x"], data["y"], index=index, size=windows)
         args, kwargs = _called(data, index if minibatches else None, padded)
         with _rows(data, padded):
             if minibatches:
@@ -280,26 +284,6 @@ def _at_step(svi: SVI, step: Int[Array, ""]) -> SVI:
     if at_step is None:
         return svi
     return svi_with(svi, loss=at_step(step))
-
-
-def minibatches(
-    words: UInt[np.ndarray, " words"], number: int, chunk: int, batch_size: int, rows: int
-) -> Int[np.ndarray, "chunk B"]:
-    """Rows of the minibatches of chunk ``number``, a function of the arguments; every row is equally likely.
-
-    No row is in a minibatch twice. Shuffled epochs one after another, without their last rows that are fewer than a
-    minibatch, if a chunk is at least an epoch; else independent draws, which cost O(B) a step. On the host, where a
-    permutation costs a tenth of what a sort costs on the device.
-    """
-    random = np.random.default_rng([*map(int, words), number])
-    drawn = chunk * batch_size
-    if drawn < rows:
-        return np.stack([random.choice(rows, batch_size, replace=False) for _ in range(chunk)]).astype(
-            np.int32
-        )
-    whole = rows // batch_size
-    epochs = [random.permutation(rows)[: whole * batch_size] for _ in range(-(-chunk // whole))]
-    return np.concatenate(epochs)[:drawn].reshape(chunk, batch_size).astype(np.int32)
 
 
 def key_words(key: Shaped[Array | np.ndarray, "..."]) -> Shaped[np.ndarray, "..."]:

@@ -22,6 +22,7 @@ from ppl_dgp.fit import program
 from ppl_dgp.fit.arguments import check_inducing, check_key, check_programs, check_settings
 from ppl_dgp.fit.devices import Placement
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
+from ppl_dgp.fit.minibatches import in_windows, minibatches, units_of
 from ppl_dgp.fit.path import fit_along
 from ppl_dgp.fit.plan import BUDGET
 from ppl_dgp.fit.result import Fit, assemble, checked_data, fingerprint, finished
@@ -30,7 +31,6 @@ from ppl_dgp.fit.shallow import planned
 from ppl_dgp.fit.training import has_stalled, started
 from ppl_dgp.guides import Guide, HiddenRule
 from ppl_dgp.objectives import objective_of
-from ppl_dgp.state_space.windows import WINDOWS
 
 
 def fit_svi(
@@ -131,11 +131,10 @@ def fit_svi(
     x, y = checked_data(x, y, model)
     check_inducing(guide, objective)
     rows = x.shape[0]
-    # of a model in windows there may be more rows at hand than there are, for windows overlap
-    check_settings(rows if getattr(model, WINDOWS, None) is None else None, locals())
+    check_settings(None if in_windows(model) else rows, locals())
     about_steps = budget, tolerance, learning_rate, optimizer, chunk, rows, patience, restarts
     plan, deepens = planned(model, guide, [(x, y)], start, steps, *about_steps)
-    units, per_batch, windows = _units(model, x, batch_size)
+    units, per_batch, windows = units_of(model, x, batch_size)
     placement = Placement.over(
         devices, per_batch, "the number of rows" if batch_size is None else "batch_size"
     )
@@ -160,7 +159,7 @@ def fit_svi(
     def data(number: int) -> tuple[Any, ...]:
         if batch_size is None:
             return *tables, placement.whole(np.zeros((chunk, 0), np.int32))
-        drawn = program.minibatches(training.words, number, chunk, per_batch, units)
+        drawn = minibatches(training.words, number, chunk, per_batch, units)
         return *tables, placement.shared(drawn, axis=1)
 
     def program_of(count: int) -> Callable[..., Any]:
@@ -187,19 +186,3 @@ def fit_svi(
     jitter = used_jitter(kept.svi, fit.params, x, y)
     warn_of_jitter(jitter, x.dtype)
     return dataclasses.replace(fit, jitter=jitter)
-
-
-def _units(
-    model: Callable[..., Any], x: Float[jax.Array, "N D"], batch_size: int | None
-) -> tuple[int, int, int | None]:
-    """What minibatches are made of, how many of it, and of a model in windows how many there are."""
-    count = getattr(model, WINDOWS, None)
-    if count is None or batch_size is None:
-        return x.shape[0], batch_size or x.shape[0], None
-    windows, length = count(x), count.length
-    if batch_size % length != 0 or batch_size // length > windows:
-        raise ValueError(
-            f"batch_size: found {batch_size}, expected a multiple of {length}, the model's window, up to "
-            f"{windows * length}, all {windows} windows; change it or leave it out"
-        )
-    return windows, batch_size // length, windows

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from numpyro.handlers import seed, substitute, trace
 
 from ppl_dgp.gp.contract import Parameters
+from ppl_dgp.guides.amortised import Amortised
 from ppl_dgp.guides.conditional import CoupledConditional, CoupledMarkov, TiedConditional
 from ppl_dgp.guides.ensemble import EnsembleSmoother
 from ppl_dgp.guides.guide import Guide
@@ -43,7 +44,8 @@ def following_start(
     """Parameters of ``following``, a guide with ``Conditional()``, also tied or with markov, ``DoublyStochastic()`` or
     ``EnsembleSmoother()``.
 
-    They are for ``fit_svi(start=…)``. Where a model trains on windows, their first states begin as the chain has them.
+    They are for ``fit_svi(start=…)``. Where a model trains on windows, their first states begin as the chain has them,
+    but for those that a network recognises, which begins as it would by itself.
 
     :param chain: the guide that was fitted, with ``Markov()`` or ``MeanField()`` and deviations of each dimension.
     :param following: a guide of the same model with the same rule for u.
@@ -80,8 +82,9 @@ def following_start(
         scale = start.pop(f"{name}_scale")
         for other in ("loc", "slope"):
             start.pop(f"{name}_{other}", None)
-        if isinstance(high, EnsembleSmoother):
+        if isinstance(high, EnsembleSmoother) or isinstance(following.latent_rule, Amortised):
             start = {key: value for key, value in start.items() if not key.startswith(f"{name}_0_")}
+        if isinstance(high, EnsembleSmoother):
             continue
         if high.depends_on.on_model:
             continue
