@@ -1,17 +1,20 @@
 """Free simulation of systems to identify, under one configuration: a GP emission, windows, recognised first states.
 
     python -m benchmarks.identification --data DIR --seeds 0-4    # appends what benchmarks/identification.csv lacks
-    python -m benchmarks.identification --table
+    python -m benchmarks.identification --data DIR --choose        # the same to benchmarks/identification-chosen.csv
+    python -m benchmarks.identification --table [--choose]
 
 DIR holds ``sysid/<set>.npz``. Four states, linear in the mean, that begin at y and its earlier values; the model's own
 transition (``DoublyStochastic``, one draw of u for a window: a bound); of several restarts the one with the best loss.
 The second half is simulated from what q says of the end of the first; RMSE in source units, log density per step in
-standardised ones.
+standardised ones. With ``--choose`` three ways to train are compared by simulating the last fifth of the first half,
+which also says after how many steps to stop, and the best is trained on all of it.
 """
 
 from __future__ import annotations
 
 import argparse
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,32 +28,69 @@ import pandas as pd
 numpyro.enable_x64()
 
 from benchmarks import rows  # noqa: E402
-from ppl_dgp import Amortised, DoublyStochastic, Guide, MeanField, PowerEP, fit_svi, gpssm  # noqa: E402
+from ppl_dgp import (  # noqa: E402
+    Amortised,
+    Candidate,
+    DoublyStochastic,
+    Guide,
+    MeanField,
+    PowerEP,
+    PRSSMSurrogate,
+    choose_by_simulation,
+    gpssm,
+)
 from ppl_dgp.prediction.forecast import forecast  # noqa: E402
 
 CSV = Path("benchmarks/identification.csv")
+CHOSEN = Path("benchmarks/identification-chosen.csv")
 SETS = "actuator,ballbeam,drive,dryer"
 FIELDS = (
     "set", "seed", "steps", "restarts", "rmse", "mean_rmse", "log_density", "mean_log_density", "coverage95", "loss",
-    "noise", "process", "seconds",
+    "noise", "process", "seconds", "picked",
 )  # fmt: skip
 STATES, INDUCING, WINDOW, WINDOWS = 4, 20, 50, 10
 
 
-def identified(path: Path, seed: int, steps: int, restarts: int) -> dict[str, Any]:
+def candidate(steps: int, **changed: Any) -> Candidate:
+    """A way to train for a number of steps; ``changed`` are settings of the model, or the guide's ``hidden`` rule."""
+    hidden = changed.pop("hidden", DoublyStochastic())
+    settings: dict[str, Any] = {"mean": "linear", "emission": "gp", "window": WINDOW, "process_noise": 1e-4}
+    model = gpssm(1, STATES, INDUCING, **{**settings, **changed})
+    guide = Guide(model, hidden=hidden, latent=Amortised((32,), MeanField(), around=8))
+    falling = optax.adam(optax.cosine_decay_schedule(0.05, steps, 0.02))
+    training = {"batch_size": WINDOW * WINDOWS, "optimizer": falling, "steps": steps, "warm_steps": 0}
+    return Candidate(model, guide, PowerEP(0.0), training)
+
+
+def candidates(steps: int) -> dict[str, Candidate]:
+    """Those that are chosen among: where the states begin and what is observed of them, and when to stop."""
+    ways: dict[str, dict[str, Any]] = {
+        "gp emission": {},
+        "gp emission, linear start": {"start": "linear"},
+        "first state observed": {"emission": "identity", "start": "linear", "hidden": PRSSMSurrogate()},
+    }
+    return {
+        f"{name}, {length} steps": candidate(length, **way)
+        for name, way in ways.items()
+        for length in (steps // 3, steps)
+    }
+
+
+def identified(path: Path, seed: int, steps: int, restarts: int, choose: bool) -> dict[str, Any]:
     """A fit to the first half, and what its simulation of the second is worth."""
     data = np.load(path)
     train, test = data["train"], data["test"]
     columns = [data[name].reshape(len(data[name]), -1).astype(float) for name in ("u", "y")]
     scale = columns[1][train].std(0)
     u, y = ((each - each[train].mean(0)) / each[train].std(0) for each in columns)
-    model = gpssm(1, STATES, INDUCING, mean="linear", emission="gp", window=WINDOW, process_noise=1e-4)
-    guide = Guide(model, hidden=DoublyStochastic(), latent=Amortised((32,), MeanField(), around=8))
-    falling = optax.adam(optax.cosine_decay_schedule(0.05, steps, 0.02))
-    fit = fit_svi(
-        jax.random.key(seed), model, guide, PowerEP(0.0), u[train], y[train], steps=steps, restarts=restarts,
-        batch_size=WINDOW * WINDOWS, optimizer=falling,
-    )  # fmt: skip
+    key, since, picked = jax.random.key(seed), time.perf_counter(), "gp emission"
+    if choose:
+        choice = choose_by_simulation(key, candidates(steps), u[train], y[train])
+        fit, picked = choice.fit, choice.best.candidate
+    else:
+        way = candidate(steps)
+        fit = way.trained(key, u[train], y[train], steps, {"restarts": restarts})
+    seconds = time.perf_counter() - since
     found = forecast(
         jax.random.key(1), fit, jnp.asarray(u[train]), jnp.asarray(y[train]), jnp.asarray(u[test]),
         y_future=jnp.asarray(y[test]), function="independent",
@@ -67,7 +107,7 @@ def identified(path: Path, seed: int, steps: int, restarts: int) -> dict[str, An
         "loss": float(fit.losses[fit.best, -100:].mean()),
         "noise": float(np.mean(fit.params["likelihood/noise"])),
         "process": float(np.mean(fit.params["transition/noise"])),
-        "seconds": fit.seconds,
+        "seconds": seconds, "picked": picked,
     }  # fmt: skip
 
 
@@ -82,19 +122,25 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--restarts", type=int, default=3)
     parser.add_argument("--table", action="store_true")
-    parser.add_argument("--out", type=Path, default=CSV)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--choose", action="store_true")
     options = parser.parse_args()
+    options.out = options.out or (CHOSEN if options.choose else CSV)
     if options.table:
         frame = pd.read_csv(options.out)
-        print(frame.groupby("set", sort=False).agg(["mean", "sem"]).round(3).to_string())
+        print(
+            frame.drop(columns="picked").groupby("set", sort=False).agg(["mean", "sem"]).round(3).to_string()
+        )
         return
     found = rows.done(options.out, FIELDS[:2])
     for seed in rows.numbers(options.seeds):
         for name in options.sets.split(","):
             if (name, str(seed)) in found:
                 continue
-            row = identified(options.data / "sysid" / f"{name}.npz", seed, options.steps, options.restarts)
-            row |= {"set": name, "seed": seed, "steps": options.steps, "restarts": options.restarts}
+            restarts = 1 if options.choose else options.restarts
+            path = options.data / "sysid" / f"{name}.npz"
+            row = identified(path, seed, options.steps, restarts, options.choose)
+            row |= {"set": name, "seed": seed, "steps": options.steps, "restarts": restarts}
             rows.append(options.out, FIELDS, [row[field] for field in FIELDS])
             print(*(f"{field}={row[field]}" for field in FIELDS), flush=True)
 

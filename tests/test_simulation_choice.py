@@ -22,20 +22,23 @@ WAVE = np.sin(0.5 * np.arange(40))[:, None] + 0.1 * RANDOM.normal(size=(40, 1))
 CONTROLS = RANDOM.normal(size=(40, 1))
 MODEL = gpssm(1, num_inducing=3, mean="linear")
 CHAIN = Candidate(MODEL, Guide(MODEL, hidden=Markov()), CLOSED, {"learning_rate": 0.05})
+SHORT = replace(CHAIN, settings={"learning_rate": 0.05, "steps": 5})
 
 
 @pytest.fixture(scope="module")
 def chosen():
+    candidates = {"chain": CHAIN, "short": SHORT}
     return choose_by_simulation(
-        KEY, {"chain": CHAIN}, CONTROLS, WAVE, steps=(2, 40), num_samples=50, target_scale=3.0
+        KEY, candidates, CONTROLS, WAVE, steps=(2, 40), num_samples=50, target_scale=3.0
     )
 
 
 def test_scores_are_those_of_forecasts_from_the_end_of_the_first_part(chosen):
     key_fit, key_simulation = jax.random.split(KEY)
-    assert [(score.candidate, score.steps) for score in chosen.scores] == [("chain", 2), ("chain", 40)]
+    trained = [(score.candidate, score.steps) for score in chosen.scores]
+    assert trained == [("chain", 2), ("chain", 40), ("short", 5)]
     for score in chosen.scores:
-        fit = chosen.fits["chain", score.steps]
+        fit = chosen.fits[score.candidate, score.steps]
         assert fit.losses.shape == (1, score.steps)
         first = jnp.asarray(CONTROLS[:32]), jnp.asarray(WAVE[:32])
         found = forecast(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import product
 from typing import Any
 
 import jax
@@ -38,7 +37,10 @@ CHOSEN_BY = {"log_density": True, "rmse": False}
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A way to train on a series: a model, a guide, an objective, and its own settings of ``fit_series``."""
+    """A way to train on a series: a model, a guide, an objective, and its own settings of ``fit_series``.
+
+    These go before those that candidates share; a number of ``steps`` among them is the one it is trained for.
+    """
 
     model: Model
     guide: Guide
@@ -52,7 +54,7 @@ class Candidate:
 
     def trained(self, key: Array, x: ArrayLike | None, y: ArrayLike, steps: int | str, shared: Any) -> Fit:
         """Its fit, with the settings that all candidates share."""
-        settings: dict[str, Any] = {**shared, **self.settings, "steps": steps}
+        settings: dict[str, Any] = {**shared, "steps": steps, **self.settings}
         return fit_series(key, self.model, self.guide, self.objective, x, y, **settings)
 
 
@@ -170,7 +172,12 @@ def choose_by_simulation(
     lengths = [steps] if isinstance(steps, int | str) else list(steps)
     scores: list[SimulationScore] = []
     fits: dict[tuple[str, int | str], Fit] = {}
-    for (name, candidate), length in product(candidates.items(), lengths):
+    trials = [
+        (name, candidate, length)
+        for name, candidate in candidates.items()
+        for length in ([candidate.settings["steps"]] if "steps" in candidate.settings else lengths)
+    ]
+    for name, candidate, length in trials:
         if say is not None:
             say(f"{name}, {length} steps")
         try:
