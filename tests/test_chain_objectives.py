@@ -404,6 +404,7 @@ def test_any_likelihood_of_a_linear_map_of_the_states_is_collapsed():
     assert -loss(MOMENTS, best, model, guide, NONE, counts) == pytest.approx(collapsed, abs=1e-8)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_collapsed_is_refused():
     model = gpssm(1, num_inducing=3, emission="gp", noise=None, likelihood=Poisson())
     counts = jnp.array([0, 1, 3, 2, 5, 4])[:, None]

@@ -125,6 +125,7 @@ def test_softmax_is_the_integral(classes, nodes, of_chances, of_logarithms):
         np.testing.assert_allclose(tempered[:, row, 0], expected, atol=of_logarithms)
 
 
+@pytest.mark.slow
 def test_heteroscedastic_is_the_integral():
     likelihood = Heteroscedastic(noise=0.5)
     y, mean, variance = 0.8, np.array([0.1, -0.4]), np.array([0.3, 0.9])

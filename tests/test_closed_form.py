@@ -97,6 +97,7 @@ def test_energy_and_posterior_are_those_of_explicit_matrices(case, monkeypatch):
     assert float(known) == pytest.approx(expected, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_the_corrections_sign_is_that_of_the_variational_limit():
     """Every block structure tends to Titsias' bound, at a rate of first order in α; with a plus none would."""
     bound = dense(0.0)[0]

@@ -240,6 +240,7 @@ def test_a_fit_goes_on_where_it_was_stopped(converged, tmp_path):
             np.testing.assert_array_equal(again.params[name], value)
 
 
+@pytest.mark.slow
 def test_restarts_are_rivals_and_members_are_not(converged):
     fit, x, y = converged
     both = fit_svi(KEY, fit.model, fit.guide, fit.objective, x, y, restarts=2, budget=2000)
@@ -276,6 +277,7 @@ def test_the_command_line_knows_the_budgets():
             plan_of("auto", fewest - 1, None, rate, None, 100, 10, begin="shallow")
 
 
+@pytest.mark.slow
 def test_estimators_warn_where_the_budget_did_not_suffice(converged):
     _, x, y = converged
     with pytest.warns(ConvergenceWarning, match="after 20 steps; raise budget"):

@@ -118,6 +118,7 @@ def test_nested_start_of_layers_has_the_poorer_bound(alpha, poorer):
 
 
 @pytest.mark.parametrize("poorer", few(POORER, 1))
+@pytest.mark.slow
 def test_nested_start_of_a_trajectory_is_the_poorer(poorer):
     """At one path of two dimensions: the density of all its steps, and its weight at every α."""
     model, guide, params = prepared(POORER[poorer], CONTROLS, latent=2)
@@ -149,6 +150,7 @@ def test_a_first_layer_has_no_slope():
 
 
 @pytest.mark.parametrize("poorer", few(POORER, 1))
+@pytest.mark.slow
 def test_behind_a_latent_the_first_layer_has_a_slope(poorer):
     """A deep GPLVM's latents have no GP in front, and the same Gaussian under each of these rules."""
     model, rows = deep_gplvm(3, 2, (2,), 4), jnp.zeros((6, 0))
@@ -182,6 +184,7 @@ def test_it_holds_no_rule_with_correlated_noise_and_none_holds_it():
         nested_start(Guide(MODEL, hidden=UNION), Guide(MODEL, hidden=Markov()), {}, X, Y)
 
 
+@pytest.mark.slow
 def test_it_is_refused_where_what_follows_f_is():
     guide, params = Guide(MODEL, hidden=UNION), initial(KEY, MODEL, Guide(MODEL, hidden=UNION), X, Y)
     with pytest.raises(TypeError, match="CoupledMarkov: found no closed form of its moments"):

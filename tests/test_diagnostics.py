@@ -129,6 +129,7 @@ def test_khat_of_sites_and_rows(deep, table):
         khat.pareto_k(KEY, deep, *table, num_draws=3)
 
 
+@pytest.mark.slow
 def test_elbo_is_below_the_importance_weighted_bound_and_has_an_error(deep, table):
     value, error = khat.elbo(KEY, deep, *table, num_draws=60)
     assert 0 < error < 0.3 * abs(value)

@@ -156,6 +156,7 @@ def test_of_a_linear_system_it_is_kalmans_evidence_and_gradient():
         np.testing.assert_allclose(-slope[name], expected[name], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_perturbed_observations_have_a_bias_of_order_one_over_members():
     """Lin et al.'s estimate against the exact evidence: too low, half as much at twice the members."""
     trajectory, observed = pieces()

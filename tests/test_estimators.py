@@ -193,6 +193,7 @@ def test_deep_classifier_learns_a_border_that_is_not_linear() -> None:
     assert model.score(x[:60], y[:60]) > 0.85
 
 
+@pytest.mark.slow
 def test_targets_of_another_likelihood_keep_their_units() -> None:
     rng = np.random.default_rng(0)
     x = np.linspace(-1.0, 1.0, 40)[:, None]

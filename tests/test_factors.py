@@ -84,6 +84,7 @@ def test_one_step_on_a_linear_system_of_several_sequences_is_kalmans_smoother(fu
     np.testing.assert_allclose(fit.params["x_slope"], slopes, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_mean_field_steps_end_at_the_diagonal_of_the_smoothers_precision():
     model = walk()
     guide = Guide(model, hidden=MeanField())
@@ -99,6 +100,7 @@ def test_mean_field_steps_end_at_the_diagonal_of_the_smoothers_precision():
     np.testing.assert_allclose(deviations, np.repeat(precision[:, None] ** -0.5, 2, 1), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_lbfgs_by_natural_gradients_finds_the_noises_of_the_largest_evidence():
     model = walk()
     guide = Guide(model, hidden=Markov(full=True), inducing=Optimal())

@@ -86,6 +86,7 @@ def test_posterior_of_linear_regression(table, batch_size):
     assert fit.rejected_steps == 0 and fit.steps == 4000 and fit.losses.shape == (1, 4000)
 
 
+@pytest.mark.slow
 def test_full_batch_does_not_depend_on_chunks(table):
     same_bits(short(table, batch_size=None, chunk=7), short(table, batch_size=None, chunk=60))
 

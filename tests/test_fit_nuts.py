@@ -232,6 +232,7 @@ def test_lifted_hyperparameters_are_sampled_the_rest_is_held():
 
 
 @FEW
+@pytest.mark.slow
 def test_inducing_inputs_and_chains_begin_where_the_start_is(sparse):
     fit, targets = sparse
     moved = {**fit.params, "gp/inducing": fit.params["gp/inducing"] + 0.1}

@@ -392,6 +392,7 @@ def test_the_file_of_format_1_that_is_kept_is_still_read():
     np.testing.assert_allclose(moments.mean[:, 0], mean, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_an_exact_gp_predicts_what_scikit_learn_predicts(exact):
     variance, lengthscale = float(exact.params["gp/variance"]), exact.params["gp/lengthscale"]
     noise = float(exact.params["likelihood/noise"])
@@ -434,6 +435,7 @@ def test_an_exact_gp_wants_its_training_rows(exact, fit):
         Posterior(exact.model, no_latents, {}, data=given.data).predict(KEY, NEW)
 
 
+@pytest.mark.slow
 def test_the_energy_is_minus_the_loss_and_has_an_optimal_q_of_u():
     """Titsias' bound: at the optimal q(u) the uncollapsed bound equals it, below it elsewhere."""
     model = sparse_gp_regression(5)
@@ -484,6 +486,7 @@ def test_defaults_are_the_same_in_python_in_estimators_and_on_the_command_line()
         assert OBJECTIVES[source.objective](source.alpha) == PowerEP()
 
 
+@pytest.mark.slow
 def test_estimators_take_instances_where_they_take_names():
     x = np.linspace(-1.0, 1.0, 12)[:, None]
     settings = dict(num_inducing=3, steps=2, random_state=0, widths=(1,))

@@ -262,6 +262,7 @@ def test_a_view_is_predicted_from_another_as_by_quadrature():
     np.testing.assert_allclose(other.variance[:, 2:], variance, rtol=0.08)
 
 
+@pytest.mark.slow
 def test_a_gap_between_times_is_filled_as_by_gaussian_conditioning():
     """A linear map that is as good as known under a smooth prior: x | y is normal, in a gap and far from all."""
     random = np.random.default_rng(3)

@@ -91,6 +91,7 @@ def mean_and_error(objective, *program, draws=2000):
     return values.mean(), values.std() / draws**0.5
 
 
+@pytest.mark.slow
 def test_the_bound_rises_with_the_number_of_samples_from_the_elbo():
     program = {}, model, guide, jnp.asarray(X), jnp.asarray(Y)
     elbo, error = mean_and_error(PowerEP(0.0), *program)

@@ -152,6 +152,7 @@ def test_kl_against_draws(name):
         1,
     ),
 )
+@pytest.mark.slow
 def test_every_way_to_carry_u_has_the_same_expectation(name):
     """Joint draws (NumPyro's own Trace_ELBO would see the FITC model, so α = 0 here), per-datum draws and moments."""
     guide, params = started(RULES[name])

@@ -270,6 +270,7 @@ def test_rows_to_come_are_forecast():
     np.testing.assert_allclose(found, variances, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_it_begins_where_em_ends():
     """From y as states to start at; without y as a random walk, whose draws Predictive has."""
     y = jnp.nan_to_num(Y[:, :2])

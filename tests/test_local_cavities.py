@@ -107,11 +107,13 @@ def test_at_alpha_zero_it_is_the_bound_of_the_bayesian_gplvm():
     assert by_moments(0.0) == pytest.approx(float(fit - kl_x) - kl_u.sum(), abs=1e-7)
 
 
+@pytest.mark.slow
 def test_error_in_alpha_is_first_order():
     errors = [by_moments(alpha) - by_moments(0.0) for alpha in (1e-2, 1e-3, 1e-4)]
     np.testing.assert_allclose(np.divide(errors[:2], errors[1:]), 10.0, rtol=0.05)
 
 
+@pytest.mark.slow
 def test_at_alpha_one_it_does_not_depend_on_q_of_x():
     """A flat direction: the cavity of x_n is its prior, and no gradient trains q(x_n)."""
     values = []

@@ -257,6 +257,7 @@ def test_a_process_killed_in_the_middle_of_a_write_leaves_what_was_saved(which, 
     stands(tmp_path, 2)
 
 
+@pytest.mark.slow
 def test_members_resume_where_the_second_program_had_nothing_saved(tmp_path):
     how = {"steps": 2, "alphas": [0.0, 0.5], "checkpoint": tmp_path}
     expected = fit_many(KEY, MODEL, Guide(MODEL), PowerEP(0.0), X, Y, **how)

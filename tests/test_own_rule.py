@@ -123,6 +123,7 @@ def test_it_starts_as_the_rule_that_it_contains(objective):
     assert loss(objective, start, MODEL, richer, X, Y) == pytest.approx(expected, abs=1e-8)
 
 
+@pytest.mark.slow
 def test_it_takes_part_in_nested_families():
     poorer, richer = Guide(MODEL, hidden=DoublyStochastic()), Guide(MODEL, hidden=Follows())
     params = initial(KEY, MODEL, poorer, X, Y)
@@ -135,6 +136,7 @@ def test_it_takes_part_in_nested_families():
         nested_start(Guide(MODEL, hidden=MeanField()), richer, params, X, Y)
 
 
+@pytest.mark.slow
 def test_it_is_amortised_and_runs_along_a_trajectory():
     amortised = Guide(MODEL, hidden=Amortised((3,), Follows()))
     assert np.isfinite(loss(PowerEP(0.5, 2), initial(KEY, MODEL, amortised, X, Y), MODEL, amortised, X, Y))

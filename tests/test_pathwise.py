@@ -62,6 +62,7 @@ def test_long_series_are_warned_of_and_others_refused():
         Pathwise(0.0).effective_sample_size(KEY, params, model, guide, jnp.zeros((25, 0)), y)
 
 
+@pytest.mark.slow
 def test_alpha_0_is_the_elbo():
     model, guide, params = prepared(Conditional())
     params = moved(params)

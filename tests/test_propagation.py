@@ -182,6 +182,7 @@ def test_matched_moments_are_those_of_draws():
 
 
 @pytest.mark.parametrize("how", [matched, lambda f, h: linearised(f, h)[0]], ids=["matched", "linearised"])
+@pytest.mark.slow
 def test_a_certain_input_gives_the_marginal(how):
     f, at = a_function(), jnp.array([[0.3, -0.2], [1.0, 0.5]])
     moments, marginal = how(f, Gaussian(at, jnp.zeros_like(at))), f(at)

@@ -87,6 +87,7 @@ def masked(x, y=None, index=None, size=None):
 @pytest.mark.parametrize("hidden", few([DoublyStochastic(), MeanField(), Conditional()], 1, 2), ids=repr)
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("rows", [6, 3])
+@pytest.mark.slow
 def test_one_run_leaves_the_traces_of_two(hidden, padded, rows):
     guide = Guide(masked, hidden=hidden)
     index = None if rows == 6 else jnp.arange(rows)
@@ -135,6 +136,7 @@ def test_a_loss_is_that_of_two_runs(objective, family):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11), one[1], two[1])
 
 
+@pytest.mark.slow
 def test_moments_of_hidden_layers_reach_both_traces():
     model = deep_gp((1,), 3)
     guide = Guide(model, hidden=MeanField())

@@ -100,6 +100,7 @@ def test_smaller_families_of_inducing_outputs_get_what_they_can_hold(briefly):
     np.testing.assert_allclose(across["layer2/u_scale"][12:, :12], 0.0)
 
 
+@pytest.mark.slow
 def test_auto_tries_it_and_the_usual_start(briefly):
     """The first trials begin there, the last at the usual start, also of several fits, which equal those alone."""
     model = deep_gp((1,), 8, num_outputs=2)
@@ -140,6 +141,7 @@ def test_kernels_keep_the_values_they_are_given(briefly):
     )
 
 
+@pytest.mark.slow
 def test_where_there_is_none(monkeypatch):
     """Other models begin as usual; asked for a start they refuse; a sparse GP that cannot be trained is left out."""
     x = jnp.asarray(X)

@@ -477,6 +477,7 @@ def test_a_linear_offset_is_a_linear_mean(name, alpha):
 @pytest.mark.parametrize(
     "name", [name if name == "coupled" else pytest.param(name, marks=pytest.mark.slow) for name in RULES]
 )
+@pytest.mark.slow
 def test_a_deep_gp_whose_first_layer_is_a_sum_is_trained(name):
     """The loss of the last steps is below that of the first by far more than the noise of their means."""
     fit = fit_svi(
@@ -537,6 +538,7 @@ def test_a_layer_carried_as_moments_meets_a_sum():
     assert abs(values.mean() - exact) < 4 * values.std() / 100
 
 
+@pytest.mark.slow
 def test_importance_weights_draw_each_function_of_a_sum():
     """With next to no hidden noise all samples of a row meet one draw, and the bound is E_f log p(y | f) − KL."""
 

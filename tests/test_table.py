@@ -67,6 +67,7 @@ def test_one_layer_ends_at_its_optimum(not_drawn):
     assert evidence == pytest.approx(best.log_marginal_likelihood_value_, abs=0.5)
 
 
+@pytest.mark.slow
 def test_from_a_start_that_is_given():
     """It goes on from there, and is where it was."""
     first = fit_table(KEY, MODEL, FIELD, PowerEP(0.0), X, Y)

@@ -444,6 +444,7 @@ class Elsewhere(Markov):
     ],
     ids=lambda part: part if isinstance(part, str) else type(part).__name__,
 )
+@pytest.mark.slow
 def test_a_wrong_hidden_rule_fails_its_row(rule, row):
     assert fails(check_rule(rule, only=[row]), row)
 

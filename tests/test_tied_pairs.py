@@ -296,6 +296,7 @@ def at_posterior(y):
     return params | begin, evidence
 
 
+@pytest.mark.slow
 def test_where_the_tied_factors_are_the_exact_ones_it_is_the_evidence():
     """T = 2, every α: x_1 is told as much by the step in, the step out and y_1, x_2 by the step in and y_2.
 

@@ -36,7 +36,7 @@ def started(name):
     return model, guide, moved, (x, y), sites
 
 
-@pytest.mark.parametrize("name", few(CASES, 0, 2))
+@pytest.mark.parametrize("name", few(CASES, 0))
 @pytest.mark.parametrize(
     "objective",
     few([PowerEP(0.0), PowerEP(0.5, 2), BlackBoxAlpha(0.5, 2), Trace_ELBO()], 1),
@@ -82,6 +82,7 @@ def test_where_its_optimum_is():
         )
 
 
+@pytest.mark.slow
 def test_schedules_and_alphas():
     """A schedule may return to 1, and so to the objective; without a step it has no loss."""
     schedule = optax.linear_schedule(0.02, 1.0, 10)
