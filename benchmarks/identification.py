@@ -8,7 +8,7 @@ DIR holds ``sysid/<set>.npz``. Four states, linear in the mean, that begin at y 
 transition (``DoublyStochastic``, one draw of u for a window: a bound); of several restarts the one with the best loss.
 The second half is simulated from what q says of the end of the first; RMSE in source units, log density per step in
 standardised ones. With ``--choose`` three ways to train are compared by simulating the last fifth of the first half,
-which also says after how many steps to stop, and the best is trained on all of it.
+and the best is trained on all of it.
 """
 
 from __future__ import annotations
@@ -51,28 +51,25 @@ FIELDS = (
 STATES, INDUCING, WINDOW, WINDOWS = 4, 20, 50, 10
 
 
-def candidate(steps: int, **changed: Any) -> Candidate:
+def candidate(steps: int, restarts: int, **changed: Any) -> Candidate:
     """A way to train for a number of steps; ``changed`` are settings of the model, or the guide's ``hidden`` rule."""
     hidden = changed.pop("hidden", DoublyStochastic())
     settings: dict[str, Any] = {"mean": "linear", "emission": "gp", "window": WINDOW, "process_noise": 1e-4}
     model = gpssm(1, STATES, INDUCING, **{**settings, **changed})
     guide = Guide(model, hidden=hidden, latent=Amortised((32,), MeanField(), around=8))
     falling = optax.adam(optax.cosine_decay_schedule(0.05, steps, 0.02))
-    training = {"batch_size": WINDOW * WINDOWS, "optimizer": falling, "steps": steps, "warm_steps": 0}
-    return Candidate(model, guide, PowerEP(0.0), training)
+    training: dict[str, Any] = {"batch_size": WINDOW * WINDOWS, "optimizer": falling, "warm_steps": 0}
+    return Candidate(model, guide, PowerEP(0.0), training | {"steps": steps, "restarts": restarts})
 
 
-def candidates(steps: int) -> dict[str, Candidate]:
-    """Those that are chosen among: where the states begin and what is observed of them, and when to stop."""
-    ways: dict[str, dict[str, Any]] = {
-        "gp emission": {},
-        "gp emission, linear start": {"start": "linear"},
-        "first state observed": {"emission": "identity", "start": "linear", "hidden": PRSSMSurrogate()},
-    }
+def candidates(steps: int, restarts: int) -> dict[str, Candidate]:
+    """Those that are chosen among: how much of the states is known at the start, what is observed of them."""
     return {
-        f"{name}, {length} steps": candidate(length, **way)
-        for name, way in ways.items()
-        for length in (steps // 3, steps)
+        "gp emission": candidate(steps, restarts),
+        "gp emission, linear start": candidate(steps // 3, 1, start="linear"),
+        "first state observed": candidate(
+            steps // 3, 1, start="linear", emission="identity", hidden=PRSSMSurrogate()
+        ),
     }
 
 
@@ -85,11 +82,10 @@ def identified(path: Path, seed: int, steps: int, restarts: int, choose: bool) -
     u, y = ((each - each[train].mean(0)) / each[train].std(0) for each in columns)
     key, since, picked = jax.random.key(seed), time.perf_counter(), "gp emission"
     if choose:
-        choice = choose_by_simulation(key, candidates(steps), u[train], y[train])
+        choice = choose_by_simulation(key, candidates(steps, restarts), u[train], y[train])
         fit, picked = choice.fit, choice.best.candidate
     else:
-        way = candidate(steps)
-        fit = way.trained(key, u[train], y[train], steps, {"restarts": restarts})
+        fit = candidate(steps, restarts).trained(key, u[train], y[train], steps, {})
     seconds = time.perf_counter() - since
     found = forecast(
         jax.random.key(1), fit, jnp.asarray(u[train]), jnp.asarray(y[train]), jnp.asarray(u[test]),
@@ -137,7 +133,7 @@ def main() -> None:
         for name in options.sets.split(","):
             if (name, str(seed)) in found:
                 continue
-            restarts = 1 if options.choose else options.restarts
+            restarts = options.restarts
             path = options.data / "sysid" / f"{name}.npz"
             row = identified(path, seed, options.steps, restarts, options.choose)
             row |= {"set": name, "seed": seed, "steps": options.steps, "restarts": restarts}

@@ -214,7 +214,9 @@ def deep(_: argparse.Namespace) -> None:
                     x, y = Standardiser.fit(table.X[train]), Standardiser.fit(table.y[train])
                     at, of = x.transform(table.X), y.transform(table.y)
                     key = jax.random.key(seed)
-                    fit = fit_svi(key, model, guide, objective, at[train], of[train], budget=52_800)
+                    fit = fit_svi(
+                        key, model, guide, objective, at[train], of[train], budget=52_800, restarts=4
+                    )
                     energy = -float(np.mean(fit.losses[0, -100:]))
                     found = predict(key, fit, at[test], of[test], propagation="moments")
                     scale = float(y.scale[0])
