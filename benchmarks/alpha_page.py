@@ -84,7 +84,7 @@ def tables(table: pd.DataFrame) -> Lines:
     if len(about):
         ranks(about)
         lines += ["![Win rates and mean ranks](which-alpha-ranks.png)", ""]
-    lines += ["| set | M | α | SMSE | SMLL | energy | noise |", "|---" * 7 + "|"]
+    lines += ["| set | M | α | SMSE | SMLL | energy | noise | converged |", "|---" * 8 + "|"]
     for (name, number, alpha), group in table.groupby(["set", "inducing", "alpha"], sort=False):
         mean = group[["smse", "smll", "nlml", "noise"]].mean()
         cells = [
@@ -95,6 +95,7 @@ def tables(table: pd.DataFrame) -> Lines:
             f"{mean.smll:.3f}",
             f"{-mean.nlml:.0f}",
             f"{mean.noise:.3g}",
+            f"{group.converged.sum()} of {len(group)}",
         ]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return [*lines, ""]
