@@ -57,6 +57,28 @@ def test_coupled_weight_is_the_integral_over_f(gain, spread, alpha):
     np.testing.assert_allclose(found, [expected], atol=1e-8)
 
 
+@pytest.mark.parametrize("spread", [1e-12, 1e-40, 1e-120, 1e-200])
+def test_coupled_weight_falls_as_the_entropy_where_q_knows_h_given_f(spread):
+    """E log p(h|f)/q(h|f) → log N(h; f, s²) + log(2πS)/2 + 1/2 at f = (h − b)/c, or f ~ N(m, v) for c = 0.
+
+    It was found by training to rise without end: rounding of h − c f − b, squared, over S.
+    """
+    mean, variance, noise, loc = 0.3, 0.5, 0.1, -0.2
+    for gain, h in ((0.8, 0.55), (0.0, np.nextafter(loc, 0.0))):
+        params = {
+            "shrinkage": jnp.full((1, 1), (1 - gain) / noise**0.5),
+            "loc": jnp.full((1, 1), loc),
+            "scale": jnp.full((1, 1), (spread / noise) ** 0.5),
+        }
+        found = Conditional().log_weight(params, emission(mean, variance, noise), jnp.full((1, 1), h), 0.0)
+        f = (h - (1 - gain) * loc) / gain if gain else mean
+        expected = stats.norm.logpdf(h, f, noise**0.5) + 0.5 * np.log(2 * np.pi * spread)
+        if gain:
+            np.testing.assert_allclose(found, [expected + 0.5], atol=1e-6)
+        else:
+            np.testing.assert_allclose(found, [expected - 0.5 * variance / noise], atol=0.5)
+
+
 def test_coupled_weight_in_32_bits():
     """Small α and a near-deterministic q lose no digits: closed forms by log1p and without cancellation."""
     for alpha, spread in [(1e-4, 0.05), (1e-3, 1e-4), (0.5, 1e-4)]:

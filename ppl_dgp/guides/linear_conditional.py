@@ -107,14 +107,20 @@ def coupled_log_weight(
     """(1/α) log E_{q(f|h)}[(p(h|f)/q(h|f))^α] of a q that follows f, in closed form (docs/design.md, 4)."""
     assert form.function is not None
     c, s2, spread = form.function, noise_of(step), form.noise.variance
-    b = form.offset(step)
     m, v = step.marginal.mean, step.marginal.variance
+    mean = c * m + form.offset(step)
+    # of h less its mean rounding leaves no digit where the variance of q(h | f) is smaller than this
+    rounding = jnp.square(8.0 * jnp.finfo(value.dtype).eps) * (jnp.square(value) + jnp.square(mean))
+    held = jnp.maximum(spread, rounding)
+    total = held + jnp.square(c) * v
+    beyond = value - mean
     # q(f | h) = N(m_f, v_f)
-    total = spread + jnp.square(c) * v
-    m_f = m + c * v / total * (value - c * m - b)
-    v_f = v * spread / total
-    ratio = _normal_log_density(value, m_f, s2) - _normal_log_density(value, c * m_f + b, spread)
-    g = (value - m_f) / s2 - c * (value - b - c * m_f) / spread
+    m_f = m + c * v / total * beyond
+    v_f = v * held / total
+    # h − c m_f − b = S (h − c m − b) / (S + c² v): as a difference its square over S is rounding where S is small
+    ratio = _normal_log_density(value, m_f, s2)
+    ratio = ratio + 0.5 * jnp.log(2.0 * pi * spread) + 0.5 * spread * jnp.square(beyond / total)
+    g = (value - m_f) / s2 - c * beyond / total
     # v_f κ, κ = 1/s² − c²/S
     tilt = v_f / s2 - jnp.square(c) * v / total
     penalty = 0.5 * log1p_ratio(alpha, tilt)
