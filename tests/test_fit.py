@@ -99,6 +99,16 @@ def test_restarts_are_the_single_fits_side_by_side(table):
     np.testing.assert_array_equal(fit.params["w_auto_loc"], fit.restart_params["w_auto_loc"][fit.best])
 
 
+def test_restarts_of_a_guide_that_was_called_begin_apart(table):
+    guide = AutoNormal(bayesian)
+    fits = [
+        fit_svi(KEY, bayesian, guide, ELBO, *table, steps=1, restarts=3, batch_size=10, learning_rate=1e-9)
+        for _ in range(2)
+    ]
+    assert len(np.unique(fits[1].restart_params["w_auto_loc"][:, 0, 0])) == 3
+    same_bits(*fits)
+
+
 def compilations(call):
     """How many programs XLA builds while `call` runs."""
     built = []

@@ -88,7 +88,7 @@ SETTINGS: dict[str, tuple[type, str, str | None]] = {
     ),
     "emission": (
         str,
-        "From the states of a gpssm to its targets: " + " | ".join(choices.EMISSIONS),
+        "From the states of a gpssm to its targets: " + " | ".join(choices.EMISSION_RULES),
         "linear",
     ),
     "drop_missing": (bool, "Leave out rows with missing or infinite values", None),

@@ -51,7 +51,7 @@ HIDDEN = {
     "amortised": "conditional, its values per datum given by a network of the datum",
 }
 #: from the states of a gpssm to its targets
-EMISSIONS = {
+EMISSION_RULES = {
     "linear": "learnt",
     "identity": "the first states are what is observed",
     "gp": "a function, learnt: a sparse GP of the states",
@@ -141,7 +141,7 @@ class Settings:
         for option, value, allowed in (
             ("--model", self.model, MODELS),
             ("--hidden", self.hidden, {"gplvm": LATENTS, "gpssm": STATES}.get(self.model, HIDDEN)),
-            ("--emission", self.emission, EMISSIONS),
+            ("--emission", self.emission, EMISSION_RULES),
             ("--inducing-rule", self.inducing_rule, INDUCING),
             ("--objective", self.objective, OBJECTIVE_HELP),
             ("--likelihood", self.likelihood, LIKELIHOOD_HELP),

@@ -3,7 +3,6 @@
 A step of all of them is one vmapped step. Small fits leave most of a machine idle; together they fill it.
 """
 
-import copy
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -31,6 +30,7 @@ from ppl_dgp.fit.result import Fit, Interrupted, assemble, checked_data, fingerp
 from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.shallow import planned
 from ppl_dgp.fit.training import Deepen, Training, deepened
+from ppl_dgp.gp.numpyro_internals import uninitialised
 from ppl_dgp.objectives import objective_of
 from ppl_dgp.objectives.alpha import checked_alpha
 from ppl_dgp.objectives.capabilities import capabilities_of
@@ -176,8 +176,8 @@ class BatchedTraining:
         self.started = time.perf_counter()
         counts = [len(member.y) for member in members]
         self.counts, longest = counts, max(counts)
-        # a guide that remembers its first initialisation is copied before it, so that members differ
-        guides = [guide, *(copy.deepcopy(guide) for _ in members[1:])]
+        # a guide may remember its first initialisation; the others begin anew, so that members differ
+        guides = [guide, *(uninitialised(guide) for _ in members[1:])]
         self.plan, optim = plan, program.as_numpyro(plan.optimizer)
         svis = [SVI(model, each, optim, objective) for each in guides]
         keys = [jax.random.split(member.key) for member in members]

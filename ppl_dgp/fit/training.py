@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +24,7 @@ from ppl_dgp.fit.plan import Plan
 from ppl_dgp.fit.result import Fit, FitError, Interrupted, mean_loss
 from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.session import PIECE_SECONDS, deferred_interrupt, one_blas_thread, progress_bar
-from ppl_dgp.gp.numpyro_internals import bijections_of
+from ppl_dgp.gp.numpyro_internals import bijections_of, uninitialised
 
 Fits = TypeVar("Fits", Fit, list[Fit])
 Deepen = Callable[[Shaped[Array, "..."], dict[str, Array]], dict[str, Any] | None]
@@ -65,8 +64,8 @@ def started(
     :param deepens: one, which gives the parameters that trials begin at for a key and the usual ones, None if it can't.
     :param about: as of ``Training``.
     """
-    # A guide that remembers its first initialisation is copied before it, so that restarts differ.
-    guides = [guide, *(copy.deepcopy(guide) for _ in range(restarts - 1))]
+    # A guide may remember its first initialisation; the others begin anew, so that restarts differ.
+    guides = [guide, *(uninitialised(guide) for _ in range(restarts - 1))]
     svis = [SVI(model, each, optim, objective) for each in guides]
     index_key, *init_keys = program.split_key(key, restarts + 1)
     starts = [traced_start(svi, init_key, x, y, start) for svi, init_key in zip(svis, init_keys, strict=True)]

@@ -7,6 +7,8 @@
   are the same, and NumPyro has no accessor (:func:`bijections_of`).
 * A copy of an initialised SVI with another objective or optimiser, which its constructor would leave uninitialised
   (:func:`svi_with`).
+* What an ``AutoGuide`` remembers of its first call: a copy without it begins at values of its own
+  (:func:`uninitialised`).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Any
 import numpyro.contrib.control_flow
 import numpyro.primitives
 from numpyro.infer import SVI
+from numpyro.infer.autoguide import AutoGuide, AutoGuideList
 from numpyro.primitives import Messenger
 
 
@@ -107,3 +110,21 @@ def svi_with(svi: SVI, **parts: Any) -> SVI:
     for name, part in parts.items():
         setattr(other, name, part)
     return other
+
+
+def uninitialised(guide: Any) -> Any:
+    """A copy of the guide that has not been called, so that it begins at values of its own key and data.
+
+    The arrays that a called ``AutoGuide`` keeps are forgotten, its own, its parts' and those of the latents without a
+    role of a ``ppl_dgp.Guide``.
+    """
+    if not isinstance(guide, AutoGuide):
+        others = getattr(guide, "_others", None)
+        return copy.deepcopy(
+            guide, {id(others): uninitialised(others)} if isinstance(others, AutoGuide) else None
+        )
+    twin = copy.copy(guide)
+    twin.prototype_trace, twin._prototype_frames, twin._prototype_frame_full_sizes = None, {}, {}
+    if isinstance(guide, AutoGuideList):
+        twin._guides = [uninitialised(part) for part in guide._guides]
+    return twin
