@@ -81,10 +81,10 @@ class gpssm(ZooModel):
     :param noise: variance of Gaussian observation noise: None to learn one, "per-column", or a number to fix it.
     :param likelihood: instead of Gaussian noise, see :func:`ppl_dgp.models.gplvm`.
     :param initial: m_0 and s_0² of every dimension of x_0.
-    :param start: where the states begin: "outputs", as y has them and its earlier values (its principal components if
-        they are fewer), or "linear", smoothed by the linear-Gaussian model that fits best (EM), of those that do not
-        grow without end (spectral radius at most 0.999): the transition begins at its noise, with ``mean="linear"`` at
-        its dynamics, and f varies by as much as they leave open.
+    :param start: where the states begin: "outputs", as y (of counts its logarithm) has them and its earlier values
+        (its principal components if they are fewer), or "linear", smoothed by the linear-Gaussian model that fits best
+        (EM), of those that do not grow without end (spectral radius at most 0.999): the transition begins at its
+        noise, with ``mean="linear"`` at its dynamics, and f varies by as much as they leave open.
     :param num_sequences: S; their rows come one sequence after the other.
     :param window: steps L of a window, where ``fit_svi(batch_size=…)`` is to see W windows of contiguous steps at a
         time, at any offset, a batch size of W·L. The bound stays unbiased under ``MeanField()`` and ``Markov()``, which
@@ -143,8 +143,9 @@ class gpssm(ZooModel):
         seen = y if y is None or rows is None else y[rows]
         given = observed_by(self.likelihood, self.noise, seen, self.num_outputs)
         functions = given.num_functions(self.num_outputs)
+        begun = None if y is None else given.function_at(y)
         begin = StateInitialiser(
-            self.start, y, controls, where, (width, functions), self.missing, self.emission, self.initial
+            self.start, begun, controls, where, (width, functions), self.missing, self.emission, self.initial
         )
 
         dims = width + controls.shape[1]

@@ -103,8 +103,9 @@ class switching_gpssm(ZooModel):
         where = layout(x.shape[0], numbers, self.num_sequences)
         given = observed_by(self.likelihood, self.noise, y, self.num_outputs)
         functions = given.num_functions(self.num_outputs)
+        begun = None if y is None else given.function_at(y)
         begin = StateInitialiser(
-            self.start, y, controls, where, (width, functions), self.missing, self.emission, self.initial
+            self.start, begun, controls, where, (width, functions), self.missing, self.emission, self.initial
         )
 
         @cache

@@ -28,8 +28,9 @@ def alike(one, other):
     np.testing.assert_allclose(one.losses, other.losses, rtol=1e-9)
     assert one.losses.shape == (1, 8) and np.ptp(one.losses) > 1.0
     assert one.params.keys() == other.params.keys()
+    # Adam divides a gradient by its size: of one that is nearly 0 the order of a sum is a larger part
     for name in one.params:
-        np.testing.assert_allclose(one.params[name], other.params[name], rtol=1e-6, atol=1e-9, err_msg=name)
+        np.testing.assert_allclose(one.params[name], other.params[name], rtol=1e-6, atol=1e-7, err_msg=name)
         assert len(other.params[name].devices()) == 1
 
 

@@ -16,6 +16,7 @@ from ppl_dgp.likelihoods import (
     Gamma,
     Gaussian,
     Laplace,
+    MixedLikelihood,
     NegativeBinomial,
     Ordinal,
     Poisson,
@@ -323,6 +324,16 @@ def test_noise_per_row_and_per_output():
 def test_targets_that_cannot_be(likelihood, y, words):
     with pytest.raises(ValueError, match=words):
         likelihood.check(jnp.asarray(y)[:, None])
+
+
+@pytest.mark.parametrize("likelihood, y", [(Gamma(2.0), 3.0), (Beta(4.0), 0.2), (Poisson(), 7.0)])
+def test_function_at_a_target_has_it_as_its_mean(likelihood, y):
+    """Of counts half a count more, for they may be 0."""
+    f = likelihood.function_at(jnp.full((1, 1), y))
+    mean, _ = likelihood.moments(f, jnp.zeros((1, 1)))
+    assert float(mean[0, 0]) == pytest.approx(y + 0.5 * isinstance(likelihood, Poisson), rel=1e-6)
+    both = MixedLikelihood((Gaussian(jnp.asarray(0.1)), likelihood)).function_at(jnp.array([[-1.5, y]]))
+    np.testing.assert_allclose(both, [[-1.5, float(f[0, 0])]], rtol=1e-6)
 
 
 def test_settings_that_cannot_be():

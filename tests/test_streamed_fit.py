@@ -14,7 +14,7 @@ from numpyro.infer.autoguide import AutoNormal
 
 from ppl_dgp.checkpoint import CheckpointError
 from ppl_dgp.data import DataError, open_rows
-from ppl_dgp.fit import Interrupted, fit_stream, fit_svi, program, streamed
+from ppl_dgp.fit import Interrupted, fit_stream, fit_svi, stochastic, streamed
 from ppl_dgp.fit.prefetch import Waited, prefetched
 from ppl_dgp.guides import Amortised, Conditional, DoublyStochastic, Guide, MeanField
 from ppl_dgp.models import deep_gp, gpssm
@@ -58,7 +58,7 @@ def test_the_same_minibatches_give_the_same_fit(table, monkeypatch):
         )
         return next(batches)[2].reshape(chunk, batch_size).astype(np.int32)
 
-    monkeypatch.setattr(program, "minibatches", drawn)
+    monkeypatch.setattr(stochastic, "minibatches", drawn)
     whole = fit_svi(KEY, MODEL, GUIDE, OBJECTIVE, *table, steps=12, batch_size=BATCH, chunk=CHUNK)
     np.testing.assert_allclose(streamed.losses, whole.losses, rtol=1e-12)
     for name in whole.params:

@@ -106,6 +106,11 @@ class Likelihood:
         """Mean and variance of y; of classes, those of their indicators (…, C): p and p(1 − p)."""
         raise NotImplementedError
 
+    def function_at(self, y: Targets) -> Targets:
+        """Of each target, a value of f that makes it likely, for a model that begins at its data; y itself if f is y's
+        own scale or no one value is better. NaN stays."""
+        return y
+
     def check(self, y: Targets) -> None:
         """Refuse targets outside the support, where they are concrete (not traced); NaN is a missing entry.
 

@@ -25,6 +25,10 @@ def _static(default: int) -> Any:
 class _LogLink(Elementwise):
     """E[y|f] = exp(f)."""
 
+    def function_at(self, y: Array) -> Array:
+        """log(y + 1/2): counts may be 0."""
+        return jnp.log(y + 0.5)
+
     def spread(self, square: Array, mean: Array) -> Array:
         """E[Var[y|f]], from E[exp(2f)] and E[exp(f)]."""
         raise NotImplementedError
@@ -115,6 +119,9 @@ class Gamma(_LogLink):
     def log_prob(self, y: Array, f: Array) -> Array:
         return self._constant(y) - self.concentration * (f + y * jnp.exp(-f))
 
+    def function_at(self, y: Array) -> Array:
+        return jnp.log(y)
+
     def _constant(self, y: Array) -> Array:
         k = jnp.asarray(self.concentration)
         return k * jnp.log(k) + (k - 1.0) * jnp.log(y) - gammaln(k)
@@ -147,6 +154,9 @@ class Beta(Elementwise):
 
     def of(self, f: Array) -> dist.Distribution:
         return dist.Beta(self.concentration * jax.nn.sigmoid(f), self.concentration * jax.nn.sigmoid(-f))
+
+    def function_at(self, y: Array) -> Array:
+        return jnp.log(y) - jnp.log1p(-y)
 
     def log_prob(self, y: Array, f: Array) -> Array:
         """(a−1) log y + (b−1) log(1−y) − log B(a, b), a = φµ, b = φ(1−µ), with Γ(a) = Γ(1+a)/a, which a = 0 allows."""

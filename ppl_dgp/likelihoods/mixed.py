@@ -129,6 +129,10 @@ class MixedLikelihood(Likelihood):
         means, variances = zip(*moments, strict=True)
         return self._joined(means), self._joined(variances)
 
+    def function_at(self, y: Targets) -> Targets:
+        """Each column's own."""
+        return jnp.stack([part.function_at(y[..., place]) for place, part in enumerate(self.parts)], -1)
+
     def check(self, y: Targets) -> None:
         """Refuse targets outside the support of their column, where they are concrete; NaN is a missing entry.
 
