@@ -2,11 +2,13 @@
 
     python -m benchmarks.guides run --data DIR --sets step,boston --seeds 0-4    # appends what the CSV does not hold
     python -m benchmarks.guides page                                             # tables, paired differences, figure
+    python -m benchmarks.guides batches ALL.csv SOME.csv    # bounds by minibatches beside those by all rows
 
 DIR holds ``uci/<set>.npz`` with arrays X, y and the splits' row indices train and test. All fits of a set and a seed
 are one ``compare``: ``steps="auto"`` with a larger budget than the default, and a rule that contains others starts at
 the best of those. The seed is that of the synthetic data, or the number of the split; rows are written when all rules
 of a set and seed are there; where some are there already, those that are left are compared among themselves.
+``--rules``, ``--rows``, ``--batch``, ``--budget`` and ``--out`` are for rows of another kind, in a CSV of their own.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ SETS: dict[str, tuple[int, int, int | None, int | None]] = {
     "wine_red": (20, 27_200, None, 300),
     "kin8nm": (20, 27_200, None, 300),
 }
+_SETTINGS = ("budget", "batch", "most")
 SYNTHETIC = ("step", "sinusoids")
 #: (hidden, inducing), poorer ones first
 PAIRS = [
@@ -61,20 +64,24 @@ MEASURES = [
 
 def run(options: argparse.Namespace) -> None:
     """Compare what the CSV does not hold yet."""
-    finished = done(CSV, [*KEY, "hidden", "inducing"])
+    finished = done(options.out, [*KEY, "hidden", "inducing"])
+    wanted = [pair for pair in PAIRS if options.rules is None or _label(*pair) in options.rules.split(",")]
+    others = {"budget": options.budget, "batch": options.batch, "most": options.rows}
+    others = {name: value for name, value in others.items() if value is not None}
     for name in options.sets.split(","):
         for seed in numbers(options.seeds):
-            left = [pair for pair in PAIRS if (name, str(options.depth), str(seed), *pair) not in finished]
-            for row in compared(name, options.depth, seed, options.data, left) if left else ():
-                append(CSV, [*KEY, "hidden", "inducing", *MEASURES, "converged"], row)
+            left = [pair for pair in wanted if (name, str(options.depth), str(seed), *pair) not in finished]
+            for row in compared(name, options.depth, seed, options.data, left, **others) if left else ():
+                append(options.out, [*KEY, "hidden", "inducing", *MEASURES, "converged"], row)
                 print(*row, flush=True)
 
 
 def compared(
-    name: str, depth: int, seed: int, data: Path, pairs: list[tuple[str, str]]
+    name: str, depth: int, seed: int, data: Path, pairs: list[tuple[str, str]], **others: int
 ) -> Iterator[list[Any]]:
-    """The rows of one set and seed, when all are there."""
-    num_inducing, budget, batch, most = SETS[name]
+    """The rows of one set and seed, when all are there; ``others`` in the place of what SETS says."""
+    num_inducing, *usual = SETS[name]
+    budget, batch, most = (others.get(key, value) for key, value in zip(_SETTINGS, usual, strict=True))
     table = (
         load_table(name, seed=seed) if name in SYNTHETIC else load_table(str(data / "uci" / f"{name}.npz"))
     )
@@ -132,6 +139,22 @@ def page(_options: argparse.Namespace) -> None:
             parts.append("| " + " | ".join(cells) + " |")
         parts.append("")
     PAGE.write_text("\n".join(parts), encoding="utf-8")
+
+
+def batches(options: argparse.Namespace) -> None:
+    """Print the bounds of the same fits by all rows and by minibatches."""
+    both = pd.merge(
+        *map(pd.read_csv, (options.whole, options.some)), on=[*KEY, "hidden", "inducing"], sort=False
+    )
+    print("| set | rule | all rows: bound | to gain | minibatches: bound | to gain | less, nats | seconds |")
+    print("|---" * 8 + "|")
+    for _, row in both.iterrows():
+        less, noise = row.elbo_x - row.elbo_y, np.hypot(row.elbo_se_x, row.elbo_se_y)
+        cells = [
+            row.set, _label(row.hidden, row.inducing), f"{row.elbo_x:.1f}", f"{row.gap_x:.2g}", f"{row.elbo_y:.1f}",
+            f"{row.gap_y:.2g}", f"{less:.1f} ± {noise:.1f}", f"{row.seconds_x:.0f}, {row.seconds_y:.0f}",
+        ]  # fmt: skip
+        print("| " + " | ".join(cells) + " |")
 
 
 def paired(differences: pd.Series, form: str) -> str:
@@ -192,8 +215,19 @@ def main() -> None:
     runner.add_argument("--sets", default=",".join(SETS))
     runner.add_argument("--depth", type=int, default=2)
     runner.add_argument("--seeds", default="0-1")
+    runner.add_argument(
+        "--rules", help="of the rows of the tables, as they are called there; all unless told"
+    )
+    runner.add_argument("--rows", type=int, help="training rows, at most")
+    runner.add_argument("--batch", type=int, help="rows of a minibatch")
+    runner.add_argument("--budget", type=int, help="steps, at most")
+    runner.add_argument("--out", type=Path, default=CSV)
     runner.set_defaults(main=run)
     commands.add_parser("page").set_defaults(main=page)
+    beside = commands.add_parser("batches")
+    beside.add_argument("whole", type=Path)
+    beside.add_argument("some", type=Path)
+    beside.set_defaults(main=batches)
     options = parser.parse_args()
     options.main(options)
 

@@ -1,6 +1,7 @@
 """Which learning rates: the losses that schedules of Adam's rate end at, on the twelve problems of ``benchmarks.gap``.
 
     python -m benchmarks.schedules --data DIR --steps 3500 --seeds 2 --out benchmarks/schedules.csv
+    python -m benchmarks.schedules --data DIR --bits 32 --seeds 1 --out benchmarks/schedules-32.csv
 
 A row is appended for each fit, and fits that have rows are not made again. Prints, for every schedule, how many nats
 its fits end above the best of their problem and seed: the median, the mean and the worst.
@@ -70,13 +71,17 @@ def main() -> int:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=3500)
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--bits", type=int, choices=(32, 64), default=64)
+    parser.add_argument("--only", help="schedules, by name, separated by semicolons")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/schedules.csv"))
     options = parser.parse_args()
-    numpyro.enable_x64()
+    numpyro.enable_x64(options.bits == 64)
     known = done(options.out, ["problem", "seed", "schedule"])
     for seed in range(options.seeds):
         for name, make in problems(options.data).items():
             for schedule, rate in schedules(options.steps).items():
+                if options.only and schedule not in options.only.split(";"):
+                    continue
                 if (name, str(seed), schedule) in known:
                     continue
                 began = time.perf_counter()
