@@ -2,12 +2,14 @@
 
     python -m benchmarks.gap --data DIR --budget 25600 --seeds 3
     python -m benchmarks.gap --only small --budget 54400 --seeds 13     # sets of 60 rows, which converge
+    python -m benchmarks.gap --only closed --seeds 13 --out benchmarks/gap-closed.csv   # the same rows, by fit_table
     python -m benchmarks.gap --table
 
 DIR holds ``uci``, ``classification``, ``latent`` and ``sysid``. A fit goes on to the end of its budget; at the end of
 every cycle but the last two its gap, by the losses up to there, is set beside what the next two cycles gained, four
-times the steps. A row is appended for each such end, and fits that have rows are not made again. Prints how many of the
-ends that are called converged gained no more than their gap and two standard errors.
+times the steps. A row is appended for each such end, and fits that have rows are not made again. Descents without draws
+are compared with five times as many iterations. Prints how many ends that are called converged gained no more than
+their gap and two standard errors.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from ppl_dgp.fit import fit_svi
 from ppl_dgp.fit.annealing import AutoSteps
 from ppl_dgp.fit.convergence import checked_tolerance
 from ppl_dgp.fit.shallow import planned
+from ppl_dgp.fit.table import fit_table
 from ppl_dgp.guides import Conditional, DoublyStochastic, Guide, Markov, MeanField
 from ppl_dgp.objectives import PowerEP
 
@@ -133,6 +136,32 @@ def small() -> dict[str, Callable[[int], dict[str, Any]]]:
     }  # fmt: skip
 
 
+def closed() -> dict[str, Callable[[int], dict[str, Any]]]:
+    """Of the same sets what ``fit_table`` trains without draws."""
+    given = {name: make for name, make in small().items() if name.endswith(", sparse")}
+
+    def mean_field(seed: int, like: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
+        model = models.deep_gp((1,), 10)
+        return like(seed) | {"model": model, "guide": Guide(model, hidden=MeanField())}
+
+    fields = {
+        name.replace("sparse", "mean field"): partial(mean_field, like=make) for name, make in given.items()
+    }
+    return given | fields
+
+
+def descent(name: str, seed: int, settings: dict[str, Any]) -> list[list[object]]:
+    """The row of a fit that ``fit_table`` ends by itself, beside five times its iterations."""
+    began, key = time.perf_counter(), jax.random.PRNGKey(seed)
+    fit = fit_table(key, **settings)
+    onward = fit_table(key, **settings, tolerance=1e-12, budget=5 * fit.steps)
+    loss, seconds = fit.losses[0, -1], time.perf_counter() - began
+    numbers = [loss, fit.gap, 0.0, checked_tolerance(None, len(settings["y"]))]
+    measured = [f"{each:.6g}" for each in numbers]
+    gained = f"{loss - onward.losses[0, -1]:.4g}"
+    return [[name, seed, fit.steps, *measured, fit.converged, gained, "0", f"{seconds:.1f}"]]
+
+
 def ends(name: str, seed: int, settings: dict[str, Any], budget: int) -> list[list[object]]:
     """The rows of a fit."""
     began = time.perf_counter()
@@ -198,7 +227,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--only", choices=("twelve", "small"), default="twelve")
+    parser.add_argument("--only", choices=("twelve", "small", "closed"), default="twelve")
     parser.add_argument("--budget", type=int, default=25_600)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/gap.csv"))
@@ -211,13 +240,20 @@ def main() -> int:
                 "--data: found none, expected the directory that holds uci, classification and latent"
             )
         known = done(options.out, ["problem", "seed"])
-        made = small() if options.only == "small" else problems(options.data)
+        made: dict[str, Any] = {"small": small, "closed": closed}.get(
+            options.only, partial(problems, options.data)
+        )()
         for seed in range(options.seeds):
             for name, make in made.items():
                 if (name, str(seed)) in known:
                     continue
-                settings = make(seed) if options.only == "small" else make()
-                for row in ends(name, seed, settings, options.budget):
+                settings = make() if options.only == "twelve" else make(seed)
+                found = (
+                    descent(name, seed, settings)
+                    if options.only == "closed"
+                    else ends(name, seed, settings, options.budget)
+                )
+                for row in found:
                     append(options.out, FIELDS, row)
                 print(name, seed, flush=True)
     print(calibration(options.out))

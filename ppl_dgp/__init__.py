@@ -80,6 +80,7 @@ _HOMES = {
         "Fit",
         "FitError",
         "Interrupted",
+        "HeldDrawsWarning",
         "JitterWarning",
         "Posterior",
         "ResumeWarning",

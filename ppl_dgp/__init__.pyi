@@ -74,6 +74,7 @@ from ppl_dgp.estimators import SparseGPClassifier as SparseGPClassifier
 from ppl_dgp.estimators import SparseGPRegressor as SparseGPRegressor
 from ppl_dgp.fit import Fit as Fit
 from ppl_dgp.fit import FitError as FitError
+from ppl_dgp.fit import HeldDrawsWarning as HeldDrawsWarning
 from ppl_dgp.fit import Interrupted as Interrupted
 from ppl_dgp.fit import JitterWarning as JitterWarning
 from ppl_dgp.fit import Posterior as Posterior

@@ -19,7 +19,16 @@ from numpyro.infer import Trace_ELBO
 from numpyro.infer.autoguide import AutoDelta, AutoMultivariateNormal, AutoNormal
 
 from ppl_dgp.checkpoint import CheckpointError
-from ppl_dgp.fit import FitError, Interrupted, JitterWarning, fit_lbfgs, fit_svi, full_batch, training
+from ppl_dgp.fit import (
+    FitError,
+    HeldDrawsWarning,
+    Interrupted,
+    JitterWarning,
+    fit_lbfgs,
+    fit_svi,
+    full_batch,
+    training,
+)
 from ppl_dgp.fit.minibatches import minibatches
 from ppl_dgp.numerics.linalg import cholesky
 
@@ -356,6 +365,18 @@ def test_lbfgs_finds_the_least_squares_solution(table):
 def test_lbfgs_under_a_guide_finds_the_most_probable_value(table):
     fit = fit_lbfgs(KEY, bayesian, *table, guide=AutoDelta(bayesian), tolerance=1e-9)
     np.testing.assert_allclose(fit.params["w_auto_loc"][:, 0], posterior(*table)[0], rtol=1e-6)
+
+
+def test_lbfgs_says_what_a_guide_has_learnt_of_its_draws(table):
+    """With one draw held, log q is highest where q is widest. The gap is what an independent average adds."""
+    guide = AutoNormal(bayesian)
+    with pytest.warns(HeldDrawsWarning, match="found that it draws, with a loss of .* train with fit_svi"):
+        fit = fit_lbfgs(KEY, bayesian, *table, guide=guide, steps=10)
+    one = lambda key: fit.objective.loss(key, fit.params, bayesian, guide, table[0], table[1][:, None])
+    losses = jax.vmap(one)(jax.random.split(jax.random.key(9), 20_000))
+    worse, noise = losses.mean() - fit.losses[0, -1], losses.std() / np.sqrt(losses.size)
+    assert not fit.converged and worse > 10 * noise
+    assert abs(fit.gap - worse) < 4 * np.hypot(noise, fit.convergence.error)
 
 
 def test_lbfgs_resumed_equals_uninterrupted(table, tmp_path, monkeypatch, ctrl_c):

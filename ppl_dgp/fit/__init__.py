@@ -8,6 +8,7 @@ from ppl_dgp.fit.energy import energy, optimal_inducing
 from ppl_dgp.fit.factors import gaussian_factors
 from ppl_dgp.fit.files import load_fit, save_fit
 from ppl_dgp.fit.full_batch import fit_lbfgs
+from ppl_dgp.fit.held_draws import HeldDrawsWarning
 from ppl_dgp.fit.jitter import JitterWarning
 from ppl_dgp.fit.many import fit_many
 from ppl_dgp.fit.natural import natural_adam
@@ -31,6 +32,7 @@ __all__ = [
     "Fit",
     "FitError",
     "Interrupted",
+    "HeldDrawsWarning",
     "JitterWarning",
     "ResumeWarning",
     "SaveWarning",

@@ -25,6 +25,7 @@ from ppl_dgp.fit import program
 from ppl_dgp.fit.arguments import check_key, check_programs, check_settings
 from ppl_dgp.fit.convergence import Convergence, checked_tolerance, convergence_of_descent, until_check
 from ppl_dgp.fit.factors import GaussianFactors, gaussian_factors
+from ppl_dgp.fit.held_draws import beside_fresh_draws
 from ppl_dgp.fit.initial import traced_start
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.natural_lbfgs import natural_lbfgs
@@ -66,7 +67,8 @@ def fit_lbfgs(
     """Minimise ``objective`` on all the data by L-BFGS, for objectives that are deterministic.
 
     Without a guide the model may have no latent sites: its log density, such as an exact Gaussian process's
-    log evidence, is maximised over its parameters. A guide that draws is held at the draws of one key.
+    log evidence, is maximised over its parameters. A guide that draws is held at the draws of one key, which parameters
+    for each row can learn by heart: how much worse fresh draws are counts in the gap, and is said.
 
     While it runs on the CPU, BLAS is held to one thread as in ``fit_svi``, but for dense matrices of 1000 rows or
     more (no guide): their factorisation gains from more threads.
@@ -101,7 +103,8 @@ def fit_lbfgs(
     :raises FitError: if the loss is not finite.
     :raises Interrupted: on Ctrl-C, after saving.
 
-    Warns with ``JitterWarning`` and ``SaveWarning`` as ``fit_svi`` does.
+    Warns with ``JitterWarning`` and ``SaveWarning`` as ``fit_svi`` does, and with ``HeldDrawsWarning`` where the loss
+    is higher at fresh draws by more than the tolerance.
     """
     check_key(key)
     check_programs(model, guide)
@@ -188,9 +191,17 @@ def fit_lbfgs(
                 save()
         save()
     fit = result()
+    again = lambda fresh: _loss_again(kept.run, state, fresh, x, y, limit)
+    fit = dataclasses.replace(fit, convergence=beside_fresh_draws(known(), losses[-1], again, loss_key))
     jitter = used_jitter(kept.svi, fit.params, x, y)
     warn_of_jitter(jitter, x.dtype)
     return dataclasses.replace(fit, jitter=jitter)
+
+
+def _loss_again(run: Callable[..., Any], state: dict[str, Any], key: Array, *rest: Any) -> float:
+    """The loss of a state by other draws: that before the first iteration, of none."""
+    anew = program.fresh_copies(state | {"begun": jnp.zeros((), bool)})
+    return float(run(anew, key, *rest, np.int32(0))[0]["value"])
 
 
 def _first_state(params: dict[str, Array], factors: GaussianFactors | None) -> dict[str, Any]:
