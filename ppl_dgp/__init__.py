@@ -223,6 +223,10 @@ _HOMES = {
         "collapsed_energy",
         "collapsed_posterior",
     ),
+    "ppl_dgp.prediction.exploration": (
+        "ExpectedInformation",
+        "expected_information",
+    ),
     "ppl_dgp.prediction.forecast": (
         "Forecast",
         "Smoothed",

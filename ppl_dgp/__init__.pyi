@@ -201,6 +201,8 @@ from ppl_dgp.objectives import SiteEnergy as SiteEnergy
 from ppl_dgp.objectives import WeightedKL as WeightedKL
 from ppl_dgp.objectives import collapsed_energy as collapsed_energy
 from ppl_dgp.objectives import collapsed_posterior as collapsed_posterior
+from ppl_dgp.prediction.exploration import ExpectedInformation as ExpectedInformation
+from ppl_dgp.prediction.exploration import expected_information as expected_information
 from ppl_dgp.prediction.forecast import Forecast as Forecast
 from ppl_dgp.prediction.forecast import Smoothed as Smoothed
 from ppl_dgp.prediction.forecast import forecast as forecast

@@ -64,6 +64,7 @@ class FitVerbs:
     transition_function = Verb()
     transition_moments = Verb()
     transition_modes = Verb()
+    expected_information = Verb()
     regime_probabilities = Verb()
     infer_latents = Verb()
     row_log_density = Verb()

@@ -19,6 +19,7 @@ from ppl_dgp.gp.contract import Propagation
 from ppl_dgp.gp.sparse_gp import SparseGP
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.objectives import Collapsed
+from ppl_dgp.prediction.exploration import ExpectedInformation
 from ppl_dgp.prediction.forecast import Forecast, Smoothed
 from ppl_dgp.prediction.latents import Latents
 from ppl_dgp.prediction.modes import Modes
@@ -102,6 +103,16 @@ class FitVerbs:
         at: Float[Array, "*B Q"] | None = None,
         controls: Float[Array, "*#B K"] | None = None,
     ) -> Modes: ...
+    def expected_information(
+        self,
+        key: Array,
+        x: Float[Array, "T C"] | None,
+        y: Array,
+        candidates: ArrayLike,
+        *,
+        sequence: int | None = -1,
+        num_samples: int = 50,
+    ) -> ExpectedInformation: ...
     def regime_probabilities(
         self, key: Array, x: Float[Array, "T C"] | None, y: Array, *, num_samples: int = 100
     ) -> np.ndarray: ...
