@@ -49,8 +49,9 @@ def assert_same(fit, alone, tolerance=1e-8):
     """Losses, parameters and what is said of the data and of q."""
     np.testing.assert_allclose(fit.losses, alone.losses, rtol=tolerance)
     assert set(fit.params) == set(alone.params)
+    # Adam divides a gradient by its size: of one that is nearly 0 the order of a sum is a larger part
     for name, value in alone.params.items():
-        np.testing.assert_allclose(fit.params[name], value, rtol=tolerance, atol=tolerance, err_msg=name)
+        np.testing.assert_allclose(fit.params[name], value, rtol=tolerance, atol=10 * tolerance, err_msg=name)
     assert (fit.fingerprint, fit.steps, fit.rejected_steps) == (
         alone.fingerprint,
         alone.steps,
