@@ -34,7 +34,7 @@ from ppl_dgp.prediction.rollout import onward
 class ExpectedInformation:
     """What each of K candidates would tell about f, in nats, and the standard error of that mean over draws: (K,).
 
-    The draws are the same for all candidates: of their differences ``error`` is an upper limit.
+    The draws are the same for all candidates, so that their differences are mostly known better than ``error`` says.
     """
 
     nats: Float[np.ndarray, " K"]
