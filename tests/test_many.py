@@ -45,13 +45,14 @@ def tables(counts=COUNTS):
     return xs, [np.sin(2.0 * x[:, :1]) + 0.1 * random.normal(size=(len(x), 1)) for x in xs]
 
 
-def assert_same(fit, alone, tolerance=1e-8):
+def assert_same(fit, alone, tolerance=1e-8, beside_zero=1e-8):
     """Losses, parameters and what is said of the data and of q."""
     np.testing.assert_allclose(fit.losses, alone.losses, rtol=tolerance)
     assert set(fit.params) == set(alone.params)
-    # Adam divides a gradient by its size: of one that is nearly 0 the order of a sum is a larger part
     for name, value in alone.params.items():
-        np.testing.assert_allclose(fit.params[name], value, rtol=tolerance, atol=10 * tolerance, err_msg=name)
+        np.testing.assert_allclose(
+            fit.params[name], value, rtol=tolerance, atol=max(tolerance, beside_zero), err_msg=name
+        )
     assert (fit.fingerprint, fit.steps, fit.rejected_steps) == (
         alone.fingerprint,
         alone.steps,
@@ -89,8 +90,11 @@ def test_tables_of_different_length_train_as_each_alone(rule, objective, batch_s
     guide = Guide(SHALLOW) if rule is None else Guide(MODEL, rule)
     settings = {"steps": 25, "batch_size": batch_size, "chunk": 10}
     fits = fit_many(KEY, model, guide, objective, xs, ys, **settings)
+    # kernel expectations are differences, of which padded rows change the rounding
+    beside_zero = 1e-7 if objective.propagation == "moments" else 1e-8
     for key, x, y, fit in zip(jax.random.split(KEY, 2), xs, ys, fits, strict=True):
-        assert_same(fit, fit_svi(key, model, guide, objective, x, y, **settings))
+        alone = fit_svi(key, model, guide, objective, x, y, **settings)
+        assert_same(fit, alone, beside_zero=beside_zero)
 
 
 @pytest.mark.slow
