@@ -42,7 +42,7 @@ from ppl_dgp.models.observation import NoiseChoice, Observed, observed_by
 from ppl_dgp.models.observation import emission as observation
 from ppl_dgp.models.parts import as_columns
 from ppl_dgp.models.settings import checked_settings
-from ppl_dgp.models.states import EMISSIONS, STATE_STARTS, StateInitialiser, emission_function
+from ppl_dgp.models.states import EMISSIONS, STATE_STARTS, StateInitialiser, checked_start, emission_function
 from ppl_dgp.models.zoo_model import ZooModel
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.state_space.sequences import Layout, layout, sequence_numbers
@@ -84,7 +84,9 @@ class gpssm(ZooModel):
     :param start: where the states begin: "outputs", as y (of counts its logarithm) has them and its earlier values
         (its principal components if they are fewer), or "linear", smoothed by the linear-Gaussian model that fits best
         (EM), of those that do not grow without end (spectral radius at most 0.999): the transition begins at its
-        noise, with ``mean="linear"`` at its dynamics, and f varies by as much as they leave open.
+        noise, with ``mean="linear"`` at its dynamics, and f varies by as much as they leave open; or "subspace", the
+        same where EM begins at states of a subspace method (see :mod:`ppl_dgp.state_space.subspace`), which finds
+        modes that y and its earlier values hide, of more than a few rows and an emission that is learnt.
     :param num_sequences: S; their rows come one sequence after the other.
     :param window: steps L of a window, where ``fit_svi(batch_size=…)`` is to see W windows of contiguous steps at a
         time, at any offset, a batch size of W·L. The bound stays unbiased under ``MeanField()`` and ``Markov()``, which
@@ -120,6 +122,7 @@ class gpssm(ZooModel):
     jitter: float | None = None
 
     def __post_init__(self) -> None:
+        checked_start(self.start, self.emission)
         self._settle(**checked_settings(self, **STATE_SPACE_CHOICES))
 
     @property
@@ -151,7 +154,7 @@ class gpssm(ZooModel):
         dims = width + controls.shape[1]
         inducing_settings = self.num_inducing, self.train_inducing, self.inducing
         inducing = inducing_inputs("transition", lambda: begin.inputs, *inducing_settings, dims)
-        starts = (lambda: begin.lengthscales, lambda: begin.variance) if self.start == "linear" else ()
+        starts = (lambda: begin.lengthscales, lambda: begin.variance) if self.start != "outputs" else ()
         k = kernel_parameters("transition", self.kernel, dims, *starts)
         m = _transition_mean(self.mean, width, controls.shape[1], begin)
         q = numpyro.param(

@@ -22,16 +22,16 @@ import jax.numpy as jnp
 import numpyro
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
-from numpyro.handlers import block
 
 from ppl_dgp.models.parts import as_columns
 from ppl_dgp.models.settings import checked_settings
-from ppl_dgp.models.states import StateInitialiser
+from ppl_dgp.models.states import checked_start, states_as_observed, states_by_subspace
 from ppl_dgp.models.zoo_model import ZooModel
 from ppl_dgp.state_space.linear_gaussian_em import LinearSeries, LinearSystem, linear_dynamics
 from ppl_dgp.state_space.sequences import Layout, layout, sequence_numbers
 
 LINEAR_EMISSIONS = ("linear", "identity")
+LINEAR_STARTS = ("outputs", "subspace")
 #: both noises where there is no y to begin at
 NOISE = 0.1
 
@@ -46,6 +46,8 @@ class linear_gaussian_ssm(ZooModel):
     :param latent: Q dimensions of the state, fewer or more than P; P if not given.
     :param emission: "linear" (learnt), or "identity": the first dimensions of the state are what is observed.
     :param initial: m_0 and s_0² of every dimension of x_0.
+    :param start: the states that EM begins at: "outputs", as y and its earlier values, or "subspace", found by a
+        subspace method (:mod:`ppl_dgp.state_space.subspace`), better where y hides them, of more than a few rows.
     :param num_sequences: S; their rows come one sequence after the other.
     :param missing: whether NaN in y stands for an entry that was not observed.
     :param iterations: of EM, where the parameters begin.
@@ -58,12 +60,14 @@ class linear_gaussian_ssm(ZooModel):
     _: KW_ONLY
     emission: str = "linear"
     initial: tuple[float, float] = (0.0, 1.0)
+    start: str = "outputs"
     num_sequences: int = 1
     missing: bool = False
     iterations: int = 50
 
     def __post_init__(self) -> None:
-        self._settle(**checked_settings(self, emission=LINEAR_EMISSIONS))
+        checked_start(self.start, self.emission)
+        self._settle(**checked_settings(self, emission=LINEAR_EMISSIONS, start=LINEAR_STARTS))
         if self.emission == "identity" and self.width < self.num_outputs:
             raise ValueError(
                 f"latent: found {self.width}, expected at least {self.num_outputs}, the dimensions that an identity "
@@ -96,6 +100,7 @@ class linear_gaussian_ssm(ZooModel):
                 width,
                 self.num_outputs,
                 self.emission == "identity",
+                self.start,
                 self.initial,
                 self.iterations,
             )
@@ -120,6 +125,7 @@ def _initial_dynamics(
     width: int,
     outputs: int,
     identity: bool,
+    start: str,
     initial: tuple[float, float],
     iterations: int,
 ) -> LinearSystem:
@@ -127,11 +133,9 @@ def _initial_dynamics(
     if y is None:
         walk = jnp.eye(width, width + controls.shape[1]), jnp.zeros(width), jnp.full(width, NOISE)
         return LinearSystem(*walk, jnp.eye(outputs, width), jnp.zeros(outputs), jnp.full(outputs, NOISE))
-    # the states that others begin at are no sites here
-    with block():
-        emission = "identity" if identity else "linear"
-        states = StateInitialiser(
-            "outputs", y, controls, where, (width, outputs), True, emission, initial
-        ).states
+    if start == "subspace":
+        states = states_by_subspace(y, controls, where, width, True, initial)
+    else:
+        states = states_as_observed(y, where, (width, outputs), True)[0]
     settings: dict[str, Any] = {"iterations": iterations, "initial": initial, "fixed_emission": identity}
     return linear_dynamics(y.astype(float), controls, states, where, **settings).system

@@ -5,6 +5,7 @@ Shapes: T steps of S sequences, P columns of y, Q state dimensions, C controls.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,11 +22,21 @@ from ppl_dgp.models.latents import components
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.state_space.linear_gaussian_em import linear_dynamics
 from ppl_dgp.state_space.sequences import Layout
+from ppl_dgp.state_space.subspace import subspace_states
 
-STATE_STARTS = ("outputs", "linear")
+STATE_STARTS = ("outputs", "linear", "subspace")
 EMISSIONS = ("identity", "linear", "gp")
 #: of the variance of the states, the least that a linear start leaves to the noise of the transition
 LEAST_NOISE = 1e-3
+
+
+def checked_start(start: str, emission: str) -> None:
+    """Refuse, by a ValueError, states in coordinates of their own where those of y are observed."""
+    if start == "subspace" and emission == "identity":
+        raise ValueError(
+            "start: found 'subspace' beside an identity emission, expected an emission that is learnt: the states that "
+            "it finds are not those of y; take emission='linear', or start='linear'"
+        )
 
 
 @dataclass(frozen=True)
@@ -86,7 +97,12 @@ class StateInitialiser:
         if self._y is None:
             path = jnp.zeros((self._controls.shape[0] + self._where.num_sequences, width))
             return Start(path, transition, jnp.zeros(width), jnp.eye(width, functions), jnp.zeros(functions))
-        states, weights, bias = self._as_observed(self._y)
+        if self._start == "subspace":
+            states = states_by_subspace(
+                self._y, self._controls, self._where, width, self._missing, self._initial
+            )
+            return self._smoothed(self._y, states, functions)
+        states, weights, bias = states_as_observed(self._y, self._where, self.widths, self._missing)
         if self._start == "linear":
             return self._smoothed(self._y, states, functions)
         path = self._where.path(states[self._where.beginning], states)
@@ -121,22 +137,6 @@ class StateInitialiser:
     def _slots(self) -> Float[Array, "slots Q"]:
         return self.linear.path if self._path is None else self._path
 
-    def _as_observed(self, y: Array) -> tuple[Float[Array, "T Q"], Float[Array, "Q P"], Float[Array, " P"]]:
-        """States as y has them: its principal components where they are fewer, else y itself and its earlier values."""
-        width, functions = self.widths
-        plain = jnp.eye(width, functions), jnp.zeros(functions)
-        if width < y.shape[1]:
-            principal = components(jax.random.PRNGKey(0), y, width, "pca", self._missing)
-            linear = (principal.unit[:, None] * principal.axes).T, principal.centre
-            return principal.scores(y, self._missing), *(linear if functions == y.shape[1] else plain)
-        columns = _filled(y.astype(float)) if self._missing else y.astype(float)
-        lags = [columns]
-        while sum(lag.shape[1] for lag in lags) < width:
-            # the value before the first of a sequence is taken to be the first
-            earlier = jnp.concatenate([lags[-1][:1], lags[-1][:-1]])
-            lags.append(jnp.where(self._where.first[:, None], lags[-1], earlier))
-        return jnp.concatenate(lags, 1)[:, :width], *plain
-
     def _smoothed(self, y: Array, states: Float[Array, "T Q"], functions: int) -> Start:
         """By the linear-Gaussian model that EM finds from states as y has them."""
         observed = y.astype(float), self._controls, states, self._where
@@ -153,6 +153,39 @@ class StateInitialiser:
         spread = jnp.where(spread > 1e-12, spread, self._initial[1] ** 2)
         noise = jnp.maximum(system.noise, LEAST_NOISE * spread)
         return Start(smoothed.means, system.transition.T, system.bias, *emission, noise)
+
+
+def states_as_observed(
+    y: Float[Array, "T _"], where: Layout, widths: tuple[int, int], missing: bool
+) -> tuple[Float[Array, "T Q"], Float[Array, "Q P"], Float[Array, " P"]]:
+    """States as y has them, C and d: its principal components where they are fewer, else y and its earlier values."""
+    width, functions = widths
+    plain = jnp.eye(width, functions), jnp.zeros(functions)
+    if width < y.shape[1]:
+        principal = components(jax.random.PRNGKey(0), y, width, "pca", missing)
+        linear = (principal.unit[:, None] * principal.axes).T, principal.centre
+        return principal.scores(y, missing), *(linear if functions == y.shape[1] else plain)
+    columns = _filled(y.astype(float)) if missing else y.astype(float)
+    lags = [columns]
+    while sum(lag.shape[1] for lag in lags) < width:
+        # the value before the first of a sequence is taken to be the first
+        earlier = jnp.concatenate([lags[-1][:1], lags[-1][:-1]])
+        lags.append(jnp.where(where.first[:, None], lags[-1], earlier))
+    return jnp.concatenate(lags, 1)[:, :width], *plain
+
+
+def states_by_subspace(
+    y: Float[Array, "T P"],
+    controls: Float[Array, "T C"],
+    where: Layout,
+    width: int,
+    missing: bool,
+    initial: tuple[float, float],
+) -> Float[Array, "T Q"]:
+    """States by a subspace method, gaps in y bridged by straight lines, with the mean and variance of x_0."""
+    seen = _filled(y.astype(float)) if missing else y.astype(float)
+    states = subspace_states(seen, controls, width, where)
+    return initial[0] + math.sqrt(initial[1]) * states
 
 
 def emission_function(

@@ -40,7 +40,7 @@ from ppl_dgp.models.observation import NoiseChoice, Observed, observed_by
 from ppl_dgp.models.observation import emission as observation
 from ppl_dgp.models.parts import as_columns
 from ppl_dgp.models.settings import checked_settings
-from ppl_dgp.models.states import StateInitialiser, emission_function
+from ppl_dgp.models.states import StateInitialiser, checked_start, emission_function
 from ppl_dgp.models.zoo_model import ZooModel
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.state_space.hidden_markov import RegimeChain, RegimeRegressions, regime_regressions
@@ -83,6 +83,7 @@ class switching_gpssm(ZooModel):
     jitter: float | None = None
 
     def __post_init__(self) -> None:
+        checked_start(self.start, self.emission)
         self._settle(**checked_settings(self, **STATE_SPACE_CHOICES))
 
     @property
