@@ -43,6 +43,7 @@ from ppl_dgp.models.observation import emission as observation
 from ppl_dgp.models.parts import as_columns
 from ppl_dgp.models.settings import checked_settings
 from ppl_dgp.models.states import EMISSIONS, STATE_STARTS, StateInitialiser, checked_start, emission_function
+from ppl_dgp.models.timed import check_step_times, checked_timed, increments, over_unit_time
 from ppl_dgp.models.zoo_model import ZooModel
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.state_space.sequences import Layout, layout, sequence_numbers
@@ -93,8 +94,11 @@ class gpssm(ZooModel):
         know the state that a window starts from; under other rules each window is a sequence of its own, whose first
         state is learnt (one for each row that a window may begin at) or recognised by a network. Sequences may be
         shorter than a window.
+    :param timed: whether steps differ in length: the last control is then Δt > 0, the time since the row before (in
+        units in which it is about 1; before the first row that since x_0), f is a rate and noise adds up with time,
+        x_t = x_{t−1} + Δt f(x_{t−1}, c_t) + ε, ε ~ N(0, Δt Q), an Euler step of a stochastic differential equation.
     :param missing: whether NaN in y stands for an entry that was not observed.
-    :param inducing: inputs of the transition (M, Q + C) to begin at, whose M is the model's.
+    :param inducing: inputs of the transition (M, Q + C) to begin at, whose M is the model's; without Δt.
     :param train_inducing: whether the inducing inputs are learnt.
     :param jitter: see :func:`ppl_dgp.gp.sparse_gp.sparse_gp`.
     :raises ValueError: for unknown names, fewer states than an identity emission needs, a variance that is not
@@ -116,6 +120,7 @@ class gpssm(ZooModel):
     start: str = "outputs"
     num_sequences: int = 1
     window: int | None = None
+    timed: bool = False
     missing: bool = False
     inducing: GivenInducing | None = None
     train_inducing: bool = True
@@ -123,6 +128,7 @@ class gpssm(ZooModel):
 
     def __post_init__(self) -> None:
         checked_start(self.start, self.emission)
+        checked_timed(self.timed, self.start, self.mean)
         self._settle(**checked_settings(self, **STATE_SPACE_CHOICES))
 
     @property
@@ -144,6 +150,8 @@ class gpssm(ZooModel):
         controls = x if self.num_sequences == 1 else x[:, :-1]
         rows = None if index is None or windows is None else windows.rows
         seen = y if y is None or rows is None else y[rows]
+        if self.timed:
+            check_step_times(controls)
         given = observed_by(self.likelihood, self.noise, seen, self.num_outputs)
         functions = given.num_functions(self.num_outputs)
         begun = None if y is None else given.function_at(y)
@@ -151,11 +159,14 @@ class gpssm(ZooModel):
             self.start, begun, controls, where, (width, functions), self.missing, self.emission, self.initial
         )
 
-        dims = width + controls.shape[1]
+        # those of f, a rate where steps are timed
+        dims = width + controls.shape[1] - self.timed
         inducing_settings = self.num_inducing, self.train_inducing, self.inducing
-        inducing = inducing_inputs("transition", lambda: begin.inputs, *inducing_settings, dims)
+        inducing = inducing_inputs("transition", lambda: begin.inputs[:, :dims], *inducing_settings, dims)
         starts = (lambda: begin.lengthscales, lambda: begin.variance) if self.start != "outputs" else ()
         k = kernel_parameters("transition", self.kernel, dims, *starts)
+        if self.timed:
+            k, inducing = increments(k, dims + 1), over_unit_time(inducing)
         m = _transition_mean(self.mean, width, controls.shape[1], begin)
         q = numpyro.param(
             "transition/noise",
@@ -172,7 +183,7 @@ class gpssm(ZooModel):
 
         shape = self.num_sequences, width
         x_0 = Gaussian(jnp.full(shape, self.initial[0]), jnp.full(shape, self.initial[1] ** 0.5))
-        trajectory = Trajectory(f, q, controls, x_0, where, windows)
+        trajectory = Trajectory(f, q, controls, x_0, where, windows, timed=self.timed)
         weight: Any = 1.0
         counted: Any = True
         if windows is not None and rows is not None:

@@ -33,7 +33,7 @@ WHOLE_SETTINGS = (
     "iterations",
     "subsample_size",
 )
-FLAG_SETTINGS = ("train_inducing", "missing")
+FLAG_SETTINGS = ("train_inducing", "missing", "timed")
 POSITIVE_SETTINGS = ("inner_noise", "prior_noise", "process_noise")
 KERNEL_SETTINGS = ("kernel", "prior_kernel", "emission_kernel")
 

@@ -153,4 +153,6 @@ def _beginnings(q: TrajectoryConditional, x: Array) -> tuple[int, ...]:
 def _noise_deviation(q: Any) -> Array:
     """The deviation of the noise of a hidden site, (Q,) or (N, Q)."""
     q = unwrap(q)
-    return jnp.sqrt(q.trajectory.noise if isinstance(q, TrajectoryConditional) else noise_of(q.step))
+    if isinstance(q, TrajectoryConditional):
+        return jnp.sqrt(q.trajectory.noise_at(q.trajectory.controls))
+    return jnp.sqrt(noise_of(q.step))

@@ -92,7 +92,7 @@ def following_start(
         function = replace(trajectory.function, u=params[f"{trajectory.function.name}/u_loc"])
         towards = _through(trajectory, function).steps(means).marginal.mean
         coupling = jnp.minimum(jnp.square(scale), STRONGEST_COUPLING)
-        start[f"{name}_shrinkage"] = (1.0 - coupling) / jnp.sqrt(trajectory.noise)
+        start[f"{name}_shrinkage"] = (1.0 - coupling) / jnp.sqrt(trajectory.noise_at(trajectory.controls))
         start[f"{name}_loc"] = (trajectory.states(means) - coupling * towards) / (1.0 - coupling)
         start[f"{name}_scale"] = scale
         if isinstance(high, CoupledMarkov):
@@ -103,4 +103,4 @@ def following_start(
 def _through(trajectory: Any, function: Any) -> Any:
     """The same trajectory through another function."""
     about = trajectory.noise, trajectory.controls, trajectory.initial, trajectory.layout
-    return type(trajectory)(function, *about)
+    return type(trajectory)(function, *about, timed=trajectory.timed)

@@ -95,7 +95,7 @@ def _information(model: Model, guide: Model, num_samples: int, sequence: int | N
             drawn = draw(key_q, model, guide, params, x, y)
             drawn.check_controls(candidates[0])
             drawn.check_one_function()
-            known, noise = drawn.integrated(drawn.trajectory.function), drawn.trajectory.noise
+            known = drawn.integrated(drawn.trajectory.function)
             begin, regime = drawn.going_on(key_state, sequence)
 
             def told(controls: Float[Array, "H C"]) -> Float[Array, ""]:
@@ -103,7 +103,10 @@ def _information(model: Model, guide: Model, num_samples: int, sequence: int | N
                 places = jnp.concatenate([jnp.concatenate([begin[None], states[:-1]]), controls], 1)
                 _, covariance = known.joint(places)
                 # whitened by what is certain: at least 1 on the diagonal
-                ratio = covariance / noise[:, None, None] + jnp.eye(len(controls), dtype=covariance.dtype)
+                noise = jnp.broadcast_to(drawn.trajectory.noise_at(controls), states.shape)
+                unit = jax.lax.rsqrt(noise.T)
+                ratio = unit[:, :, None] * covariance * unit[:, None, :]
+                ratio = ratio + jnp.eye(len(controls), dtype=covariance.dtype)
                 result: Array = 0.5 * jnp.linalg.slogdet(ratio)[1].sum()
                 return result
 

@@ -38,7 +38,14 @@ from ppl_dgp.likelihoods import Gaussian as GaussianNoise
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.linalg import cholesky
 from ppl_dgp.prediction.particle_forecast import DRAWN, forecast_seen, mixed
-from ppl_dgp.prediction.posterior_path import PosteriorPath, check_number, columns_of, draw, series
+from ppl_dgp.prediction.posterior_path import (
+    PosteriorPath,
+    check_ahead,
+    check_number,
+    columns_of,
+    draw,
+    series,
+)
 from ppl_dgp.prediction.rollout import onward, onward_moments, output_covariance
 
 FUNCTIONS = (*DRAWN, "moments", "linearised")
@@ -136,6 +143,7 @@ def forecast(
     check_number("num_samples", num_samples)
     data = series(x, y)
     given = jnp.zeros((controls, 0)) if isinstance(controls, int) else jnp.asarray(controls, float)
+    check_ahead(fit.model, "controls", given)
     future = None if y_future is None else columns_of("y_future", y_future, given.shape[0], data[1].shape[1])
     if seen is not None:
         steps = forecast_seen(
@@ -255,7 +263,7 @@ def _by_moments(model: Model, guide: Model, num_samples: int, function: str, seq
         begin = _last_state(drawn, sequence, paths)
         begin = replace(begin, linearise=function == "linearised")
         f = drawn.integrated(drawn.trajectory.function)
-        states = onward_moments(f, drawn.trajectory.noise, begin, controls)
+        states = onward_moments(f, drawn.trajectory, begin, controls)
 
         g, likelihood = drawn.integrated(drawn.emission.marginal.function), drawn.emission.likelihood
         ahead = Emission(g(states), likelihood, partly=True)

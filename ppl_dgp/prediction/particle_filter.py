@@ -180,12 +180,12 @@ class ParticleFilter:
         states, regimes, which, log_weights = particles
         key_states, key_regimes, key_resample = jax.random.split(key, 3)
         number, trajectory = states.shape[0], self.shared.trajectory
-        every, noises = jnp.arange(number), trajectory.noises
+        every, shape = jnp.arange(number), trajectory.noises.shape
         f, g = self.functions(which)
         marginal = f(followed(states, jnp.broadcast_to(control, (number, *control.shape))))
         # of each particle the function that it follows
-        followed_one = lambda values: values.reshape(number, *noises.shape)[every, regimes]
-        deviation = jnp.sqrt(followed_one(marginal.variance) + noises[regimes])
+        followed_one = lambda values: values.reshape(number, *shape)[every, regimes]
+        deviation = jnp.sqrt(followed_one(marginal.variance) + trajectory.noise_at(control, regimes))
         states = followed_one(marginal.mean) + deviation * jax.random.normal(
             key_states, states.shape, states.dtype
         )

@@ -30,7 +30,7 @@ from ppl_dgp.fit.posterior import Posterior
 from ppl_dgp.gp.contract import Model, Parameters
 from ppl_dgp.gp.emission import Emission
 from ppl_dgp.prediction.particle_filter import ParticleFilter, Particles, new_rows
-from ppl_dgp.prediction.posterior_path import check_number, series
+from ppl_dgp.prediction.posterior_path import check_ahead, check_number, series
 from ppl_dgp.prediction.rollout import LONGEST_PATH, onward
 
 #: what may be done about f along a path
@@ -89,6 +89,7 @@ def forecast_seen(
             f"seen: found {type(seen).__name__}, expected a pair, controls (or None) and y of the rows"
         )
     rows = new_rows(*seen, data[1].shape[1], ("seen[0]", "seen[1]"))
+    check_ahead(fit.model, "seen[0]", rows[0])
     program = _after_rows(fit.model, fit.guide, *numbers, function, sequence)
     steps: dict[str, Array] = program(key, fit.params, *data, *rows, controls, future)
     return steps
@@ -121,6 +122,7 @@ def forecast_origins(
         check_number(name, number)
     data = series(x, y)
     controls, came = new_rows(x_new, y_new, data[1].shape[1])
+    check_ahead(fit.model, "x_new", controls)
     came, steps = came.astype(controls.dtype), came.shape[0] - num_first
     if not 0 <= index(num_first) < came.shape[0]:
         raise ValueError(

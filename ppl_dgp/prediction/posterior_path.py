@@ -27,6 +27,7 @@ from ppl_dgp.state_space.ensemble_kalman import (
     ensemble_paths,
     observed_steps,
 )
+from ppl_dgp.state_space.sequences import check_times
 from ppl_dgp.state_space.trajectory import Trajectory
 
 
@@ -164,3 +165,9 @@ def check_number(name: str, value: int) -> None:
     """Refuse a number below 1."""
     if value < 1:
         raise ValueError(f"{name}: found {value}, expected at least 1")
+
+
+def check_ahead(model: Model, name: str, controls: Float[Array, "H K"]) -> None:
+    """Refuse, by a ValueError, controls of steps whose model reads their times, where these are not positive."""
+    if getattr(model, "timed", False) and controls.shape[1] > 0:
+        check_times(name, controls[:, -1])

@@ -61,7 +61,7 @@ def onward(
             with block():
                 marginal = f(inputs)
             value, memory = memory.apart(marginal.mean[0], marginal.variance[0])
-        state = value.reshape(shape)[regime] + jnp.sqrt(trajectory.noises[regime]) * shock
+        state = value.reshape(shape)[regime] + jnp.sqrt(trajectory.noise_at(control, regime)) * shock
         return (state, trajectory.next_regime(key, regime), memory), state
 
     turns = controls, noise, jax.random.split(key_regimes, steps)
@@ -69,14 +69,14 @@ def onward(
 
 
 def onward_moments(
-    function: SparseGP, noise: Float[Array, " Q"], begin: Gaussian, controls: Float[Array, "H C"]
+    function: SparseGP, trajectory: Trajectory, begin: Gaussian, controls: Float[Array, "H C"]
 ) -> Gaussian:
     """Moments of the states of H steps, (H, Q) with Cholesky factors, from those of one, (1, Q).
 
     f, and u where the function offered its moments, is integrated out at each step as if the steps shared no function:
     the moments of f(x) + ε, or of f linearised at the mean where ``begin`` asks for it (Bui 2017, 3.66–3.73 and 3.92).
 
-    :param noise: Q's diagonal.
+    :param function: f, for the trajectory's.
     """
     root = begin.scale if not begin.diagonal else jax.vmap(jnp.diag)(begin.scale)
 
@@ -85,7 +85,7 @@ def onward_moments(
         assert isinstance(inputs, Gaussian)
         with block():
             mean = function(inputs).mean
-        lower, _ = cholesky(output_covariance(function, inputs) + jnp.diag(noise), 0.0)
+        lower, _ = cholesky(output_covariance(function, inputs) + jnp.diag(trajectory.noise_at(control)), 0.0)
         return replace(state, mean=mean, scale=lower), (mean[0], lower[0])
 
     mean, scale = jax.lax.scan(step, replace(begin, scale=root), controls)[1]

@@ -161,7 +161,7 @@ def ensemble_filtered(
         (first, sequence, controls), (kicks, blurs, anew), (variance, y, seen) = turn
         before = jnp.where(first, initial[sequence], members)
         f = trajectory.at(before, jnp.broadcast_to(controls, (before.shape[0], *controls.shape))).marginal
-        spread = f.variance + trajectory.noise
+        spread = f.variance + trajectory.noise_at(controls)
         kicks = jnp.sqrt(spread) * kicks
         forecast = f.mean + (kicks if perturbed else kicks - kicks.mean(0))
         mean, p = forecast.mean(0), covariance_of(forecast, forecast)

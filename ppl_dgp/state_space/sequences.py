@@ -68,6 +68,18 @@ def layout(num_steps: int, numbers: Num[Array, " T"] | None = None, num_sequence
     return Layout(jnp.concatenate([jnp.ones(1, bool), numbers[1:] != numbers[:-1]]), num_sequences)
 
 
+def check_times(name: str, times: Num[Array, " T"]) -> None:
+    """Refuse, by a ValueError, times between rows that are not positive numbers, where they are concrete."""
+    if is_traced(times):
+        return
+    wrong = np.flatnonzero(~(np.isfinite(times) & (np.asarray(times) > 0.0)))
+    if wrong.size:
+        raise ValueError(
+            f"{name}: found the time {float(times[wrong[0]]):g} of step {int(wrong[0])}, expected positive numbers, "
+            "each the time since the row before; take the mean of the others for the first row of a sequence"
+        )
+
+
 def sequence_numbers(x: Num[Array, "T K"]) -> Num[Array, " T"]:
     """The last column, known wherever x is.
 

@@ -57,6 +57,7 @@ class Trajectory(dist.Distribution):
     :param windows: how the series is cut where minibatches are windows of it, and those that ``whole`` is given for.
     :param whole: the trajectory of the whole series, where the steps are those of some windows: each of these is a
         sequence whose first slot holds the state before it.
+    :param timed: whether the last control is Δt, the time of a step, over which noise adds up: ε_t ~ N(0, Δt Q).
     :raises ValueError: if the inputs of f are not Q + C.
     """
 
@@ -69,6 +70,7 @@ class Trajectory(dist.Distribution):
         layout: Layout | None = None,
         windows: Windows | None = None,
         whole: Trajectory | None = None,
+        timed: bool = False,
     ) -> None:
         width = noise.shape[0]
         if function.inducing.shape[1] != width + controls.shape[1]:
@@ -78,7 +80,7 @@ class Trajectory(dist.Distribution):
             )
         self.function, self.noise, self.controls, self.initial = function, noise, controls, initial
         self.layout = Layout(jnp.arange(controls.shape[0]) == 0) if layout is None else layout
-        self.windows, self.whole = windows, whole
+        self.windows, self.whole, self.timed = windows, whole, timed
         event = (controls.shape[0] + self.layout.num_sequences, width)
         super().__init__((), event, validate_args=False)
 
@@ -89,7 +91,9 @@ class Trajectory(dist.Distribution):
             windows.layout.sequence[windows.first_rows],
         )
         initial = Gaussian(self.initial.mean[slots], self.initial.scale[slots])
-        return Trajectory(self.function, self.noise, controls, initial, windows.pieces, windows, self)
+        return Trajectory(
+            self.function, self.noise, controls, initial, windows.pieces, windows, self, self.timed
+        )
 
     @property
     def support(self) -> constraints.Constraint:
@@ -104,6 +108,13 @@ class Trajectory(dist.Distribution):
     def noises(self) -> Float[Array, "K Q"]:
         """Q's diagonal under each of the regimes, of which there is one unless f switches."""
         return self.noise[None]
+
+    def noise_at(
+        self, controls: Float[Array, "*B C"], regime: Int[Array, "*_"] | None = None
+    ) -> Float[Array, "*_ Q"]:
+        """Variances of the noise of steps under given controls, of regimes where f switches; shapes broadcast."""
+        noise = self.noise if regime is None else self.noises[regime]
+        return noise * controls[..., -1:] if self.timed else noise
 
     def next_regime(self, key: Array, regime: Int[Array, ""]) -> Int[Array, ""]:
         """Regime of the step after one, drawn."""
@@ -122,11 +133,12 @@ class Trajectory(dist.Distribution):
         self, states: Float[Array, "B Q"] | Gaussian, controls: Float[Array, "B C"] | None = None
     ) -> Transition:
         """The steps from given states, or their moments, by default one for each of the T controls."""
-        inputs = followed(states, self.controls if controls is None else controls)
+        controls = self.controls if controls is None else controls
+        inputs = followed(states, controls)
         # a trajectory's f is integrated out step by step: no objective is to draw it instead
         with block():
             marginal = self.function(inputs)
-        return Transition(marginal, GaussianNoise(self.noise))
+        return Transition(marginal, GaussianNoise(self.noise_at(controls)))
 
     def check_followed(self) -> None:
         """Refuse, by a ValueError, a q of the states that is a function of u or of f."""

@@ -236,7 +236,7 @@ def _step(
     marginal = step.marginal
     if full and isinstance(marginal.inputs, Gaussian):
         covariance = matched_covariance(marginal.function, marginal.inputs) + after.covariance()
-        noise = jnp.broadcast_to(trajectory.noise, after.mean.shape)
+        noise = jnp.broadcast_to(trajectory.noise_at(trajectory.controls), after.mean.shape)
         return tempered_jointly(after.mean - marginal.mean, covariance, noise, alpha)
     return step.likelihood.tempered(after.mean, marginal.mean, marginal.variance + after.variance, alpha).sum(
         1

@@ -75,7 +75,7 @@ class Pairs:
             mean, covariance = moments.mean, jax.vmap(jnp.diag)(moments.residual + moments.beyond)
             if propagation == "full-moments":
                 covariance = matched_covariance(f, inputs, slope)
-        noise = jnp.broadcast_to(trajectory.noise, mean.shape)
+        noise = jnp.broadcast_to(trajectory.noise_at(trajectory.controls), mean.shape)
         return tempered_jointly(self.offsets - mean, covariance + self.residual, noise, alpha)
 
 
