@@ -28,7 +28,8 @@ def alike(one, other):
     np.testing.assert_allclose(one.losses, other.losses, rtol=1e-9)
     assert one.losses.shape == (1, 8) and np.ptp(one.losses) > 1.0
     assert one.params.keys() == other.params.keys()
-    # Adam divides a gradient by its size: of one that is nearly 0 the order of a sum is a larger part
+    # where q(u) begins at its prior the kernel's slopes are 0 but for rounding, 3e-14, of which the size of Adam's eps,
+    # 1e-8, makes first steps of 3e-8: another order of a sum is another such step
     for name in one.params:
         np.testing.assert_allclose(one.params[name], other.params[name], rtol=1e-6, atol=1e-7, err_msg=name)
         assert len(other.params[name].devices()) == 1
