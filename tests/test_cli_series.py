@@ -284,3 +284,37 @@ def test_fit_runs_with_every_rule(
     assert main(["fit", str(source), *short, "--out", str(tmp_path / "run"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert np.isfinite([found["elbo"], found["test_log_density"]]).all() and found["steps"] == 10
+
+
+def test_rows_that_are_not_equally_far_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The times of steps are the last control, in units of their mean over training; what is no time is refused."""
+    random, level, levels = np.random.default_rng(2), 3.0, []
+    waits = random.uniform(10.0, 90.0, size=30)
+    for wait in waits:
+        level = level * np.exp(-0.02 * wait) + 0.05 * np.sqrt(wait) * random.normal()
+        levels.append(level)
+    frame = pd.DataFrame({"wait": waits, "level": levels})
+    path, folder = tmp_path / "decay.csv", tmp_path / "run"
+    frame.to_csv(path, index=False)
+    asked = ["--step-column", "wait", "--target", "level"]
+    assert main(["fit", str(path), *TINY, *asked, "--test-fraction", "0.1", "--out", str(folder)]) == 0
+    capsys.readouterr()
+    settings = Settings(model="gpssm", target="level", step_column="wait")
+    task = load_series_task(str(path), settings)
+    assert task.table.feature_names == ("wait",)
+    inputs, _ = task.rows(task.train_rows)
+    assert_allclose(inputs[:, 0], waits[:27] / waits[:27].mean())
+    assert main(["predict", str(folder), str(path), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["predictions"]) == 30
+
+    def refused(column: np.ndarray, *arguments: str) -> str:
+        frame.assign(wait=column).to_csv(tmp_path / "bad.csv", index=False)
+        assert main(["fit", str(tmp_path / "bad.csv"), *TINY, *asked, *arguments]) == 2
+        return capsys.readouterr().err
+
+    assert "step column 'wait' of bad.csv is 0 in row 7 (counted from 0)" in refused(
+        np.where(np.arange(30) == 7, 0.0, waits)
+    )
+    assert "is 1 in every row: leave --step-column out" in refused(np.ones(30))
+    assert main(["fit", str(path), "--step-column", "wait"]) == 2
+    assert "--step-column is 'wait', but a deep-gp has no time" in capsys.readouterr().err

@@ -81,6 +81,11 @@ SETTINGS: dict[str, tuple[type, str, str | None]] = {
         "Column that names the sequences of a gpssm, the rows of each together",
         "one sequence",
     ),
+    "step_column": (
+        str,
+        "Column with the time since the row before, where rows of a gpssm are not equally far apart",
+        "equal steps",
+    ),
     "window": (
         int,
         "Steps of a window, where a gpssm is to see windows of its series at a time, at any offset",

@@ -72,12 +72,14 @@ def build(settings: Settings, num_outputs: int, num_sequences: int = 1) -> Progr
 
 def _state_space(settings: Settings, num_outputs: int, num_sequences: int) -> Program:
     assert settings.inducing is not None
+    timed = settings.step_column is not None
     model = gpssm(
         num_outputs,
         settings.latent,
         settings.inducing,
-        mean="linear",
-        start="linear",
+        mean="identity" if timed else "linear",
+        start="outputs" if timed else "linear",
+        timed=timed,
         kernel=named_kernel(settings.kernel),
         noise="per-column",
         num_sequences=num_sequences,

@@ -53,7 +53,8 @@ class SeriesTask(Task):
 
 def load_series_task(source: str, settings: Settings) -> SeriesTask:
     """The data of a fit. Raises DataError or BadInput."""
-    series = load_series(source, settings.target, settings.controls, settings.sequence_column, settings.seed)
+    asked = settings.target, settings.controls, settings.sequence_column, settings.step_column
+    series = load_series(source, *asked, seed=settings.seed)
     table = series.table
     train_rows, test_rows = split_series(series, settings.split, settings.test_fraction)
     if reserved := sorted(set(WRITTEN) & set(table.target_names)):
@@ -73,8 +74,18 @@ def load_series_task(source: str, settings: Settings) -> SeriesTask:
                 f"target {name!r} of {table.name} has no two different values to train on",
                 "choose another target, or a smaller --test-fraction",
             )
-    units = Standardiser.fit(table.X[train_rows]), standardise(y)
+    units = _input_units(table.X[train_rows], settings.step_column is not None), standardise(y)
     return SeriesTask(table, train_rows, test_rows, *units, series=series)
+
+
+def _input_units(controls: Float[np.ndarray, "T C"], timed: bool) -> Standardiser:
+    """Of the controls; of steps' times, the last, their mean is the unit, and 0 stays 0."""
+    units = Standardiser.fit(controls)
+    if not timed:
+        return units
+    mean, scale = units.mean.copy(), units.scale.copy()
+    mean[-1], scale[-1] = 0.0, units.mean[-1]
+    return Standardiser(mean, scale)
 
 
 def evaluate_series(
@@ -123,7 +134,7 @@ def predict_series(
     """Forecasts of the steps after those trained on, under the controls of ``source``, and their log density."""
     settings = record.settings
     named = record.feature_names, record.target_names, record.sequences
-    asked = settings.target, settings.controls, settings.sequence_column
+    asked = settings.target, settings.controls, settings.sequence_column, settings.step_column
     u, y, sequence = load_steps(source, *named, *asked, seed=seed)
     with jax.enable_x64(settings.precision == "float64"):
         frame, measures, _ = forecasts(record, program, params, data, u, y, sequence)

@@ -130,6 +130,7 @@ class Settings:
     target: str | None = None
     controls: str | None = None
     sequence_column: str | None = None
+    step_column: str | None = None
     window: int | None = None
     emission: str = "linear"
     drop_missing: bool = False
@@ -203,6 +204,7 @@ class Settings:
             for option, value in (
                 ("--controls", self.controls),
                 ("--sequence-column", self.sequence_column),
+                ("--step-column", self.step_column),
                 ("--window", self.window),
                 ("--emission", None if self.emission == "linear" else self.emission),
             ):
@@ -294,6 +296,7 @@ class Settings:
             "latent": LATENT,
             "controls": None,
             "sequence_column": None,
+            "step_column": None,
             "window": None,
             "emission": "linear",
             "likelihood": "gaussian",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +34,8 @@ def load_series(
     target: str | None = None,
     controls: str | None = None,
     sequence_column: str | None = None,
+    step_column: str | None = None,
+    *,
     seed: int = 0,
 ) -> Series:
     """The series behind ``source``, in its own units, each row a step after the one above it.
@@ -44,24 +46,35 @@ def load_series(
     :param controls: columns, with commas between (default: none); of an ``.npz`` the name of an array (default ``u``,
         if it has one).
     :param sequence_column: a column whose values name the sequences (default: all rows are one sequence).
+    :param step_column: a column with the time since the row before, positive (default: all steps are as long); it
+        is the last control.
     :param seed: of the synthetic built-ins.
     :returns: The series. Constant controls are left out, with a note, and so is every column that nothing names.
     :raises DataError: for any input that cannot be used, such as a control that is missing, an infinite value, or a
         sequence in pieces.
 
     """
-    name, raw = _read_series(source, target, controls, sequence_column, seed, need_target=True)
+    only_in_tables = {"sequence-column": sequence_column, "step-column": step_column}
+    name, raw = _read_series(source, target, controls, only_in_tables, seed, need_target=True)
     notes, sequence = list(raw.notes), np.zeros(len(raw.features), int)
     labels: tuple[str, ...] = ("0",)
     if sequence_column is not None:
         sequence, labels = _numbered(raw.features, sequence_column, name)
     features, targets = raw.features, raw.targets
     if targets is None:
-        features, targets, unused = _series_columns(raw.features, target, controls, sequence_column, name)
+        asked = target, controls, sequence_column, step_column
+        features, targets, unused = _series_columns(raw.features, *asked, name)
         notes += [f"left out column {column!r}, which is no target, control or sequence" for column in unused]
     u, y = _controls(features, name), _observed(targets, name)
     _enough(len(y), name, notes)
     varies = (u != u[:1]).any(axis=0)
+    if step_column is not None:
+        _check_step_times(u[:, -1], step_column, name)
+        if not varies[-1]:
+            raise DataError(
+                f"step column {step_column!r} of {name} is {u[0, -1]:g} in every row: leave --step-column out, for its "
+                "steps are equally long"
+            )
     notes += [
         f"dropped constant control {c!r}" for c, v in zip(features.columns, varies, strict=True) if not v
     ]
@@ -89,17 +102,19 @@ def load_steps(
     target: str | None = None,
     controls: str | None = None,
     sequence_column: str | None = None,
+    step_column: str | None = None,
+    *,
     seed: int = 0,
 ) -> tuple[Float[np.ndarray, "H C"], Float[np.ndarray, "H P"] | None, Int[np.ndarray, " H"]]:
     """Steps that come after a series: controls, what was observed where ``source`` has all targets, and the sequences.
 
-    :param source, target, controls, sequence_column, seed: as in ``load_series``; a source without the sequence column
-        is of the only sequence, where there is no other.
+    :param source, target, controls, sequence_column, step_column, seed: as in ``load_series``; a source without the
+        sequence column is of the only sequence, where there is no other.
     :param control_names, target_names, labels: of the series that these steps follow.
     :raises DataError: for a source that cannot be read, lacks a control, or has sequences that the series had not.
 
     """
-    name, raw = _read_series(source, target, controls, None, seed, need_target=False)
+    name, raw = _read_series(source, target, controls, {}, seed, need_target=False)
     columns = raw.features if raw.targets is None else pd.concat([raw.features, raw.targets], axis=1)
     for column in control_names:
         if column not in columns:
@@ -119,13 +134,25 @@ def load_steps(
                     f"{listing(list(labels))}"
                 )
         sequence = np.array([labels.index(label) for label in step_labels])[numbered]
+    given = _controls(columns[list(control_names)], name)
+    if step_column is not None:
+        _check_step_times(given[:, -1], step_column, name)
     complete = all(column in columns for column in target_names)
     y = _observed(columns[list(target_names)], name) if complete else None
     return (
-        _controls(columns[list(control_names)], name),
+        given,
         None if y is None or np.isnan(y).all() else y,
         sequence,
     )
+
+
+def _check_step_times(times: Float[np.ndarray, " T"], column: str, name: str) -> None:
+    """Refuse times between rows that are not positive."""
+    if (wrong := np.flatnonzero(times <= 0.0)).size:
+        raise DataError(
+            f"step column {column!r} of {name} is {times[wrong[0]]:g} in row {wrong[0]} (counted from 0): give the "
+            "time since the row before, a positive number, of the first row of a sequence a usual one"
+        )
 
 
 def split_series(
@@ -178,7 +205,7 @@ def _read_series(
     source: str,
     target: str | None,
     controls: str | None,
-    sequence_column: str | None,
+    only_in_tables: Mapping[str, str | None],
     seed: int,
     need_target: bool,
 ) -> tuple[str, Raw]:
@@ -189,23 +216,31 @@ def _read_series(
         return source, Raw(pd.concat([raw.features, raw.targets], axis=1), None, notes=raw.notes)
     path = Path(source)
     if checked_suffix(source) == ".npz":
-        if sequence_column is not None:
-            raise DataError(
-                f"{path.name} is an .npz, which is one sequence, and has no column {sequence_column!r}: leave "
-                "--sequence-column out, or give a .csv or .parquet"
-            )
+        for option, column in only_in_tables.items():
+            if column is not None:
+                raise DataError(
+                    f"{path.name} is an .npz, which is one sequence of equal steps, and has no column {column!r}: "
+                    f"leave --{option} out, or give a .csv or .parquet"
+                )
         return path.name, read_series_npz(path, target, controls, need_target)
     frame, notes = read_frame(path)
     return path.name, Raw(frame, None, notes=notes)
 
 
 def _series_columns(
-    frame: pd.DataFrame, target: str | None, controls: str | None, sequence_column: str | None, name: str
+    frame: pd.DataFrame,
+    target: str | None,
+    controls: str | None,
+    sequence_column: str | None,
+    step_column: str | None,
+    name: str,
 ) -> tuple[pd.DataFrame, pd.DataFrame, list[str]]:
     """Controls, targets, and the columns that are neither, nor name the sequences."""
     columns = list(frame.columns)
     given = [] if controls is None else [controls] if controls in columns else controls.split(",")
     control_names = list(dict.fromkeys(part.strip() for part in given))
+    if step_column is not None:
+        control_names = [column for column in control_names if column != step_column] + [step_column]
     for column in control_names:
         if column not in columns:
             raise DataError(
