@@ -259,6 +259,10 @@ _HOMES = {
         "ParticleFiltered",
         "filter_forward",
     ),
+    "ppl_dgp.prediction.planning": (
+        "Plan",
+        "plan_controls",
+    ),
     "ppl_dgp.prediction.predict": (
         "Prediction",
         "log_likelihood",

@@ -65,6 +65,7 @@ class FitVerbs:
     transition_moments = Verb()
     transition_modes = Verb()
     expected_information = Verb()
+    plan_controls = Verb()
     regime_probabilities = Verb()
     infer_latents = Verb()
     row_log_density = Verb()

@@ -24,6 +24,7 @@ from ppl_dgp.prediction.forecast import Forecast, Smoothed
 from ppl_dgp.prediction.latents import Latents
 from ppl_dgp.prediction.modes import Modes
 from ppl_dgp.prediction.particle_filter import ParticleFiltered
+from ppl_dgp.prediction.planning import Cost, Plan
 from ppl_dgp.prediction.predict import Prediction
 
 class FitVerbs:
@@ -113,6 +114,23 @@ class FitVerbs:
         sequence: int | None = -1,
         num_samples: int = 50,
     ) -> ExpectedInformation: ...
+    def plan_controls(
+        self,
+        key: Array,
+        x: Float[Array, "T C"] | None,
+        y: Array,
+        cost: Cost,
+        steps: int,
+        bounds: tuple[ArrayLike, ArrayLike],
+        *,
+        state: ArrayLike | None = None,
+        start: ArrayLike | None = None,
+        hold: int = 1,
+        sequence: int | None = -1,
+        num_samples: int = 10,
+        num_candidates: int = 200,
+        iterations: int = 5,
+    ) -> Plan: ...
     def regime_probabilities(
         self, key: Array, x: Float[Array, "T C"] | None, y: Array, *, num_samples: int = 100
     ) -> np.ndarray: ...
