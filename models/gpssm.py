@@ -97,6 +97,7 @@ class gpssm(ZooModel):
     :param timed: whether steps differ in length: the last control is then Δt > 0, the time since the row before (in
         units in which it is about 1; before the first row that since x_0), f is a rate and noise adds up with time,
         x_t = x_{t−1} + Δt f(x_{t−1}, c_t) + ε, ε ~ N(0, Δt Q), an Euler step of a stochastic differential equation.
+        It takes the default start and mean; of a kernel with a ``Linear`` part moments have no closed form then.
     :param missing: whether NaN in y stands for an entry that was not observed.
     :param inducing: inputs of the transition (M, Q + C) to begin at, whose M is the model's; without Δt.
     :param train_inducing: whether the inducing inputs are learnt.
@@ -151,7 +152,7 @@ class gpssm(ZooModel):
         rows = None if index is None or windows is None else windows.rows
         seen = y if y is None or rows is None else y[rows]
         if self.timed:
-            check_step_times(controls)
+            check_step_times(x, self.num_sequences)
         given = observed_by(self.likelihood, self.noise, seen, self.num_outputs)
         functions = given.num_functions(self.num_outputs)
         begun = None if y is None else given.function_at(y)
@@ -175,7 +176,8 @@ class gpssm(ZooModel):
         )
         settings: dict[str, Any] = {"reused": True, "initial_scale": TRANSITION_SCALE, "jitter": self.jitter}
         if y is not None:
-            settings["begin_at"] = lambda: (begin.inputs, begin.states, q)
+            of_steps = q * controls[:, -1:] if self.timed else q
+            settings["begin_at"] = lambda: (begin.inputs, begin.states, of_steps)
         f = sparse_gp("transition", k, inducing, width, mean=m, **settings)
         g = emission_function(
             self.emission, begin, self.num_inducing, self.emission_kernel, self.train_inducing, self.jitter

@@ -12,7 +12,7 @@ from functools import cached_property
 import jax
 import jax.numpy as jnp
 import numpyro
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Num
 
 from ppl_dgp.gp.linear_map import Affine
 from ppl_dgp.gp.sparse_gp import SparseGP, sparse_gp
@@ -35,7 +35,7 @@ def checked_start(start: str, emission: str) -> None:
     if start == "subspace" and emission == "identity":
         raise ValueError(
             "start: found 'subspace' beside an identity emission, expected an emission that is learnt: the states that "
-            "it finds are not those of y; take emission='linear', or start='linear'"
+            "it finds are not those of y; take emission='linear', or start='outputs'"
         )
 
 
@@ -98,9 +98,8 @@ class StateInitialiser:
             path = jnp.zeros((self._controls.shape[0] + self._where.num_sequences, width))
             return Start(path, transition, jnp.zeros(width), jnp.eye(width, functions), jnp.zeros(functions))
         if self._start == "subspace":
-            states = states_by_subspace(
-                self._y, self._controls, self._where, width, self._missing, self._initial
-            )
+            settings = self._controls, self._where, width, self._missing, self._initial
+            states = states_by_subspace(self._y, *settings)
             return self._smoothed(self._y, states, functions)
         states, weights, bias = states_as_observed(self._y, self._where, self.widths, self._missing)
         if self._start == "linear":
@@ -146,7 +145,13 @@ class StateInitialiser:
         )
         system = smoothed.system
         emission = system.weights.T, system.offset
-        if functions != y.shape[1]:
+        if functions > y.shape[1]:
+            # the first functions are those of y, the others begin at 0
+            emission = jax.tree.map(
+                lambda values: jnp.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, functions - y.shape[1])]),
+                emission,
+            )
+        elif functions < y.shape[1]:
             emission = jnp.eye(states.shape[1], functions), jnp.zeros(functions)
         # few steps, or a series that repeats itself, are followed without any noise, from which no fit could begin
         spread = states.var(0)
@@ -165,7 +170,7 @@ def states_as_observed(
         principal = components(jax.random.PRNGKey(0), y, width, "pca", missing)
         linear = (principal.unit[:, None] * principal.axes).T, principal.centre
         return principal.scores(y, missing), *(linear if functions == y.shape[1] else plain)
-    columns = _filled(y.astype(float)) if missing else y.astype(float)
+    columns = _bridged(y, missing)
     lags = [columns]
     while sum(lag.shape[1] for lag in lags) < width:
         # the value before the first of a sequence is taken to be the first
@@ -183,8 +188,7 @@ def states_by_subspace(
     initial: tuple[float, float],
 ) -> Float[Array, "T Q"]:
     """States by a subspace method, gaps in y bridged by straight lines, with the mean and variance of x_0."""
-    seen = _filled(y.astype(float)) if missing else y.astype(float)
-    states = subspace_states(seen, controls, width, where)
+    states = subspace_states(_bridged(y, missing), controls, width, where)
     return initial[0] + math.sqrt(initial[1]) * states
 
 
@@ -209,8 +213,11 @@ def emission_function(
     return Affine("emission", weights, numpyro.param("emission/bias", lambda _: begin.linear.bias))
 
 
-def _filled(y: Float[Array, "T P"]) -> Float[Array, "T P"]:
+def _bridged(y: Num[Array, "T P"], missing: bool) -> Float[Array, "T P"]:
     """Each missing entry from those before and after it, on a straight line."""
+    y = y.astype(float)
+    if not missing:
+        return y
     there, times = ~jnp.isnan(y), jnp.arange(y.shape[0])
     known = jnp.where(there, y, 0.0)
     before = jax.lax.cummax(jnp.where(there, times[:, None], -1), axis=0)

@@ -16,25 +16,28 @@ from ppl_dgp.state_space.sequences import check_times
 
 def checked_timed(timed: bool, start: str, mean: str) -> None:
     """Refuse, by a ValueError, what steps of different length have no meaning beside."""
-    wanted = (("start", start, "outputs"), ("mean", mean, "identity"))
-    for name, found, expected in wanted if timed else ():
+    wanted = (
+        ("start", start, "outputs", "the linear system that it finds has steps of one length"),
+        ("mean", mean, "identity", "f is a rate, which is added to the state"),
+    )
+    for name, found, expected, why in wanted if timed else ():
         if found != expected:
             raise ValueError(
-                f"{name}: found {found!r} beside timed steps, expected {expected!r}: a linear system has one step; "
-                f"take {name}={expected!r}"
+                f"{name}: found {found!r} beside timed steps, expected {expected!r}, for {why}; take the default"
             )
 
 
-def check_step_times(controls: Float[Array, "T C"]) -> None:
-    """Refuse, by a ValueError, controls without positive Δt in their last column."""
-    if controls.shape[1] == 0:
+def check_step_times(x: Float[Array, "T K"], num_sequences: int) -> None:
+    """Refuse, by a ValueError, inputs without positive Δt in the last column, or in that before the sequences'."""
+    column = x.shape[1] - 1 - (num_sequences > 1)
+    if column < 0:
         raise ValueError(
             "x: found no controls beside timed steps, expected a last column of Δt, each step's time; give it, or take "
             "timed=False"
         )
-    # known wherever the controls are
+    # known wherever x is
     with jax.ensure_compile_time_eval():
-        check_times("x", controls[:, -1])
+        check_times("x", x[:, column])
 
 
 def increments(rate: Kernel, dims: int) -> Kernel:

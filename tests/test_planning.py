@@ -63,6 +63,17 @@ def test_bounds_and_held_controls_are_kept():
         KEY, *linear_system(), lambda outputs, _: -outputs.sum(), H, (np.array([-0.2]), 0.4), **settings
     )
     np.testing.assert_allclose(found.controls, 0.4, atol=1e-6)
+    # from a start beyond them too
+    beyond = plan_controls(
+        KEY,
+        *linear_system(),
+        lambda outputs, _: -outputs.sum(),
+        H,
+        (-0.2, 0.4),
+        start=np.full((H, 1), 5.0),
+        **settings,
+    )
+    np.testing.assert_allclose(beyond.controls, 0.4, atol=1e-6)
     uneven = plan_controls(KEY, *linear_system(), quadratic, H, BOUNDS, **settings).controls
     assert (uneven[:3] == uneven[0]).all() and uneven[3] != uneven[0]
 
@@ -86,7 +97,8 @@ def test_its_cost_is_that_of_simulations_under_the_plan():
 def test_what_cannot_be_planned_is_refused():
     for changed, words in (
         ({"bounds": (1.0, 1.0)}, "bounds: found"),
-        ({"bounds": (jnp.zeros(2), jnp.ones(2))}, "controls: found 2 columns, expected 1"),
+        ({"bounds": (jnp.zeros(2), jnp.ones(2))}, "bounds: found"),
+        ({"times": 1.0}, "times: found 1.0 for gpssm"),
         ({"start": jnp.zeros((H, 2))}, r"start: found shape \(4, 2\), expected \(4, 1\)"),
         ({"state": np.array([0.0, 1.0])}, "state: found 2 dimensions, expected 1"),
         ({"num_candidates": 5}, "num_candidates: found 5, expected at least 20"),
@@ -95,6 +107,30 @@ def test_what_cannot_be_planned_is_refused():
         settings = {"bounds": BOUNDS} | changed
         with pytest.raises(ValueError, match=words):
             plan_controls(KEY, *linear_system(), quadratic, H, settings.pop("bounds"), **settings)
+    for cost, words in (
+        (lambda outputs, _: outputs[:, 0], r"cost: found shape \(4,\) for one path"),
+        (lambda outputs, _: outputs.sum() * jnp.nan, "cost: found NaN or infinity"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            plan_controls(KEY, *linear_system(), cost, H, BOUNDS, num_candidates=20, iterations=1)
+
+
+@pytest.mark.slow
+def test_the_time_of_a_step_is_not_chosen():
+    """Of timed steps: the same drive under given times as a simulation of it has."""
+    x = jnp.concatenate([CONTROLS, jnp.full_like(CONTROLS, 0.5)], 1)
+    model, guide, params = prepared(MeanField(), x, num_inducing=6, emission="identity", timed=True)
+    posterior, draws = (Posterior(model, guide, moved(params, 0.3)), x, Y), 2000
+    times = np.array([0.2, 2.0, 0.7, 1.0])
+    settings = {"num_candidates": 20, "iterations": 1, "num_samples": draws, "times": times}
+    found = plan_controls(KEY, *posterior, quadratic, H, BOUNDS, **settings)
+    assert found.controls.shape == (H, 1)
+    given = jnp.asarray(np.column_stack([found.controls, times]))
+    ahead = forecast(KEY, *posterior, given, function="independent", num_samples=draws)
+    deviation = np.hypot(found.outputs.std(0), ahead.states.std(0)) / draws**0.5
+    assert (abs(found.outputs.mean(0) - ahead.states.mean(0)) < 4.5 * deviation).all()
+    with pytest.raises(ValueError, match="times: found None for gpssm"):
+        plan_controls(KEY, *posterior, quadratic, H, BOUNDS)
 
 
 def test_it_is_a_verb_of_the_fit():

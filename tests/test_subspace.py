@@ -85,8 +85,11 @@ def test_the_horizon_is_what_the_rows_bear():
     assert horizon_of(40, 1, 1, 4) == 5
     # as many outputs of the future as there are states
     assert horizon_of(10_000, 1, 0, 30) == 30
-    with pytest.raises(ValueError, match="start: found 'subspace' with 20 steps"):
-        horizon_of(20, 1, 1, 4)
+    # each sequence loses rows of its own
+    assert horizon_of(450, 1, 1, 4, num_sequences=30) == 7
+    for steps, sequences in ((20, 1), (200, 30)):
+        with pytest.raises(ValueError, match=f"start: found 'subspace' with {steps} steps"):
+            horizon_of(steps, 1, 1, 4, sequences)
 
 
 def test_a_model_begins_there():

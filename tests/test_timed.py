@@ -179,6 +179,9 @@ def test_what_has_no_meaning_is_refused():
     wrong = jnp.asarray(TIMES).at[2, 0].set(0.0)
     with pytest.raises(ValueError, match="x: found the time 0 of step 2, expected positive numbers"):
         prepared(Markov(), wrong, timed=True)
+    two = jnp.concatenate([wrong, jnp.asarray([[0.0]] * 3 + [[1.0]] * 3)], 1)
+    with pytest.raises(ValueError, match="x: found the time 0 of step 2"):
+        prepared(Markov(), two, timed=True, num_sequences=2)
     with pytest.raises(ValueError, match="x: found no controls beside timed steps"):
         prepared(Markov(), timed=True)
     with pytest.raises(ValueError, match="kernel: found OfAllColumns beside timed steps"):

@@ -240,6 +240,11 @@ def _series_columns(
     given = [] if controls is None else [controls] if controls in columns else controls.split(",")
     control_names = list(dict.fromkeys(part.strip() for part in given))
     if step_column is not None:
+        if step_column == sequence_column or step_column not in columns:
+            raise DataError(
+                f"step column: found {step_column!r} in {name}, expected a column that names no sequences: choose from "
+                f"{listing(columns)}"
+            )
         control_names = [column for column in control_names if column != step_column] + [step_column]
     for column in control_names:
         if column not in columns:

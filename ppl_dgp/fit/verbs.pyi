@@ -125,6 +125,7 @@ class FitVerbs:
         *,
         state: ArrayLike | None = None,
         start: ArrayLike | None = None,
+        times: ArrayLike | None = None,
         hold: int = 1,
         sequence: int | None = -1,
         num_samples: int = 10,

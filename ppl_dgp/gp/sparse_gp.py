@@ -49,8 +49,8 @@ def sparse_gp(
     :param reused: whether the function is evaluated more than once per datum (a transition along a trajectory); then
         u is always carried as one joint draw (docs/design.md, 1.5).
     :param initial_scale: where guides start the scale of q(u); small for a layer that should begin deterministic.
-    :param begin_at: what gives inputs (B, D), targets (B, P) and the variance of their noise, a number or (P,): where
-        guides start the mean of q(u), the regression on them; 0 if not given.
+    :param begin_at: what gives inputs (B, D), targets (B, P) and the variance of their noise, a number, (P,) or (B, P):
+        where guides start the mean of q(u), the regression on them; 0 if not given.
     :param jitter: first jitter of Kzz relative to its mean diagonal; by default 1e-8 (64 bits) or 1e-5 (32 bits).
     :raises ValueError: if Z is not a matrix, or ``num_outputs`` is not positive.
     """
@@ -76,11 +76,14 @@ def sparse_gp(
 def _regression_start(
     kernel: Kernel, z: Array, whiten: Array, mean: Mean, inputs: Array, targets: Array, noise: Any
 ) -> Float[Array, "P M"]:
-    """E[v | targets] = (s² I + φᵀφ)⁻¹ φᵀ(y − m(h)), φ = k(h, Z) L⁻ᵀ."""
-    weights = kernel(inputs, z) @ whiten.T
+    """E[v | targets] = (s² I + φᵀφ)⁻¹ φᵀ(y − m(h)), φ = k(h, Z) L⁻ᵀ; of noise a product of rows and outputs too."""
+    weights, left = kernel(inputs, z) @ whiten.T, targets - mean(inputs)
+    if jnp.ndim(noise) == 2:
+        share = jax.lax.rsqrt(noise.mean(1, keepdims=True) / noise.mean())
+        weights, left, noise = share * weights, share * left, noise.mean(0)
     noises, unit = jnp.broadcast_to(noise, targets.shape[1:]), jnp.eye(z.shape[0], dtype=weights.dtype)
     gram = weights.T @ weights + noises[:, None, None] * unit
-    coefficients: Array = jnp.linalg.solve(gram, ((targets - mean(inputs)).T @ weights)[..., None])[..., 0]
+    coefficients: Array = jnp.linalg.solve(gram, (left.T @ weights)[..., None])[..., 0]
     return coefficients
 
 

@@ -6,10 +6,11 @@ What the next H states would tell about f, given the data and the state that the
     I(f; x_{1:H} \mid c) = \mathbb{E}_{x_{1:H} \mid c} \sum_q \tfrac12 \log \det\left(I + K_q(X, X) / Q_q\right),
     \quad X = \{(x_{t-1}, c_t)\}_{t=1}^{H}
 
-by the chain rule: given the states before it f at the next place is Gaussian, K_q its covariance under q(u), and a step
-adds noise of variance Q_q, so that its entropy less that of the noise is known. Only the paths are drawn; no entropy is
-estimated from draws, as 3.101–102 there would. What is observed of the states, with noise, tells no more
-than they do. Shapes: K candidates, H steps, C controls, D draws, Q state dimensions.
+by the chain rule: given the states before it f at the next place is Gaussian, K_q its covariance under q(u), and a
+step adds noise of variance Q_q (over a step's time, where steps are timed), so that its entropy less that of the
+noise is known. Only the paths are drawn; no entropy is estimated from draws, as 3.101–102 there would. What is
+observed of the states, with noise, tells no more than they do. Shapes: K candidates, H steps, C controls, D draws, Q
+state dimensions.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from jaxtyping import Array, Float
 from ppl_dgp.fit.arguments import takes_fit
 from ppl_dgp.fit.posterior import Posterior
 from ppl_dgp.gp.contract import Model, Parameters
-from ppl_dgp.prediction.posterior_path import check_number, draw, series
+from ppl_dgp.prediction.posterior_path import check_ahead, check_number, draw, series
 from ppl_dgp.prediction.rollout import onward
 
 
@@ -79,6 +80,7 @@ def expected_information(
         )
     if not np.isfinite(given).all():
         raise ValueError("candidates: found NaN or infinity, expected finite controls")
+    check_ahead(fit.model, "candidates", jnp.asarray(given.reshape(-1, given.shape[2])))
     program = _information(fit.model, fit.guide, num_samples, sequence)
     found = np.asarray(program(key, fit.params, *series(x, y), jnp.asarray(given)))
     error = found.std(0, ddof=1) / np.sqrt(num_samples) if num_samples > 1 else np.full(len(given), np.inf)

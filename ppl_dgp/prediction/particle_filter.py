@@ -27,7 +27,14 @@ from ppl_dgp.fit.posterior import Posterior
 from ppl_dgp.gp.contract import Model, Parameters
 from ppl_dgp.gp.emission import Emission
 from ppl_dgp.gp.sparse_gp import SparseGP
-from ppl_dgp.prediction.posterior_path import PosteriorPath, check_number, columns_of, draw, series
+from ppl_dgp.prediction.posterior_path import (
+    PosteriorPath,
+    check_ahead,
+    check_number,
+    columns_of,
+    draw,
+    series,
+)
 from ppl_dgp.state_space.trajectory import followed
 
 
@@ -78,6 +85,7 @@ def filter_forward(
     check_number("num_particles", num_particles)
     data = series(x, y)
     record = new_rows(x_new, y_new, data[1].shape[1])
+    check_ahead(fit.model, "x_new", record[0])
     program = _filter(fit.model, fit.guide, num_particles, None if fresh else sequence)
     steps = program(key, fit.params, *data, *record)
     return ParticleFiltered(**{name: np.asarray(value) for name, value in steps.items()})

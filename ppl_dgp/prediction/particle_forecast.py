@@ -202,7 +202,8 @@ def _from_origins(
         clouds = jax.tree.map(lambda first, each: jnp.concatenate([first[None], each]), drawn.begin, after)
         # beyond the record's end nothing came, whatever its controls
         behind = [(0, horizons[-1]), (0, 0)]
-        all_controls, all_came = jnp.pad(controls, behind), jnp.pad(came, behind, constant_values=jnp.nan)
+        all_controls = jnp.pad(controls, behind, mode="edge")
+        all_came = jnp.pad(came, behind, constant_values=jnp.nan)
 
         def going_on(key: Array, origin: Any, steps: int) -> dict[str, Array]:
             cloud = jax.tree.map(lambda each: each[origin], clouds)

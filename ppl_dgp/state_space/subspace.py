@@ -25,8 +25,10 @@ ROWS_PER_COLUMN = 2
 LEAST_SHARE = 1e-9
 
 
-def horizon_of(num_steps: int, outputs: int, controls: int, width: int) -> int:
+def horizon_of(num_steps: int, outputs: int, controls: int, width: int, num_sequences: int = 1) -> int:
     """k: ``HORIZON``, fewer where the rows do not bear so many columns, and enough for as many states.
+
+    Of each sequence the first k rows have no past, and the last k − 1 no future.
 
     :raises ValueError: for a series that is too short for its states.
     """
@@ -36,15 +38,16 @@ def horizon_of(num_steps: int, outputs: int, controls: int, width: int) -> int:
         (
             k
             for k in range(max(HORIZON, least), least - 1, -1)
-            if num_steps - 2 * k + 1 >= ROWS_PER_COLUMN * columns(k)
+            if num_steps - num_sequences * (2 * k - 1) >= ROWS_PER_COLUMN * columns(k)
         ),
         None,
     )
     if horizon is None:
-        enough = ROWS_PER_COLUMN * columns(least) + 2 * least - 1
+        enough = ROWS_PER_COLUMN * columns(least) + num_sequences * (2 * least - 1)
         raise ValueError(
-            f"start: found 'subspace' with {num_steps} steps of {outputs} outputs and {controls} controls, expected at "
-            f"least {enough} steps for {width} states; take start='linear' or fewer states"
+            f"start: found 'subspace' with {num_steps} steps of {outputs} outputs and {controls} controls in "
+            f"{num_sequences} sequences, expected at least {enough} for {width} states; take start='outputs' or fewer "
+            "states"
         )
     return horizon
 
@@ -54,7 +57,6 @@ def subspace_states(
     controls: Float[Array, "T C"],
     width: int,
     layout: Layout,
-    horizon: int | None = None,
 ) -> Float[Array, "T Q"]:
     """States x_1 … x_T, each dimension of mean 0 and variance 1, those that say most of the future first.
 
@@ -65,14 +67,12 @@ def subspace_states(
     :param controls: C = 0 for none.
     :param width: Q; dimensions beyond the rank of the system are noise.
     :param layout: which steps begin a sequence.
-    :param horizon: k, rows of past and future, k·P at least Q; found from the shapes if not given.
     :raises ValueError: for a series that is too short.
     """
     # so that no unit is small beside another
     y, controls = _standardised(y), _standardised(controls)
     steps, outputs = y.shape
-    least = horizon_of(steps, outputs, controls.shape[1], width)
-    k = least if horizon is None else horizon
+    k = horizon_of(steps, outputs, controls.shape[1], width, layout.num_sequences)
     begins = layout.beginning[layout.sequence]
     ends = jnp.append(layout.beginning[1:], steps)[layout.sequence]
     place = jnp.arange(steps)
