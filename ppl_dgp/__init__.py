@@ -260,7 +260,7 @@ _HOMES = {
         "filter_forward",
     ),
     "ppl_dgp.prediction.planning": (
-        "Plan",
+        "ControlPlan",
         "plan_controls",
     ),
     "ppl_dgp.prediction.predict": (

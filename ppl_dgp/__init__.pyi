@@ -223,7 +223,7 @@ from ppl_dgp.prediction.narx import lagged as lagged
 from ppl_dgp.prediction.narx import simulate_narx as simulate_narx
 from ppl_dgp.prediction.particle_filter import ParticleFiltered as ParticleFiltered
 from ppl_dgp.prediction.particle_filter import filter_forward as filter_forward
-from ppl_dgp.prediction.planning import Plan as Plan
+from ppl_dgp.prediction.planning import ControlPlan as ControlPlan
 from ppl_dgp.prediction.planning import plan_controls as plan_controls
 from ppl_dgp.prediction.predict import Prediction as Prediction
 from ppl_dgp.prediction.predict import log_likelihood as log_likelihood

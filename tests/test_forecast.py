@@ -184,7 +184,7 @@ def uncertain(transition):
 def test_a_step_of_moments_is_that_of_many_draws(uncertain, transition):
     """Of states and u; the mean of f is the state, whose products with the kernel count: both outputs together."""
     f, state, control = uncertain
-    found = onward_moments(f, transition.noise, state, control)
+    found = onward_moments(f, transition, state, control)
     number = 100_000
     keys = jax.random.split(KEY, 4)
     states = state.mean + jax.random.normal(keys[0], (number, 2)) @ state.scale[0].T
@@ -203,7 +203,7 @@ def test_a_step_of_moments_is_that_of_many_draws(uncertain, transition):
 
 def test_a_linearised_step_is_that_of_its_jacobian(uncertain, transition):
     f, state, control = uncertain
-    found = onward_moments(f, transition.noise, replace(state, linearise=True), control)
+    found = onward_moments(f, transition, replace(state, linearise=True), control)
 
     def at(x):
         return replace(f, u=f.u.mean)(jnp.concatenate([x, control], 1))
@@ -240,7 +240,7 @@ def test_moments_begin_at_those_of_the_draws_where_q_follows_f():
     drawn = draw(KEY, model, guide, params, *series(CONTROLS, y))
     f, g = drawn.integrated(drawn.trajectory.function), drawn.integrated(drawn.emission.marginal.function)
     begin = Gaussian(jnp.asarray(ends.mean(0)[None]), jnp.asarray(np.linalg.cholesky(np.cov(ends.T))[None]))
-    state = onward_moments(f, drawn.trajectory.noise, begin, CONTROLS[:1])
+    state = onward_moments(f, drawn.trajectory, begin, CONTROLS[:1])
     error = np.sqrt(2 * state.variance[0] / number)
     assert (abs(found.states[:, 0].mean(0) - state.mean[0]) < 6 * error).all()
     np.testing.assert_allclose(np.cov(found.states[:, 0].T), state.covariance()[0], atol=0.1)

@@ -24,7 +24,7 @@ from ppl_dgp.prediction.forecast import Forecast, Smoothed
 from ppl_dgp.prediction.latents import Latents
 from ppl_dgp.prediction.modes import Modes
 from ppl_dgp.prediction.particle_filter import ParticleFiltered
-from ppl_dgp.prediction.planning import Cost, Plan
+from ppl_dgp.prediction.planning import ControlPlan, Cost
 from ppl_dgp.prediction.predict import Prediction
 
 class FitVerbs:
@@ -131,7 +131,7 @@ class FitVerbs:
         num_samples: int = 10,
         num_candidates: int = 200,
         iterations: int = 5,
-    ) -> Plan: ...
+    ) -> ControlPlan: ...
     def regime_probabilities(
         self, key: Array, x: Float[Array, "T C"] | None, y: Array, *, num_samples: int = 100
     ) -> np.ndarray: ...

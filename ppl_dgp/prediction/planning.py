@@ -43,7 +43,7 @@ Cost = Callable[[Array, Array], Any]
 
 
 @dataclass(frozen=True)
-class Plan:
+class ControlPlan:
     """The best controls (H, C), their mean cost with its standard error, and the means of y (D, H, P) under them.
 
     The error is that of the draws; over candidates chosen by the same draws the cost is a little too low.
@@ -73,8 +73,8 @@ def plan_controls(
     num_samples: int = 10,
     num_candidates: int = 200,
     iterations: int = 5,
-) -> Plan:
-    """Plan H controls from a state on, to be applied as a whole, or one by one and planned again after each.
+) -> ControlPlan:
+    """ControlPlan H controls from a state on, to be applied as a whole, or one by one and planned again after each.
 
     :param fit: of a state space model, such as ``gpssm``, with controls.
     :param x: as trained on, with the numbers of sequences where there are several.
@@ -126,7 +126,7 @@ def plan_controls(
             "outputs of forecast(key, fit, x, y, controls)"
         )
     error = float(costs.std(ddof=1) / np.sqrt(num_samples)) if num_samples > 1 else np.inf
-    return Plan(controls, float(costs.mean()), error, outputs)
+    return ControlPlan(controls, float(costs.mean()), error, outputs)
 
 
 def _limits(bounds: tuple[ArrayLike, ArrayLike], width: int) -> tuple[np.ndarray, np.ndarray]:

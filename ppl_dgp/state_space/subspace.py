@@ -22,7 +22,7 @@ HORIZON = 10
 #: rows of the regression for each of its columns, at least
 ROWS_PER_COLUMN = 2
 #: directions of less than this share of the variance of the largest are taken not to vary
-LEAST_SHARE = 1e-9
+LEAST_DIRECTION = 1e-9
 
 
 def horizon_of(num_steps: int, outputs: int, controls: int, width: int, num_sequences: int = 1) -> int:
@@ -130,4 +130,4 @@ def _solve(gram: Float[Array, "G G"], across: Float[Array, "G K"]) -> Float[Arra
 
 def _least_share(covariance: Float[Array, "K K"]) -> float:
     """Above the rounding of the type."""
-    return max(LEAST_SHARE, 10.0 * covariance.shape[0] * float(jnp.finfo(covariance.dtype).eps))
+    return max(LEAST_DIRECTION, 10.0 * covariance.shape[0] * float(jnp.finfo(covariance.dtype).eps))
