@@ -236,3 +236,38 @@ def state_space(params: dict[str, Array], key: Array, y: Array) -> Array:
     entropy = entropy + 0.5 * noise.size * jnp.log(2.0 * jnp.pi)
     emitted = gaussian(y - states @ params["weights"] - params["bias"], s2).sum()
     return divergence - moves - entropy - emitted
+
+
+def windows(
+    params: dict[str, Array], key: Array, y: Array, starts: Array, length: int, particles: int
+) -> Array:
+    """Minus the ELBO of windows of a series, states by the model's own transition; one draw of u for each particle."""
+    lengthscale, variance = softplus(params["lengthscale"]), softplus(params["variance"])
+    process, s2 = softplus(params["process"]), softplus(params["noise"])
+    whiten = inverse(jittered(rbf(params["z"], params["z"], lengthscale, variance)))
+    root, count, width = jnp.tril(params["root"]), len(starts), y.shape[1]
+    key_u, key_first, key_steps = jax.random.split(key, 3)
+    u = params["mean"] + jnp.einsum(
+        "pmk,spk->spm", root, jax.random.normal(key_u, (particles, *params["mean"].shape), y.dtype)
+    )
+    mean, deviation = params["start"][starts], softplus(params["begin"])[starts]
+    first = mean + deviation * jax.random.normal(key_first, (particles, count, width), y.dtype)
+    shocks = jax.random.normal(key_steps, (length, particles, count, width), y.dtype)
+    coefficients = u @ whiten
+
+    def step(state: Array, shock: Array) -> tuple[Array, Array]:
+        k = rbf(state.reshape(-1, width), params["z"], lengthscale, variance)
+        spread = variance - ((k @ whiten.T) ** 2).sum(1)
+        moved = jnp.einsum("scm,spm->scp", k.reshape(particles, count, -1), coefficients)
+        noise = jnp.maximum(spread, 0.0).reshape(particles, count, 1) + process
+        state = state + moved + jnp.sqrt(noise) * shock
+        return state, state
+
+    states = jax.lax.scan(step, first, shocks)[1]
+    seen = y[starts[None] + jnp.arange(length)[:, None]][:, None]
+    errors = seen - states @ params["weights"] - params["bias"]
+    emitted = (-0.5 * jnp.log(2.0 * jnp.pi * s2) - 0.5 * errors**2 / s2).sum((0, 2, 3)).mean()
+    log_det = jnp.log(jnp.abs(jnp.diagonal(root, axis1=1, axis2=2))).sum()
+    divergence = 0.5 * ((root**2).sum() + (params["mean"] ** 2).sum() - params["mean"].size) - log_det
+    begun = (0.5 * (mean**2 + deviation**2 - 1.0) - jnp.log(deviation)).sum()
+    return divergence + (len(y) / (length * count)) * (begun - emitted)

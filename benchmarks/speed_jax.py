@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from turns import Turns
-from works import LATENT, STATES, TRAINED, batch, data, inducing
+from works import LATENT, LENGTH, PARTICLES, STATES, TRAINED, batch, data, inducing, window_starts
 
 LIBRARY, WORK, DTYPE = sys.argv[1:4]
 turns = Turns()
@@ -83,11 +83,12 @@ def ours(given: Any) -> Callable[[], None]:
     from numpyro.infer import SVI, Trace_ELBO
 
     from ppl_dgp.fit.full_batch import no_latents
-    from ppl_dgp.guides import Guide, Markov, MeanField, Optimal
+    from ppl_dgp.guides import DoublyStochastic, Guide, Markov, MeanField, Optimal
     from ppl_dgp.models import exact_gp_regression, gplvm, gpssm, sparse_gp_regression
     from ppl_dgp.objectives import Collapsed, PowerEP
 
     objective: Any = Collapsed()
+    rows: dict[str, Any] = {}
     if WORK == "collapsed":
         model = sparse_gp_regression(inducing(WORK))
         guide: Any = Guide(model, inducing=Optimal())
@@ -96,6 +97,11 @@ def ours(given: Any) -> Callable[[], None]:
         guide = Guide(model, latent=MeanField(), inducing=Optimal())
     elif WORK == "exact":
         model, guide, objective = exact_gp_regression(), no_latents, Trace_ELBO()
+    elif WORK == "windows":
+        model, objective = gpssm(4, STATES, inducing(WORK), window=LENGTH), PowerEP(0.0, PARTICLES)
+        guide = Guide(model, hidden=DoublyStochastic())
+        # the first window lies across the first step alone
+        rows = {"index": jnp.asarray(window_starts() + LENGTH - 1), "size": len(given.y) + LENGTH - 1}
     else:
         model, objective = gpssm(4, STATES, inducing(WORK)), PowerEP(0.0)
         guide = Guide(model, hidden=Markov())
@@ -104,7 +110,7 @@ def ours(given: Any) -> Callable[[], None]:
     params = svi.optim.get_params(svi.init(KEY, x, y).optim_state)
 
     def loss(params: Any, key: Any, x: Any, y: Any) -> Any:
-        return objective.loss(key, svi.constrain_fn(params), model, guide, x, y)
+        return objective.loss(key, svi.constrain_fn(params), model, guide, x, y, **rows)
 
     return called(loss, params, x, y)
 
@@ -143,13 +149,18 @@ def reference(given: Any) -> Callable[[], None]:
     else:
         params |= {"lengthscale": np.full(STATES, raw(1.0)), "process": np.full(STATES, raw(0.1))}
         params |= {"mean": np.zeros((STATES, size)), "root": 0.1 * np.tile(np.eye(size), (STATES, 1, 1))}
+        params |= {"z": random.normal(size=(size, STATES)), "weights": np.eye(STATES), "bias": np.zeros(4)}
+        if WORK == "windows":
+            params |= {"start": given.y, "begin": np.full(given.y.shape, raw(0.1))}
+            starts = jnp.asarray(window_starts())
+            loss = lambda params, key, x, y: by_hand.windows(params, key, y, starts, LENGTH, PARTICLES)
+            return called(loss, jax.tree.map(lambda leaf: jnp.asarray(leaf, DTYPE), params), x, y)
         params |= {"slope": np.tile(0.5 * np.eye(STATES), (len(y), 1, 1)), "offset": 0.5 * given.y}
         params |= {
             "scale": np.full(given.y.shape, raw(0.1)),
             "start": np.zeros(STATES),
             "begin": np.ones(STATES),
         }
-        params |= {"z": random.normal(size=(size, STATES)), "weights": np.eye(STATES), "bias": np.zeros(4)}
         loss = lambda params, key, x, y: by_hand.state_space(params, key, y)
     return called(loss, jax.tree.map(lambda leaf: jnp.asarray(leaf, DTYPE), params), x, y)
 

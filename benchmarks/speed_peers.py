@@ -12,7 +12,19 @@ from typing import Any
 
 import numpy as np
 from turns import Turns
-from works import LATENT, TRAINED, Data, batch, centres, data, inducing
+from works import (
+    LATENT,
+    LENGTH,
+    PARTICLES,
+    STATES,
+    TRAINED,
+    Data,
+    batch,
+    centres,
+    data,
+    inducing,
+    window_starts,
+)
 
 LIBRARY, WORK, DTYPE = sys.argv[1:4]
 BATCH = batch(WORK)
@@ -152,6 +164,9 @@ def gpytorch_call(given: Data) -> Callable[[], None]:
 
         return once
 
+    if WORK == "windows":
+        return gpytorch_windows(given)
+
     class Sparse(ApproximateGP):
         forward = moments
 
@@ -201,6 +216,60 @@ def gpytorch_call(given: Data) -> Callable[[], None]:
         assert np.isfinite(float(value))
 
     return call
+
+
+def gpytorch_windows(given: Data) -> Callable[[], None]:
+    """PR-SSM's windows, its GPs evaluated at each step by GPyTorch, as the published codes for torch do."""
+    import gpytorch
+    import torch
+
+    y, starts = torch.tensor(given.y), torch.tensor(window_starts())
+    size, states = inducing(WORK), torch.Size([STATES])
+    z = torch.tensor(np.random.default_rng(0).normal(size=(STATES, size, STATES)).astype(DTYPE))
+
+    class Transition(gpytorch.models.ApproximateGP):
+        def __init__(self) -> None:
+            q = gpytorch.variational.CholeskyVariationalDistribution(size, batch_shape=states)
+            strategy = gpytorch.variational.VariationalStrategy(self, z, q, learn_inducing_locations=True)
+            super().__init__(strategy)
+            self.mean_module = gpytorch.means.ZeroMean(batch_shape=states)
+            kernel = gpytorch.kernels.RBFKernel(batch_shape=states, ard_num_dims=STATES)
+            self.covar_module = gpytorch.kernels.ScaleKernel(kernel, batch_shape=states)
+
+        def forward(self, x: Any) -> Any:
+            return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+    transition = Transition()
+    free = lambda value: torch.nn.Parameter(torch.as_tensor(value, dtype=y.dtype))
+    begin, spread = free(y.clone()), free(torch.full_like(y, -2.0))
+    process, noise = free(torch.full((STATES,), -2.0)), free(torch.full((4,), -2.0))
+    weights, bias = free(torch.eye(STATES)), free(torch.zeros(4))
+    transition.train()
+
+    def loss() -> Any:
+        q = torch.distributions.Normal(begin[starts], spread.exp()[starts])
+        state = q.rsample(torch.Size([PARTICLES])).reshape(-1, STATES)
+        emitted = 0.0
+        for step in range(LENGTH):
+            f = transition(state.expand(STATES, *state.shape))
+            deviation = (f.variance.T + process.exp()).sqrt()
+            state = state + f.mean.T + deviation * torch.randn_like(state)
+            found = torch.distributions.Normal(state @ weights + bias, noise.exp().sqrt())
+            emitted = emitted + found.log_prob(y[starts + step].repeat(PARTICLES, 1)).sum() / PARTICLES
+        first = torch.distributions.kl_divergence(q, torch.distributions.Normal(0.0, 1.0)).sum()
+        scale = len(y) / (LENGTH * len(starts))
+        return transition.variational_strategy.kl_divergence().sum() + scale * (first - emitted)
+
+    parameters = [*transition.parameters(), begin, spread, process, noise, weights, bias]
+
+    def once() -> None:
+        for each in parameters:
+            each.grad = None
+        value = loss()
+        value.backward()
+        assert np.isfinite(float(value))
+
+    return once
 
 
 if __name__ == "__main__":

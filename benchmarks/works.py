@@ -9,19 +9,21 @@ import numpy as np
 #: hidden widths of the works that train on minibatches
 TRAINED = {"svgp": (), "dgp2": (8,), "dgp3": (8, 8), "dgp5": (8, 8, 8, 8), "large": (8,)}
 #: those that are a value and its gradient, or a step, on all the data
-FULL = ("collapsed", "bgplvm", "exact", "gpssm")
+FULL = ("collapsed", "bgplvm", "exact", "gpssm", "windows")
 WORKS = (*TRAINED, *FULL)
 #: of which those that are run where nothing else is asked for: "large" is for a GPU
 USUAL = tuple(work for work in WORKS if work != "large")
 #: what other libraries have of them
 OFFERED = {
-    "gpytorch": (*TRAINED, "exact"),
+    "gpytorch": (*TRAINED, "exact", "windows"),
     "gpflow": (*TRAINED, "collapsed", "bgplvm", "exact"),
     "gpjax": ("svgp", "collapsed", "exact"),
 }
-INDUCING = {"collapsed": 500, "bgplvm": 50, "gpssm": 50, "large": 500}
-ROWS = {"bgplvm": 1000, "gpssm": 1000, "exact": 2000, "large": 100_000}
+INDUCING = {"collapsed": 500, "bgplvm": 50, "gpssm": 50, "windows": 50, "large": 500}
+ROWS = {"bgplvm": 1000, "gpssm": 1000, "windows": 1000, "exact": 2000, "large": 100_000}
 LATENT, STATES = 10, 4
+#: of the work "windows": so many steps each, so many of them at hand, under so many particles
+LENGTH, WINDOWS, PARTICLES = 50, 16, 16
 
 
 class Data(NamedTuple):
@@ -38,7 +40,7 @@ def data(work: str, dtype: str, rows: int | None = None) -> Data:
         latent = random.normal(size=(rows, 3))
         y = np.tanh(latent @ random.normal(size=(3, 12))) + 0.1 * random.normal(size=(len(latent), 12))
         x = np.zeros((len(y), 0))
-    elif work == "gpssm":
+    elif work in ("gpssm", "windows"):
         turns = 0.1 * np.arange(rows)[:, None] * np.array([1.0, 1.3, 0.7, 2.0])
         y = np.sin(turns) + 0.1 * random.normal(size=turns.shape)
         x = np.zeros((len(y), 0))
@@ -66,3 +68,8 @@ def inducing(work: str) -> int:
 def centres(given: Data, work: str) -> np.ndarray:
     """Inducing inputs, at rows."""
     return given.x[np.random.default_rng(0).choice(len(given.x), inducing(work), replace=False)]
+
+
+def window_starts() -> np.ndarray:
+    """Rows at which the windows at hand begin, inside the series."""
+    return np.random.default_rng(0).integers(0, ROWS["windows"] - LENGTH, WINDOWS)

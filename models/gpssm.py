@@ -37,7 +37,7 @@ from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.kernels import RBF
 from ppl_dgp.models.inducing import GivenInducing, inducing_inputs
-from ppl_dgp.models.kernel_values import KernelChoice, kernel_parameters
+from ppl_dgp.models.kernel_values import KernelChoice, kernels_of_outputs
 from ppl_dgp.models.observation import NoiseChoice, Observed, observed_by
 from ppl_dgp.models.observation import emission as observation
 from ppl_dgp.models.parts import as_columns
@@ -78,6 +78,8 @@ class gpssm(ZooModel):
     :param kernel: of the transition: a name, a class, an instance or a function, see
         :mod:`ppl_dgp.models.kernel_values`.
     :param emission_kernel: of a GP emission.
+    :param separate: whether each output of the transition, and of a GP emission, has a kernel and inducing inputs of
+        its own: values ``transition/output1/lengthscale`` …, ``transition/inducing`` (Q, M, Q + C).
     :param process_noise: where the learnt variances Q start, in squared units of the state.
     :param noise: variance of Gaussian observation noise: None to learn one, "per-column", or a number to fix it.
     :param likelihood: instead of Gaussian noise, see :func:`ppl_dgp.models.gplvm`.
@@ -114,6 +116,7 @@ class gpssm(ZooModel):
     emission: str = "linear"
     kernel: KernelChoice = RBF
     emission_kernel: KernelChoice = RBF
+    separate: bool = False
     process_noise: float = 0.05
     noise: NoiseChoice | None = None
     likelihood: Observed | None = None
@@ -162,12 +165,16 @@ class gpssm(ZooModel):
 
         # those of f, a rate where steps are timed
         dims = width + controls.shape[1] - self.timed
+        own = width if self.separate else None
         inducing_settings = self.num_inducing, self.train_inducing, self.inducing
-        inducing = inducing_inputs("transition", lambda: begin.inputs[:, :dims], *inducing_settings, dims)
+        inducing = inducing_inputs(
+            "transition", lambda: begin.inputs[:, :dims], *inducing_settings, dims, own
+        )
         starts = (lambda: begin.lengthscales, lambda: begin.variance) if self.start != "outputs" else ()
-        k = kernel_parameters("transition", self.kernel, dims, *starts)
+        kernel: Any = kernels_of_outputs(own, "transition", self.kernel, dims, *starts)
         if self.timed:
-            k, inducing = increments(k, dims + 1), over_unit_time(inducing)
+            changed = [increments(each, dims + 1) for each in (kernel if own else [kernel])]
+            kernel, inducing = changed if own else changed[0], over_unit_time(inducing)
         m = _transition_mean(self.mean, width, controls.shape[1], begin)
         q = numpyro.param(
             "transition/noise",
@@ -178,9 +185,15 @@ class gpssm(ZooModel):
         if y is not None:
             of_steps = q * controls[:, -1:] if self.timed else q
             settings["begin_at"] = lambda: (begin.inputs, begin.states, of_steps)
-        f = sparse_gp("transition", k, inducing, width, mean=m, **settings)
+        f = sparse_gp("transition", kernel, inducing, width, mean=m, **settings)
         g = emission_function(
-            self.emission, begin, self.num_inducing, self.emission_kernel, self.train_inducing, self.jitter
+            self.emission,
+            begin,
+            self.num_inducing,
+            self.emission_kernel,
+            self.train_inducing,
+            self.jitter,
+            self.separate,
         )
 
         shape = self.num_sequences, width

@@ -25,10 +25,12 @@ def inducing_inputs(
     train: bool = True,
     given: GivenInducing | None = None,
     dims: int | None = None,
-) -> Float[Array, "M D"]:
+    outputs: int | None = None,
+) -> Float[Array, "*P M D"]:
     """The site ``name/inducing``: M inputs, started at k-means centres of x, or of what it returns.
 
     :param given: where they start instead.
+    :param outputs: P where each output is to have inputs of its own, which start at the same places.
     :param dims: D, that ``given`` has to have; that of x if not given.
     :raises ValueError: if M is not positive, or exceeds the rows that initialise it, or ``given`` has another D.
     """
@@ -52,7 +54,11 @@ def inducing_inputs(
             )
         return initial_inducing(key, rows, num_inducing)
 
-    sites: Array = numpyro.param(f"{name}/inducing", start)
+    def starts(key: Array) -> Array:
+        one = start(key)
+        return one if outputs is None else jnp.tile(one, (outputs, 1, 1))
+
+    sites: Array = numpyro.param(f"{name}/inducing", starts)
     # a zero gradient leaves Z where it is, and saved parameters hold it all the same
     return sites if train else jax.lax.stop_gradient(sites)
 

@@ -151,6 +151,15 @@ def kernel_parameters(
     return _from_function(name, kernel, input_dim)
 
 
+def kernels_of_outputs(
+    outputs: int | None, name: str, kernel: KernelChoice, input_dim: int, *starts: Callable[[], Array]
+) -> Kernel | list[Kernel]:
+    """The kernel that a layer's outputs share, or one for each of so many, its values under ``name/output1/…``."""
+    if outputs is None:
+        return kernel_parameters(name, kernel, input_dim, *starts)
+    return [kernel_parameters(f"{name}/output{n}", kernel, input_dim, *starts) for n in range(1, outputs + 1)]
+
+
 def _factors(kernel: Kernel) -> list[Kernel]:
     """The kernels that sums and products are made of, from left to right."""
     if isinstance(kernel, Sum | Product):

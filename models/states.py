@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Num
 from ppl_dgp.gp.linear_map import Affine
 from ppl_dgp.gp.sparse_gp import SparseGP, sparse_gp
 from ppl_dgp.models.inducing import inducing_inputs
-from ppl_dgp.models.kernel_values import KernelChoice, kernel_parameters
+from ppl_dgp.models.kernel_values import KernelChoice, kernels_of_outputs
 from ppl_dgp.models.latents import components
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.state_space.linear_gaussian_em import linear_dynamics
@@ -199,14 +199,15 @@ def emission_function(
     kernel: KernelChoice,
     train_inducing: bool,
     jitter: float | None,
+    separate: bool = False,
 ) -> SparseGP:
     """g, from states to what the likelihood is given, by the name of an emission."""
     width, functions = begin.widths
     if how == "gp":
-        sites = inducing_inputs("emission", lambda: begin.states, num_inducing, train_inducing)
-        return sparse_gp(
-            "emission", kernel_parameters("emission", kernel, width), sites, functions, jitter=jitter
-        )
+        own = functions if separate else None
+        sites = inducing_inputs("emission", lambda: begin.states, num_inducing, train_inducing, outputs=own)
+        kernels = kernels_of_outputs(own, "emission", kernel, width)
+        return sparse_gp("emission", kernels, sites, functions, jitter=jitter)
     if how == "identity":
         return Affine("emission", jnp.eye(width, functions), jnp.zeros(functions))
     weights = numpyro.param("emission/weights", lambda _: begin.linear.weights)

@@ -45,9 +45,9 @@ def increments(rate: Kernel, dims: int) -> Kernel:
     return Product(_restricted(rate, tuple(range(dims - 1))), Linear(1.0, active_dims=(dims - 1,)))
 
 
-def over_unit_time(inducing: Float[Array, "M K"]) -> Float[Array, "M D"]:
+def over_unit_time(inducing: Float[Array, "*P M K"]) -> Float[Array, "*P M D"]:
     """Inducing inputs (x, c) of a rate, as those of its increments over Δt = 1."""
-    return jnp.concatenate([inducing, jnp.ones((inducing.shape[0], 1), inducing.dtype)], 1)
+    return jnp.concatenate([inducing, jnp.ones((*inducing.shape[:-1], 1), inducing.dtype)], -1)
 
 
 def _restricted(kernel: Any, columns: tuple[int, ...]) -> Kernel:

@@ -274,7 +274,12 @@ def test_fit_on_windows(rule: str, source: Path, tmp_path: Path, capsys: pytest.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "rules",
-    [["mean-field"], ["conditional"], ["doubly-stochastic", "--alpha", "0.5", "--kernel", "matern52"]],
+    [
+        ["mean-field"],
+        ["conditional"],
+        ["markov", "--separate"],
+        ["doubly-stochastic", "--alpha", "0.5", "--kernel", "matern52"],
+    ],
     ids=str,
 )
 def test_fit_runs_with_every_rule(
@@ -316,5 +321,6 @@ def test_rows_that_are_not_equally_far_apart(tmp_path: Path, capsys: pytest.Capt
         np.where(np.arange(30) == 7, 0.0, waits)
     )
     assert "is 1 in every row: leave --step-column out" in refused(np.ones(30))
-    assert main(["fit", str(path), "--step-column", "wait"]) == 2
-    assert "--step-column is 'wait', but a deep-gp has no time" in capsys.readouterr().err
+    for option, value in (("--step-column", "wait"), ("--separate", True)):
+        assert main(["fit", str(path), option, *([value] if isinstance(value, str) else [])]) == 2
+        assert f"{option} is {value!r}, but a deep-gp has no time" in capsys.readouterr().err

@@ -217,7 +217,7 @@ def show(run_dir: RunDir, as_json: Json = False) -> None:
 _LISTS = ("model", "hidden", "inducing_rule", "objective")
 
 _SPARSE = {"hidden", "widths", "latent"}
-_SERIES = {"controls", "sequence_column", "step_column", "window", "emission"}
+_SERIES = {"controls", "sequence_column", "step_column", "window", "emission", "separate"}
 _UNUSED = {
     "deep-gp": {"latent"} | _SERIES,
     "sparse-gp": _SPARSE | _SERIES,

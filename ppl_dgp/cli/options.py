@@ -96,6 +96,7 @@ SETTINGS: dict[str, tuple[type, str, str | None]] = {
         "From the states of a gpssm to its targets: " + " | ".join(choices.EMISSION_RULES),
         "linear",
     ),
+    "separate": (bool, "Give every state of a gpssm a kernel and inducing inputs of its own", None),
     "drop_missing": (bool, "Leave out rows with missing or infinite values", None),
     "split": (int, "Which split", "0"),
     "test_fraction": (float, "Share of the rows kept for the test, of a gpssm the last, 0 for none", "0.1"),

@@ -86,6 +86,7 @@ def _state_space(settings: Settings, num_outputs: int, num_sequences: int) -> Pr
         missing=True,
         window=settings.window,
         emission=settings.emission,
+        separate=settings.separate,
     )
     closed = _closed(settings) and settings.alpha == 0.0 and settings.hidden in ("mean-field", "markov")
     objective = CLOSED if closed else PowerEP(settings.alpha, settings.particles)

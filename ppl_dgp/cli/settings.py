@@ -133,6 +133,7 @@ class Settings:
     step_column: str | None = None
     window: int | None = None
     emission: str = "linear"
+    separate: bool = False
     drop_missing: bool = False
     split: int | None = None
     test_fraction: float = 0.1
@@ -207,6 +208,7 @@ class Settings:
                 ("--step-column", self.step_column),
                 ("--window", self.window),
                 ("--emission", None if self.emission == "linear" else self.emission),
+                ("--separate", self.separate or None),
             ):
                 if value is not None:
                     raise BadInput(
@@ -299,6 +301,7 @@ class Settings:
             "step_column": None,
             "window": None,
             "emission": "linear",
+            "separate": False,
             "likelihood": "gaussian",
             "budget": None,
             "tolerance": None,

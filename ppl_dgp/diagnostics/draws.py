@@ -152,7 +152,7 @@ def _draws_program(
             for part in () if emission is None else emission.parts:
                 for layer, function in part.marginal.functions.items():
                     # m(Z) + k(Z,Z) L⁻ᵀ v = m(Z) + L v
-                    functions[f"{layer}/u"] = function(function.inducing).mean.T
+                    functions[f"{layer}/u"] = function.at_inducing()
         hidden = {name: guided[name]["value"] for name in roles.local_sites}
         latents = [name for name in roles.propagation if emission_of(replicated[name]["fn"]) is None]
         return {

@@ -153,8 +153,8 @@ def _steps(smoothed: Smoothed | None) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _state_inputs(f: SparseGP, width: int, controls: Sequence[float]) -> np.ndarray:
-    """The states of the inducing inputs."""
-    found, inputs = (f.u.mean if isinstance(f.u, Gaussian) else f.u).shape[-2], f.inducing.shape[1]
+    """The states of the inducing inputs, of all outputs."""
+    found, inputs = (f.u.mean if isinstance(f.u, Gaussian) else f.u).shape[-2], f.num_inputs
     if found != width:
         raise ValueError(
             f"f: found {found} state dimensions, expected {width}; other transitions have other pictures, of which "
@@ -164,7 +164,7 @@ def _state_inputs(f: SparseGP, width: int, controls: Sequence[float]) -> np.ndar
         raise ValueError(
             f"controls: found {len(controls)}, expected {inputs - width}, a value to hold each of them at"
         )
-    return np.asarray(f.inducing)[:, :width]
+    return np.asarray(f.inducing).reshape(-1, inputs)[:, :width]
 
 
 def _evaluated(f: SparseGP, states: np.ndarray, controls: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:

@@ -35,6 +35,7 @@ __all__ = [
     "psi0",
     "psi1",
     "psi2",
+    "psi2_between",
     "psi2_quadratic",
     "psi2_sum",
     "psi4",
@@ -57,6 +58,28 @@ def psi1(kernel: Kernel, inputs: Gaussian, z: Float[Array, "M D"]) -> Float[Arra
 def psi2(kernel: Kernel, inputs: Gaussian, z: Float[Array, "M D"]) -> Float[Array, "B M M"]:
     r""":math:`\langle k(h, z_m)\,k(h, z_{m'})\rangle` of each datum, (B, M, M): for few rows, else ``psi2_sum``."""
     return _expectations_at(kernel, inputs, z).psi2(inputs, z)
+
+
+def psi2_between(
+    kernel: Kernel,
+    other: Kernel,
+    inputs: Gaussian,
+    z: Float[Array, "M D"],
+    z_other: Float[Array, "K D"],
+) -> Float[Array, "B M K"]:
+    r""":math:`\langle k(h, z_m)\,k'(h, z'_k)\rangle` of each datum, two kernels at inducing inputs of their own.
+
+    :raises ValueError: also if one of the kernels has a closed form and the other has none.
+    """
+    one, second = _expectations_at(kernel, inputs, z), _expectations_at(other, inputs, z_other)
+    if isinstance(one, Closed) and isinstance(second, Closed):
+        return one.psi2_between(second, inputs, z, z_other)
+    if isinstance(one, CubatureExpectations) and isinstance(second, CubatureExpectations):
+        return one.psi2_between(second, inputs, z, z_other)
+    raise ValueError(
+        f"other: found {type(other).__name__} beside {type(kernel).__name__}, expected two kernels with a closed form, "
+        "or two without; take kernels of one kind"
+    )
 
 
 def psi2_sum(

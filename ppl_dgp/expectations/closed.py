@@ -127,6 +127,17 @@ class Closed:
                 total += value if one is other else value + jnp.swapaxes(value, -1, -2)
         return total
 
+    def psi2_between(
+        self, other: Closed, inputs: Gaussian, z: Float[Array, "M D"], z_other: Float[Array, "K D"]
+    ) -> Float[Array, "B M K"]:
+        """⟨k(h, z_m) k'(h, z'_k)⟩, k' the kernel of ``other``."""
+        total = jnp.zeros((inputs.mean.shape[0], z.shape[0], z_other.shape[0]), inputs.mean.dtype)
+        for one in self.terms:
+            for second in other.terms:
+                part = _pair(one, second, inputs, z, z_other)
+                total += part.mass * part.product
+        return total
+
     def has_pairs(self, inputs: Gaussian) -> bool:
         """Whether :meth:`pairs` knows the kernel and the inputs: one RBF, independent dimensions."""
         return len(self.terms) == 1 and self.terms[0].slope is None and inputs.scale.ndim == 2
@@ -209,15 +220,23 @@ def _tilted(term: Term, inputs: Gaussian, z: Float[Array, "M D"]) -> _TiltedMome
     return _TiltedMoments(mass, mean, tilt.covariance, None if term.slope is None else term.slope * z)
 
 
-def _pair(one: Term, other: Term, inputs: Gaussian, z: Float[Array, "M D"]) -> _PairMoments:
+def _pair(
+    one: Term,
+    other: Term,
+    inputs: Gaussian,
+    z: Float[Array, "M D"],
+    z_other: Float[Array, "K D"] | None = None,
+) -> _PairMoments:
+    """Moments of one term at z and the other at ``z_other``, the same inducing inputs if that is not given."""
+    z_other = z if z_other is None else z_other
     precision = one.precision + other.precision
     tilt = _tilt(inputs.scale, precision)
     # the centre is A z + (I − A) z', A = P₁/(P₁ + P₂); where both are 0 it does not matter
     share = jnp.where(precision > 0.0, one.precision / jnp.where(precision > 0.0, precision, 1.0), 0.5)
-    separated = _sqrt(share * other.precision) * z
-    apart = squared_distance(separated, separated)
-    offset = z - inputs.mean[:, None]
-    ahead, behind = share * offset, (1.0 - share) * offset
+    root = _sqrt(share * other.precision)
+    apart = squared_distance(root * z, root * z_other)
+    offset, offset_other = z - inputs.mean[:, None], z_other - inputs.mean[:, None]
+    ahead, behind = share * offset, (1.0 - share) * offset_other
     left, right = _transformed(tilt.root, ahead), _transformed(tilt.root, behind)
     # |T(c − m)|² by one matrix product for each datum
     distance = (
@@ -233,7 +252,7 @@ def _pair(one: Term, other: Term, inputs: Gaussian, z: Float[Array, "M D"]) -> _
         form = jnp.broadcast_to(one.slope * z, offset.shape)
         first = _dot(inputs.mean[:, None] + ahead, form)[:, :, None] + _inner_products(form, behind)
     if other.slope is not None:
-        form = jnp.broadcast_to(other.slope * z, offset.shape)
+        form = jnp.broadcast_to(other.slope * z_other, offset_other.shape)
         second = _dot(inputs.mean[:, None] + behind, form)[:, None] + _inner_products(ahead, form)
         if one.slope is not None:
             cross = _inner_products(one.slope * z, _transformed(tilt.covariance, form))

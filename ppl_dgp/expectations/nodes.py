@@ -80,6 +80,17 @@ class CubatureExpectations:
         _, k, weighted = self._at_nodes(inputs, z)
         return jnp.einsum("bsm,bsn->bmn", weighted, k, precision="highest")
 
+    def psi2_between(
+        self,
+        other: CubatureExpectations,
+        inputs: Gaussian,
+        z: Float[Array, "M D"],
+        z_other: Float[Array, "K D"],
+    ) -> Float[Array, "B M K"]:
+        """⟨k(h, z_m) k'(h, z'_k)⟩, k' the kernel of ``other``, all rows at once."""
+        weighted, k = self._at_nodes(inputs, z)[2], other._at_nodes(inputs, z_other)[1]
+        return jnp.einsum("bsm,bsn->bmn", weighted, k, precision="highest")
+
     def input_kernel(self, inputs: Gaussian, z: Float[Array, "M D"]) -> Float[Array, "B M D"]:
         """⟨h k(h, z_m)⟩."""
 

@@ -180,15 +180,26 @@ def _inducing(params: Parameters) -> list[str]:
     for name, value in params.items():
         layer, _, suffix = name.rpartition("/")
         inputs = np.asarray(value)
-        if suffix != "inducing" or inputs.ndim != 2 or len(inputs) > MOST_INDUCING:
+        if suffix != "inducing" or inputs.ndim not in (2, 3) or inputs.shape[-2] > MOST_INDUCING:
             continue
-        lengthscale = np.asarray(params.get(f"{layer}/lengthscale", 1.0))
-        if lengthscale.ndim > 1 or lengthscale.size not in (1, inputs.shape[1]):
-            continue
-        scaled = inputs / lengthscale
-        squares = np.square(scaled).sum(1)
-        distances = squares[:, None] + squares - 2.0 * scaled @ scaled.T
-        near = np.triu(distances < LEAST_DISTANCE**2, 1).any(0)
-        if near.any():
-            found.append(ADVICE["inducing"].format(name=name, count=int(near.sum())))
+        if inputs.ndim == 2:
+            count = _coincident(inputs, params.get(f"{layer}/lengthscale", 1.0))
+        else:  # each output's own
+            lengthscales = [
+                params.get(f"{layer}/output{n}/lengthscale", 1.0) for n in range(1, len(inputs) + 1)
+            ]
+            count = max(map(_coincident, inputs, lengthscales))
+        if count:
+            found.append(ADVICE["inducing"].format(name=name, count=count))
     return found
+
+
+def _coincident(inputs: Float[np.ndarray, "M D"], lengthscale: Any) -> int:
+    """How many inputs lie where another does, in lengthscales."""
+    lengthscale = np.asarray(lengthscale)
+    if lengthscale.ndim > 1 or lengthscale.size not in (1, inputs.shape[1]):
+        return 0
+    scaled = inputs / lengthscale
+    squares = np.square(scaled).sum(1)
+    distances = squares[:, None] + squares - 2.0 * scaled @ scaled.T
+    return int(np.triu(distances < LEAST_DISTANCE**2, 1).any(0).sum())

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int
 from ppl_dgp import likelihoods
 from ppl_dgp.gp.emission import Emission
 from ppl_dgp.gp.means import affine
+from ppl_dgp.gp.separate import check_shared
 from ppl_dgp.gp.sums import (
     FunctionSum,
     ScaledMarginal,
@@ -38,7 +39,7 @@ else:  # a function makes marginals: its file imports this one
 class Marginal:
     """Marginals of f at inputs h, and where they came from.
 
-    ``residual`` (B, 1) is D(h), the variance of f given u, (B, P) where a scale differs between outputs; ``from_u``
+    ``residual`` (B, 1) is D(h), the variance of f given u, (B, P) where scales or kernels are each output's; ``from_u``
     (B, P) what the moments of u add to it, and those of the inputs where they are uncertain (``weights`` and
     ``residual`` are then averages). Marginals add up, and can be multiplied by numbers (see :class:`MarginalSum`).
     """
@@ -48,7 +49,7 @@ class Marginal:
 
     function: SparseGP
     inputs: Float[Array, "B D"] | Gaussian
-    weights: Float[Array, "B M"]
+    weights: Float[Array, "B *P M"]
     mean: Float[Array, "B P"]
     residual: Float[Array, "B #P"]
     from_u: Float[Array, "B P"]
@@ -88,6 +89,7 @@ class Marginal:
 
     def output(self, which: Int[Array, " B"]) -> Marginal:
         """The marginal of one output per row, (B, 1), as where a row belongs to one of several functions."""
+        check_shared(self.function, "output()")
         return replace(self, mean=_pick(self.mean, which), from_u=_pick(self.from_u, which))
 
     def noisy(self, variance: Any) -> Emission:

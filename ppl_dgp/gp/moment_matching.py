@@ -7,15 +7,18 @@ moments are computed in 64 bits, for in 32 tr(Kzz⁻¹ ψ2) leaves no digit of a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from ppl_dgp import expectations
 from ppl_dgp.gp.means import Mean, affine
+from ppl_dgp.gp.separate import Pieces, for_each_output, is_separate
 from ppl_dgp.kernels import Kernel
 from ppl_dgp.numerics.double_precision import in_double
 from ppl_dgp.numerics.gaussian import Gaussian
@@ -37,16 +40,6 @@ class Function(Protocol):
     def u(self) -> Array | Gaussian: ...
 
 
-class Pieces(NamedTuple):
-    """A function as a pytree, for :func:`in_double`."""
-
-    kernel: Kernel
-    inducing: Array
-    whiten: Array
-    mean: Mean
-    u: Array | Gaussian
-
-
 def pieces(f: Function) -> Pieces:
     """What is read of a function."""
     return Pieces(f.kernel, f.inducing, f.whiten, f.mean, f.u)
@@ -55,15 +48,17 @@ def pieces(f: Function) -> Pieces:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class MatchedMoments:
-    """⟨φ⟩ (B, M), the mean of f (B, P), ⟨D(h)⟩ (B, 1), and the variance beyond it (B, P); P × P covariances if asked.
+    """⟨φ⟩ (B, M), the mean of f (B, P), ⟨D(h)⟩ (B, 1), and the variance beyond it (B, P).
+
+    Where the outputs have kernels of their own, ⟨φ⟩ is (B, P, M) and ⟨D(h)⟩ (B, P).
 
     The variance beyond ⟨D(h)⟩ comes from u and from the input. For Gaussian noise t_0 is quadratic in f, so that mean
     and total variance give its exact expectation.
     """
 
-    weights: Float[Array, "B M"]
+    weights: Float[Array, "B *P M"]
     mean: Float[Array, "B P"]
-    residual: Float[Array, "B 1"]
+    residual: Float[Array, "B #P"]
     beyond: Float[Array, "B P"]
 
 
@@ -80,6 +75,9 @@ def matched(f: Function, inputs: Gaussian, slope: Float[Array, "B P D"] | None =
 
 def _averages(f: Function, inputs: Gaussian, slope: Float[Array, "B P D"] | None) -> tuple[Array, Array]:
     """⟨φ⟩ and the mean."""
+    if is_separate(f):
+        each, means = for_each_output(lambda one, slope: _averages(one, inputs, slope), f, slope)
+        return jnp.moveaxis(each, 0, 1), means[..., 0].T
     mean_u, _ = _inducing_moments(f)
     weights, linear, bias, _ = _first_moments(f, inputs, slope)
     mean = weights @ mean_u.T + bias
@@ -88,6 +86,9 @@ def _averages(f: Function, inputs: Gaussian, slope: Float[Array, "B P D"] | None
 
 def _spreads(f: Function, inputs: Gaussian, slope: Float[Array, "B P D"] | None) -> tuple[Array, Array]:
     """⟨D(h)⟩ and the variance beyond it."""
+    if is_separate(f):
+        residuals, rest = for_each_output(lambda one, slope: _spreads(one, inputs, slope), f, slope)
+        return residuals[..., 0].T, rest[..., 0].T
     mean_u, covariance_u = _inducing_moments(f)
     weights, linear, _, cross = _first_moments(f, inputs, slope)
     precision = f.whiten.T @ f.whiten
@@ -116,28 +117,59 @@ def matched_covariance(
 def _matched_covariance(
     f: Function, inputs: Gaussian, slope: Float[Array, "B P D"] | None
 ) -> Float[Array, "B P P"]:
-    mean_u, _ = _inducing_moments(f)
-    weights, linear, _, cross = _first_moments(f, inputs, slope)
-    outputs = mean_u.shape[0]
     residual, beyond = _spreads(f, inputs, slope)
+    outputs = beyond.shape[1]
     if outputs == 1:
         return (residual + beyond)[..., None]
-    first, second = jnp.triu_indices(outputs, 1)
-    projected = mean_u @ f.whiten
-    pairs = projected[first][:, :, None] * projected[second][:, None, :]
-    centre = weights @ mean_u.T
-    off = (
-        expectations.psi2_quadratic(f.kernel, inputs, f.inducing, pairs)
-        - centre[:, first] * centre[:, second]
-    )
+    first, second = np.triu_indices(outputs, 1)
+    of_kernels, linear, cross = (_separate_pairs if is_separate(f) else _shared_pairs)(f, inputs, slope)
+    off = of_kernels(first, second)
     if linear is not None:
         covariance = inputs.covariance()
         off = off + jnp.einsum("bkd,bde,bke->bk", linear[:, first], covariance, linear[:, second])
         off = off + jnp.einsum("bkd,bkd->bk", linear[:, first], cross[:, second])
         off = off + jnp.einsum("bkd,bkd->bk", linear[:, second], cross[:, first])
-    full = jnp.zeros((weights.shape[0], outputs, outputs), weights.dtype).at[:, first, second].set(off)
+    full = jnp.zeros((*beyond.shape, outputs), beyond.dtype).at[:, first, second].set(off)
     full = full + jnp.swapaxes(full, -1, -2)
     return full + (residual + beyond)[..., None] * jnp.eye(outputs, dtype=full.dtype)
+
+
+#: Cov(φ_p µ_p, φ_q µ_q) of pairs of outputs, (B, K); the mean's linear part, and Cov(h, φ_p µ_p), (B, P, D)
+PairCovariances = tuple[Callable[[np.ndarray, np.ndarray], Array], Array | None, Array]
+
+
+def _shared_pairs(f: Function, inputs: Gaussian, slope: Array | None) -> PairCovariances:
+    mean_u, _ = _inducing_moments(f)
+    weights, linear, _, cross = _first_moments(f, inputs, slope)
+    projected, centre = mean_u @ f.whiten, weights @ mean_u.T
+
+    def of_kernels(first: np.ndarray, second: np.ndarray) -> Array:
+        pairs = projected[first][:, :, None] * projected[second][:, None, :]
+        products = expectations.psi2_quadratic(f.kernel, inputs, f.inducing, pairs)
+        return products - centre[:, first] * centre[:, second]
+
+    return of_kernels, linear, cross
+
+
+def _separate_pairs(f: Function, inputs: Gaussian, slope: Array | None) -> PairCovariances:
+    def of_one(one: Function, slope: Array | None) -> tuple[Array, Array, Array, Array]:
+        mean_u, _ = _inducing_moments(one)
+        weights, linear, _, cross = _first_moments(one, inputs, slope)
+        assert linear is not None  # outputs have a linear mean each, if only of zeros
+        return (mean_u @ one.whiten)[0], (weights @ mean_u.T)[:, 0], linear[:, 0], cross[:, 0]
+
+    projected, centre, linear, cross = for_each_output(of_one, f, slope)
+
+    def of_kernels(first: np.ndarray, second: np.ndarray) -> Array:
+        def pair(one: Kernel, other: Kernel, z: Array, z_other: Array, left: Array, right: Array) -> Array:
+            products = expectations.psi2_between(one, other, inputs, z, z_other)
+            return jnp.einsum("bmn,m,n->b", products, left, right, precision="highest")
+
+        at = lambda which: jax.tree.map(lambda leaf: leaf[which], f.kernel)
+        about = f.inducing[first], f.inducing[second], projected[first], projected[second]
+        return (jax.vmap(pair)(at(first), at(second), *about) - centre[first] * centre[second]).T
+
+    return of_kernels, jnp.moveaxis(linear, 0, 1), jnp.moveaxis(cross, 0, 1)
 
 
 def linearised(
@@ -149,6 +181,16 @@ def linearised(
 
     :param slope: as of :func:`matched`, which the Jacobian is then without.
     """
+    if is_separate(f):
+
+        def of_one(one: Function, slope: Array | None) -> tuple[Array, ...]:
+            moments, jacobian = linearised(one, inputs, slope)
+            columns = moments.mean, moments.residual, moments.beyond, jacobian
+            return moments.weights, *(column[:, 0] for column in columns)
+
+        weights, mean, residual, beyond, jacobian = for_each_output(of_one, f, slope)
+        moments = MatchedMoments(jnp.moveaxis(weights, 0, 1), mean.T, residual.T, beyond.T)
+        return moments, jnp.moveaxis(jacobian, 0, 1)
     mean_u, _ = _inducing_moments(f)
 
     def centre(h: Float[Array, " D"]) -> Float[Array, " P"]:

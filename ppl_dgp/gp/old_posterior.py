@@ -32,6 +32,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
+from ppl_dgp.gp.separate import check_shared
 from ppl_dgp.gp.sparse_gp import SparseGP
 from ppl_dgp.gp.wrappers import unwrap
 from ppl_dgp.numerics.gaussian import Gaussian
@@ -87,6 +88,7 @@ class OldPosterior:
 
 
 def _prior(function: SparseGP) -> tuple[Array, Array, Array]:
+    check_shared(function, f"{function.name}, whose old posterior is to be remembered")
     return function.inducing, function.whiten, function.mean(function.inducing)
 
 

@@ -7,7 +7,7 @@ distributions to sample from or to observe.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from ppl_dgp.gp.marginal import Marginal
 from ppl_dgp.gp.means import Mean, Zero
 from ppl_dgp.gp.moment_matching import linearised, matched
 from ppl_dgp.gp.representation import answered, offer
+from ppl_dgp.gp.separate import is_separate, kernels_together, separate_covariance, separate_weights
 from ppl_dgp.kernels import Kernel
 from ppl_dgp.numerics.gaussian import Gaussian, project
 from ppl_dgp.numerics.linalg import whitening
@@ -29,8 +30,8 @@ from ppl_dgp.numerics.linalg import whitening
 
 def sparse_gp(
     name: str,
-    kernel: Kernel,
-    inducing: Float[Array, "M D"],
+    kernel: Kernel | Sequence[Kernel],
+    inducing: Float[Array, "M D"] | Float[Array, "P M D"],
     num_outputs: int = 1,
     *,
     mean: Mean | None = None,
@@ -42,8 +43,9 @@ def sparse_gp(
     """Sample a sparse GP's whitened inducing outputs v ~ N(0, I), u = m(Z) + L v, and return the function.
 
     :param name: prefix of the sites; the inducing outputs are the site ``name/u`` of shape (P, M).
-    :param kernel: shared by the P independent outputs; its values may come from ``numpyro.param`` or ``sample``.
-    :param inducing: inputs Z, (M, D).
+    :param kernel: shared by the P independent outputs, or one for each of them, of one structure; values may come from
+        ``numpyro.param`` or ``sample``.
+    :param inducing: inputs Z, (M, D), of each output's own (P, M, D) where kernels are.
     :param num_outputs: P.
     :param mean: mean function (B, D) → (B, P); zero if not given.
     :param reused: whether the function is evaluated more than once per datum (a transition along a trajectory); then
@@ -52,18 +54,18 @@ def sparse_gp(
     :param begin_at: what gives inputs (B, D), targets (B, P) and the variance of their noise, a number, (P,) or (B, P):
         where guides start the mean of q(u), the regression on them; 0 if not given.
     :param jitter: first jitter of Kzz relative to its mean diagonal; by default 1e-8 (64 bits) or 1e-5 (32 bits).
-    :raises ValueError: if Z is not a matrix, or ``num_outputs`` is not positive.
+    :raises ValueError: if Z is not a matrix, ``num_outputs`` is not positive, or kernels are not one for each output.
     """
-    if jnp.ndim(inducing) != 2:
-        raise ValueError(
-            f"inducing: found shape {jnp.shape(inducing)}, expected (M, D); give one row per input"
-        )
     if num_outputs < 1:
         raise ValueError(f"num_outputs: found {num_outputs}, expected at least 1")
-    whiten, used = whitening(kernel(inducing, inducing), jitter)
-    nugget = jax.lax.stop_gradient(used) * kernel.diag(inducing).mean()
-    numpyro.deterministic(name + JITTER_SUFFIX, jax.lax.stop_gradient(used))
-    prior = dist.Normal(0.0, 1.0).expand((num_outputs, inducing.shape[0])).to_event(2)
+    kernel, inducing = _checked_kernels(kernel, inducing, num_outputs)
+    gram = lambda kernel, z: (kernel(z, z), kernel.diag(z).mean())
+    matrices, scale = (jax.vmap(gram) if inducing.ndim == 3 else gram)(kernel, inducing)
+    whiten, used = whitening(matrices, jitter)
+    used = jax.lax.stop_gradient(used)
+    nugget = used * scale
+    numpyro.deterministic(name + JITTER_SUFFIX, used.max())
+    prior = dist.Normal(0.0, 1.0).expand((num_outputs, inducing.shape[-2])).to_event(2)
     mean = Zero(num_outputs) if mean is None else mean
     start = None
     if begin_at is not None:
@@ -73,15 +75,52 @@ def sparse_gp(
     return SparseGP(name, kernel, inducing, whiten, mean, offer(inducing_site(name), draw), nugget)
 
 
+def _checked_kernels(
+    kernel: Kernel | Sequence[Kernel], inducing: Array, num_outputs: int
+) -> tuple[Kernel, Array]:
+    """One kernel with Z (M, D), or those of the outputs as one with Z (P, M, D)."""
+    if isinstance(kernel, Kernel):
+        if jnp.ndim(inducing) != 2:
+            raise ValueError(
+                f"inducing: found shape {jnp.shape(inducing)}, expected (M, D); give one row per input"
+            )
+        return kernel, inducing
+    if len(kernel) != num_outputs:
+        raise ValueError(
+            f"kernel: found {len(kernel)} of them, expected one, or {num_outputs} as there are outputs"
+        )
+    if jnp.ndim(inducing) == 2:
+        inducing = jnp.broadcast_to(inducing, (num_outputs, *inducing.shape))
+    if jnp.ndim(inducing) != 3 or inducing.shape[0] != num_outputs:
+        raise ValueError(
+            f"inducing: found shape {jnp.shape(inducing)}, expected (M, D) or ({num_outputs}, M, D), as many sets as "
+            "kernels; give one row per input"
+        )
+    return kernels_together(kernel), inducing
+
+
 def _regression_start(
     kernel: Kernel, z: Array, whiten: Array, mean: Mean, inputs: Array, targets: Array, noise: Any
 ) -> Float[Array, "P M"]:
-    """E[v | targets] = (s² I + φᵀφ)⁻¹ φᵀ(y − m(h)), φ = k(h, Z) L⁻ᵀ; of noise a product of rows and outputs too."""
-    weights, left = kernel(inputs, z) @ whiten.T, targets - mean(inputs)
+    """E[v | targets] of each output, whose noise has the given variance."""
+    left = targets - mean(inputs)
+    if z.ndim == 2:
+        return _regressed(kernel(inputs, z) @ whiten.T, left, noise)
+    noises = jnp.broadcast_to(noise, left.shape)
+
+    def of_one(kernel: Kernel, whiten: Array, z: Array, left: Array, noise: Array) -> Array:
+        return _regressed(kernel(inputs, z) @ whiten.T, left[:, None], noise[:, None])[0]
+
+    coefficients: Array = jax.vmap(of_one)(kernel, whiten, z, left.T, noises.T)
+    return coefficients
+
+
+def _regressed(weights: Float[Array, "B M"], left: Float[Array, "B P"], noise: Any) -> Float[Array, "P M"]:
+    """(s² I + φᵀφ)⁻¹ φᵀ(y − m(h)), φ = k(h, Z) L⁻ᵀ; of noise a product of rows and outputs too."""
     if jnp.ndim(noise) == 2:
         share = jax.lax.rsqrt(noise.mean(1, keepdims=True) / noise.mean())
         weights, left, noise = share * weights, share * left, noise.mean(0)
-    noises, unit = jnp.broadcast_to(noise, targets.shape[1:]), jnp.eye(z.shape[0], dtype=weights.dtype)
+    noises, unit = jnp.broadcast_to(noise, left.shape[1:]), jnp.eye(weights.shape[1], dtype=weights.dtype)
     gram = weights.T @ weights + noises[:, None, None] * unit
     coefficients: Array = jnp.linalg.solve(gram, (left.T @ weights)[..., None])[..., 0]
     return coefficients
@@ -89,15 +128,38 @@ def _regression_start(
 
 @dataclass(frozen=True, eq=False)
 class SparseGP:
-    """f | u, with u a draw (P, M), one draw per datum (B, P, M), or moments; ``nugget`` is added to k(z, z)."""
+    """f | u, with u a draw (P, M), one draw per datum (B, P, M), or moments; ``nugget`` is added to k(z, z).
+
+    Where each output has a kernel and inducing inputs of its own, their arrays have a leading axis of outputs (see
+    :mod:`ppl_dgp.gp.separate`).
+    """
 
     name: str
     kernel: Kernel
-    inducing: Float[Array, "M D"]
-    whiten: Float[Array, "M M"]
+    inducing: Float[Array, "*P M D"]
+    whiten: Float[Array, "*P M M"]
     mean: Mean
     u: Array | Gaussian
-    nugget: Float[Array, ""] | float = 0.0
+    nugget: Float[Array, "*P"] | float = 0.0
+
+    @property
+    def num_inputs(self) -> int:
+        """D."""
+        return self.inducing.shape[-1]
+
+    @property
+    def num_inducing(self) -> int:
+        """M, of each output."""
+        return self.inducing.shape[-2]
+
+    def at_inducing(self) -> Float[Array, "P M"]:
+        """u = m(Z) + L v, the mean of f at each output's inducing inputs."""
+        if not is_separate(self):
+            return self(self.inducing).mean.T
+        outputs, size, dims = self.inducing.shape
+        everywhere = self(self.inducing.reshape(-1, dims)).mean.reshape(outputs, size, outputs)
+        own: Array = jnp.diagonal(everywhere, axis1=0, axis2=2).T
+        return own
 
     def __call__(self, h: Float[Array, "B D"] | Gaussian) -> Marginal:
         """The marginals of f at the rows of h: mean m(h) + A v, variance k(h,h) − ‖A‖² (+ A S Aᵀ), A = k(h,Z) L⁻ᵀ.
@@ -107,18 +169,21 @@ class SparseGP:
         :raises ValueError: if h is not (B, D) with the D of the inducing inputs.
         """
         shape = jnp.shape(h.mean if isinstance(h, Gaussian) else h)
-        if len(shape) != 2 or shape[1] != self.inducing.shape[1]:
-            expected = f"(B, {self.inducing.shape[1]})"
+        if len(shape) != 2 or shape[1] != self.num_inputs:
+            expected = f"(B, {self.num_inputs})"
             raise ValueError(f"{self.name}: found inputs of shape {shape}, expected {expected}, as Z has")
         if isinstance(h, Gaussian):
             moments = linearised(self, h)[0] if h.linearise else matched(self, h)
             return _offered_marginal(
                 Marginal(self, h, moments.weights, moments.mean, moments.residual, moments.beyond)
             )
-        weights = self.kernel(h, self.inducing) @ self.whiten.T
-        residual = self.kernel.diag(h) - jnp.square(weights).sum(1)
-        # k(h,h) ≥ ‖A‖² in exact arithmetic; rounding alone can bring it below, by a few ulps of k
-        residual = jnp.maximum(residual, 0.0)[:, None]
+        if is_separate(self):
+            weights, residual = separate_weights(self.kernel, self.whiten, h, self.inducing)
+        else:
+            weights = self.kernel(h, self.inducing) @ self.whiten.T
+            residual = self.kernel.diag(h) - jnp.square(weights).sum(1)
+            # k(h,h) ≥ ‖A‖² in exact arithmetic; rounding alone can bring it below, by a few ulps of k
+            residual = jnp.maximum(residual, 0.0)[:, None]
         if isinstance(self.u, Gaussian):
             centre, from_u = self.u.projected_mean(weights), self.u.projected_variance(weights)
         else:
@@ -130,8 +195,11 @@ class SparseGP:
         """Mean (B, P) and full covariance (P, B, B) of f at the rows of h, given u or under its moments."""
         marginal = self(h)
         weights = marginal.weights
-        covariance = self.kernel(h, h) - weights @ weights.T
-        covariance = jnp.broadcast_to(covariance, (marginal.mean.shape[1], *covariance.shape))
+        if is_separate(self):
+            covariance = separate_covariance(self.kernel, self.whiten, h, self.inducing)
+        else:
+            covariance = self.kernel(h, h) - weights @ weights.T
+            covariance = jnp.broadcast_to(covariance, (marginal.mean.shape[1], *covariance.shape))
         if isinstance(self.u, Gaussian):
             covariance = covariance + self.u.projected_covariance(weights)
         return marginal.mean, covariance

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ppl_dgp.gp.separate import check_shared
 from ppl_dgp.numerics.gaussian import Gaussian, beside
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ def _check_inputs(terms: Sequence[ScaledMarginal]) -> None:
 def _covariances(left: Marginal, right: Marginal) -> tuple[Float[Array, "B 1"], Float[Array, "B #P"]]:
     """Covariance of f(h) and f(h') in each row, given u, and through the moments of u."""
     f, g = left.function, right.function
+    check_shared(f, f"{f.name}, which comes twice in one sum")
     _check_whole(left)
     if f.kernel is not g.kernel or f.u is not g.u:
         raise ValueError(

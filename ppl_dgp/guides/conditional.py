@@ -168,7 +168,7 @@ class FreeConditional(HiddenRule):
         marginal, width = step.marginal, step.marginal.mean.shape[1]
 
         def weights() -> Array:
-            repeated = jnp.repeat(marginal.weights[:, None, :], width, 1)
+            repeated = _each_outputs(marginal)
             if not self.across_outputs:
                 return repeated
             return repeated[:, :, None, :] * jnp.eye(width, dtype=repeated.dtype)[None, :, :, None]
@@ -201,15 +201,22 @@ class NestedCompression(FreeConditional):
     propagation: Propagation = "moments"
 
     def declare(self, name: str, size: int, step: Emission, datum: Array | None = None) -> Parameters:
-        marginal, width = step.marginal, step.marginal.mean.shape[1]
+        marginal = step.marginal
         return {
-            "weights": jnp.repeat(marginal.weights[:, None, :], width, 1),
+            "weights": _each_outputs(marginal),
             "loc": _mean_function(marginal),
             "scale": jnp.ones_like(marginal.mean),
         }
 
     def contains(self, other: HiddenRule) -> Containment | None:
         return None
+
+
+def _each_outputs(marginal: Marginal) -> Float[Array, "B Q M"]:
+    """The weights of u in each output."""
+    if marginal.weights.ndim == 3:
+        return marginal.weights
+    return jnp.repeat(marginal.weights[:, None, :], marginal.mean.shape[1], 1)
 
 
 def _mean_function(marginal: Marginal) -> Float[Array, "B Q"]:

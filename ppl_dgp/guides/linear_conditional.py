@@ -170,7 +170,8 @@ def linear_expected_weight(form: LinearConditional, step: Emission) -> Float[Arr
         weights, u = form.weights_of_u(), _integrated_u(step)
         offset, covariance = _projected(weights, u)
         # Var(Wu − φu) = Var(φu) + W S Wᵀ − 2 W S ⟨φ⟩ᵀ
-        products = jnp.einsum("bqpm,pmk,bk->bqp", weights, u.covariance(), marginal.weights)
+        axes = "bqpm,pmk,bpk->bqp" if marginal.weights.ndim == 3 else "bqpm,pmk,bk->bqp"
+        products = jnp.einsum(axes, weights, u.covariance(), marginal.weights)
         cross = jnp.diagonal(products, axis1=-2, axis2=-1)
         variance = jnp.diagonal(covariance, axis1=-2, axis2=-1) - 2.0 * cross + variance
         squared = jnp.square(noise.mean + offset - mean) + variance + noise.variance

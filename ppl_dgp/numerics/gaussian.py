@@ -26,7 +26,7 @@ class Gaussian:
 
     mean: Array
     scale: Array
-    factor: Float[Array, "P M r"] | None = None
+    factor: Float[Array, "*_ M r"] | None = None
     #: whether functions of it are linearised at the mean, rather than matched in their moments
     linearise: bool = field(default=False, metadata={"static": True})
 
@@ -35,12 +35,14 @@ class Gaussian:
         """Whether ``scale`` holds standard deviations."""
         return self.scale.ndim == 2
 
-    def projected_mean(self, weights: Float[Array, "B M"]) -> Float[Array, "B P"]:
-        """E[A u] for each output."""
+    def projected_mean(self, weights: Float[Array, "B *P M"]) -> Float[Array, "B P"]:
+        """E[A u] for each output; A is shared by them, or each one's own."""
         return project(weights, self.mean)
 
-    def projected_variance(self, weights: Float[Array, "B M"]) -> Float[Array, "B P"]:
+    def projected_variance(self, weights: Float[Array, "B *P M"]) -> Float[Array, "B P"]:
         """diag(A S Aᵀ) for each output: the variance of A u that comes from q(u)."""
+        if weights.ndim == 3:
+            return jnp.square(self._roots(weights)).sum(-1).T
         if not self.diagonal:
             return diag_quadratic(weights, self.scale)
         variance = jnp.square(weights) @ jnp.square(self.scale).T
@@ -48,12 +50,18 @@ class Gaussian:
             return variance
         return variance + jnp.square(jnp.einsum("bm,pmr->bpr", weights, self.factor)).sum(-1)
 
-    def projected_covariance(self, weights: Float[Array, "B M"]) -> Float[Array, "P B B"]:
+    def projected_covariance(self, weights: Float[Array, "B *P M"]) -> Float[Array, "P B B"]:
         """A S Aᵀ for each output."""
-        root = weights * self.scale[:, None, :] if self.diagonal else jnp.matmul(weights, self.scale)
-        if self.factor is not None:
-            root = jnp.concatenate([root, jnp.matmul(weights, self.factor)], -1)
+        root = self._roots(weights)
         return root @ jnp.swapaxes(root, -1, -2)
+
+    def _roots(self, weights: Float[Array, "B *P M"]) -> Float[Array, "P B K"]:
+        """A times a root of S, for each output."""
+        weights = jnp.swapaxes(weights, 0, 1) if weights.ndim == 3 else weights
+        root = weights * self.scale[:, None, :] if self.diagonal else jnp.matmul(weights, self.scale)
+        if self.factor is None:
+            return root
+        return jnp.concatenate([root, jnp.matmul(weights, self.factor)], -1)
 
     def draw(self, key: Array, alike: bool = False) -> Float[Array, "B Q"]:
         """One draw of h, the rows independent; ``alike`` each with the same noise, whatever rows are beside it."""
@@ -82,8 +90,10 @@ class Gaussian:
         return matrices if self.factor is None else matrices + self.factor @ jnp.swapaxes(self.factor, -1, -2)
 
 
-def project(weights: Float[Array, "B M"], u: Float[Array, "*B P M"]) -> Float[Array, "B P"]:
-    """A u for each output, u one draw or one per datum."""
+def project(weights: Float[Array, "B *P M"], u: Float[Array, "*B P M"]) -> Float[Array, "B P"]:
+    """A u for each output, u one draw or one per datum; A is shared by the outputs, or each one's own."""
+    if weights.ndim == 3:
+        return (weights * u).sum(-1)
     return weights @ u.T if u.ndim == 2 else jnp.einsum("bm,bpm->bp", weights, u)
 
 

@@ -23,6 +23,7 @@ from numpyro.primitives import Messenger
 
 from ppl_dgp.gp.contract import Trace
 from ppl_dgp.gp.marginal import Marginal
+from ppl_dgp.gp.separate import check_shared
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.linalg import cholesky, first_jitter
 from ppl_dgp.numerics.power_mean import Alpha
@@ -150,6 +151,7 @@ def _scaled(value: Array, factor: Float[Array, "B"]) -> Array:
 def _drawn(key: Array, marginal: Marginal, alone: bool) -> Marginal:
     """f at this particle's inputs, drawn jointly with f at those of the others, which ``alone`` takes as given."""
     function = marginal.function
+    check_shared(function, f"{function.name} under ImportanceWeighted")
 
     def every(value: Array) -> Array:
         gathered: Array = jax.lax.all_gather(value, PARTICLES)

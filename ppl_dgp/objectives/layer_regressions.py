@@ -20,6 +20,7 @@ from ppl_dgp.gp.contract import SCALE_SUFFIX, Parameters, Propagation, SiteRole,
 from ppl_dgp.gp.emission import Emission, emission_of
 from ppl_dgp.gp.marginal import Marginal
 from ppl_dgp.gp.old_posterior import OldPosteriorFactor, old_posterior_of
+from ppl_dgp.gp.separate import check_shared, first_output, is_separate
 from ppl_dgp.gp.sparse_gp import SparseGP
 from ppl_dgp.gp.wrappers import mask_of, unwrap
 from ppl_dgp.guides.guide import HiddenConditional
@@ -30,7 +31,7 @@ from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.objectives.closed_form import columns_of_noise
 from ppl_dgp.objectives.deterministic_inputs import DeterministicInputs
 from ppl_dgp.objectives.factors import Factors
-from ppl_dgp.objectives.regression import Features, GaussianInputs, Regression
+from ppl_dgp.objectives.regression import Features, GaussianInputs, Regression, SeparateInputs
 from ppl_dgp.objectives.representation import RepresentationHandler, choose_representations
 from ppl_dgp.objectives.research.tied_chain import whole, with_columns
 from ppl_dgp.objectives.runs import ProgramRuns
@@ -172,7 +173,9 @@ def _features(marginal: Marginal, slope: Array | None, targets: Gaussian) -> Fea
     f, inputs = marginal.function, marginal.inputs
     if isinstance(inputs, Gaussian):
         _check_kernel(f)
-        return GaussianInputs.of(marginal.weights, f, inputs, slope, targets)
+        features = SeparateInputs if is_separate(f) else GaussianInputs
+        return features.of(marginal.weights, f, inputs, slope, targets)
+    check_shared(f, f"{f.name} at inputs that are known, in closed form")
     mean = targets.mean - f.mean(inputs)
     if slope is not None:
         mean = mean + jnp.einsum("bqp,bp->bq", slope, inputs)
@@ -228,8 +231,8 @@ def _check_gaussian(name: str, emission: Emission) -> None:
 
 
 def _check_kernel(function: SparseGP) -> None:
-    dims = function.inducing.shape[1]
-    if is_rough(function.kernel, dims):
+    dims = function.num_inputs
+    if is_rough((first_output(function) if is_separate(function) else function).kernel, dims):
         raise ValueError(
             f"kernel: found {type(function.kernel).__name__} in {function.name} on {dims} uncertain inputs, where its "
             "expectations are rough and Collapsed no bound; use RBF, Linear, Constant or their sums, or PowerEP"

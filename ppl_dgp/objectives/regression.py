@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import pi
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -25,8 +25,9 @@ from jaxtyping import Array, Float
 
 from ppl_dgp import expectations
 from ppl_dgp.gp.means import affine
-from ppl_dgp.gp.moment_matching import Function, Pieces, pieces
+from ppl_dgp.gp.moment_matching import Function, pieces
 from ppl_dgp.gp.old_posterior import Site
+from ppl_dgp.gp.separate import Pieces, for_each_output, outputs_of
 from ppl_dgp.numerics.double_precision import in_double
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.linalg import cholesky, inverse_lower
@@ -165,6 +166,47 @@ class GaussianInputs(Features):
         return jnp.square(mean) + variance
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class SeparateInputs(Features):
+    """Those of outputs with kernels of their own: ``parts`` of :class:`GaussianInputs` with a leading axis of them."""
+
+    parts: Any
+    inputs: Gaussian
+
+    @classmethod
+    def of(
+        cls, phi: Float[Array, "N P M"], f: Function, inputs: Gaussian, slope: Array | None, noise: Gaussian
+    ) -> SeparateInputs:
+        """As :meth:`GaussianInputs.of`."""
+
+        def one(
+            f: Function, phi: Array, slope: Array | None, mean: Array, deviation: Array
+        ) -> tuple[Any, ...]:
+            found = GaussianInputs.of(phi[:, 0], f, inputs, slope, Gaussian(mean, deviation))
+            return found.phi, found.rest, found.offset, found.variance
+
+        parts = for_each_output(one, f, phi, slope, noise.mean, jnp.sqrt(noise.variance))
+        return cls((outputs_of(f), *parts), inputs)
+
+    def statistics(self, noise: Float[Array, "#N C"], factors: Factors) -> Statistics:
+        """The sums of each output, whose constants add up."""
+        outputs = self.parts[1].shape[0]
+        noises = jnp.broadcast_to(noise, (len(noise), outputs)).T[:, :, None]
+
+        def of_one(f: Pieces, phi: Array, rest: Any, offset: Array, variance: Array, noise: Array) -> Any:
+            found = GaussianInputs(phi, f, self.inputs, rest, offset, variance).statistics(noise, factors)
+            return found.gram[0], found.products[0], found.constant
+
+        of_all: Any = jax.vmap(of_one)
+        gram, products, constant = of_all(*self.parts, noises)
+        return Statistics(gram, products, constant.sum())
+
+
+#: features whose sums are expectations, which 32 bits do not hold
+UNCERTAIN = GaussianInputs | SeparateInputs
+
+
 @dataclass(frozen=True)
 class Regression:
     """A layer's features, the variances of its noise and its factors, and what earlier data said of u."""
@@ -189,4 +231,4 @@ class Regression:
 
         given = self.features, self.noise, self.site
         # of certain inputs the gram matrix is a product with its transpose, positive in any precision
-        return in_double(part, *given) if isinstance(self.features, GaussianInputs) else part(*given)
+        return in_double(part, *given) if isinstance(self.features, UNCERTAIN) else part(*given)

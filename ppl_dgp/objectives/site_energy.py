@@ -14,6 +14,7 @@ from numpyro.infer import ELBO
 
 from ppl_dgp.gp.contract import Model, Parameters, role_of
 from ppl_dgp.gp.emission import emission_of
+from ppl_dgp.gp.separate import check_shared
 from ppl_dgp.gp.wrappers import mask_of
 from ppl_dgp.likelihoods import Likelihood
 from ppl_dgp.objectives.alpha import checked_alpha
@@ -71,6 +72,7 @@ def read_layer(model: Model, params: Mapping[str, Array], *args: Any, **kwargs: 
     ):
         raise ValueError("model: found y scaled, expected every row to count once; use fit_svi with PowerEP")
     marginal = emission.marginal
+    check_shared(marginal.function, f"{marginal.function.name} under Power EP with sites")
     offset = marginal.function.mean(marginal.rows)
     rows = SweepRows(
         marginal.weights, marginal.residual, jnp.broadcast_to(offset, marginal.mean.shape), site["value"]

@@ -7,6 +7,7 @@ P = Q outputs, M inducing points.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,7 +17,9 @@ from jaxtyping import Array, Float, Int
 from numpyro.handlers import block
 
 from ppl_dgp.gp.moment_matching import linearised, matched_covariance
+from ppl_dgp.gp.separate import is_separate
 from ppl_dgp.gp.sparse_gp import SparseGP
+from ppl_dgp.kernels import Kernel
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.linalg import cholesky, first_jitter
 from ppl_dgp.state_space.trajectory import Trajectory, followed
@@ -95,7 +98,7 @@ def onward_moments(
 def output_covariance(function: SparseGP, inputs: Gaussian) -> Float[Array, "B P P"]:
     """The covariance of a function's outputs at uncertain inputs, matched, or linearised if the inputs ask for it."""
     # what has no inducing points is affine, and linearised as it is
-    if not inputs.linearise and function.inducing.shape[0] > 0:
+    if not inputs.linearise and function.num_inducing > 0:
         return matched_covariance(function, inputs)
     moments, jacobian = linearised(function, inputs)
     # J V Jᵀ between outputs; the variances hold what f is uncertain of at the mean besides
@@ -113,38 +116,59 @@ class FunctionPath:
     """
 
     inputs: Float[Array, "H D"]
-    weights: Float[Array, "H M"]
-    lower: Float[Array, "H H"]
+    weights: Float[Array, "*P H M"]
+    lower: Float[Array, "*P H H"]
     z: Float[Array, "H P"]
     count: Array
 
     @staticmethod
     def empty(function: SparseGP, steps: int, z: Float[Array, "H P"]) -> FunctionPath:
         """Of a function that was met nowhere, with its noise z of the places to come."""
-        size, dims = function.inducing.shape
-        zeros = jnp.zeros((steps, dims), z.dtype), jnp.zeros((steps, size), z.dtype)
-        return FunctionPath(*zeros, jnp.eye(steps, dtype=z.dtype), z, jnp.asarray(0))
+        separate = function.inducing.shape[:-2]
+        inputs = jnp.zeros((steps, function.num_inputs), z.dtype)
+        weights = jnp.zeros((*separate, steps, function.num_inducing), z.dtype)
+        lower = jnp.broadcast_to(jnp.eye(steps, dtype=z.dtype), (*separate, steps, steps))
+        return FunctionPath(inputs, weights, lower, z, jnp.asarray(0))
 
     def meet(self, function: SparseGP, at: Float[Array, "1 D"]) -> tuple[Float[Array, " P"], FunctionPath]:
         """f at one more place, given u and f at the places before."""
         with block():
             marginal = function(at)
-        weights = marginal.weights[0]
+        about = function.kernel, self.weights, self.lower, marginal.weights[0]
+        place = partial(self._place, at)
+        if is_separate(function):
+            beyond, weights, lower = jax.vmap(place)(*about, marginal.residual[0], self.z.T[:, :, None])
+            beyond = beyond[:, 0]
+        else:
+            beyond, weights, lower = place(*about, marginal.residual[0, 0], self.z)
+        return marginal.mean[0] + beyond, FunctionPath(
+            self.inputs.at[self.count].set(at[0]), weights, lower, self.z, self.count + 1
+        )
+
+    def _place(
+        self,
+        at: Float[Array, "1 D"],
+        kernel: Kernel,
+        known: Float[Array, "H M"],
+        lower: Float[Array, "H H"],
+        weights: Float[Array, " M"],
+        residual: Float[Array, ""],
+        z: Float[Array, "H P"],
+    ) -> tuple[Float[Array, " P"], Float[Array, "H M"], Float[Array, "H H"]]:
+        """What outputs of one kernel have beyond their mean given u, and weights and factor with the new place."""
         before = jnp.arange(self.inputs.shape[0]) < self.count
         # k(h, h') − φ φ', the covariance of f | u
-        covariance = jnp.where(before, function.kernel(self.inputs, at)[:, 0] - self.weights @ weights, 0.0)
-        row = solve_triangular(self.lower, covariance, lower=True)
+        covariance = jnp.where(before, kernel(self.inputs, at)[:, 0] - known @ weights, 0.0)
+        row = solve_triangular(lower, covariance, lower=True)
         # a path may return to where it was; then rounding must not say that f there is known better than it is
-        known, smallest = jnp.square(row).sum(), first_jitter(row.dtype) * function.kernel.diag(at)[0]
-        row = row * jnp.sqrt(jnp.minimum(marginal.residual[0, 0] / jnp.maximum(known, smallest), 1.0))
-        left = jnp.sqrt(marginal.residual[0, 0] - jnp.square(row).sum() + smallest)
-        value = marginal.mean[0] + row @ self.z + left * self.z[self.count]
-        return value, FunctionPath(
-            self.inputs.at[self.count].set(at[0]),
-            self.weights.at[self.count].set(weights),
-            self.lower.at[self.count].set(row.at[self.count].set(left)),
-            self.z,
-            self.count + 1,
+        explained, smallest = jnp.square(row).sum(), first_jitter(row.dtype) * kernel.diag(at)[0]
+        row = row * jnp.sqrt(jnp.minimum(residual / jnp.maximum(explained, smallest), 1.0))
+        left = jnp.sqrt(residual - jnp.square(row).sum() + smallest)
+        beyond = row @ z + left * z[self.count]
+        return (
+            beyond,
+            known.at[self.count].set(weights),
+            lower.at[self.count].set(row.at[self.count].set(left)),
         )
 
     def apart(

@@ -73,9 +73,9 @@ class Trajectory(dist.Distribution):
         timed: bool = False,
     ) -> None:
         width = noise.shape[0]
-        if function.inducing.shape[1] != width + controls.shape[1]:
+        if function.num_inputs != width + controls.shape[1]:
             raise ValueError(
-                f"{function.name}: found {function.inducing.shape[1]} inputs, expected {width + controls.shape[1]}: "
+                f"{function.name}: found {function.num_inputs} inputs, expected {width + controls.shape[1]}: "
                 f"{width} states and {controls.shape[1]} controls"
             )
         self.function, self.noise, self.controls, self.initial = function, noise, controls, initial
