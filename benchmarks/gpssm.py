@@ -1,6 +1,6 @@
-"""State space models: kinks with known answers, system identification, Hodgkin-Huxley, cost per step.
+"""State space models: the own transition on a kink, system identification, Hodgkin-Huxley, cost per step.
 
-    python benchmarks/gpssm.py kink --data DIR       # the others: recurrent, sysid (DIR too), neuron, speed
+    python benchmarks/gpssm.py recurrent --data DIR  # the others: sysid (DIR too), neuron, speed
     python benchmarks/gpssm.py page                  # docs/gpssm.md from the CSVs
 
 DIR holds ``sysid/<set>.npz``. Rows are appended to CSVs as they come, and what these hold is not done again; figures go
@@ -23,9 +23,8 @@ import numpyro
 import optax
 import rows
 from gpssm_page import REPORTED, page
-from kinks import broken_line, scores_of_function, smooth_kink
+from kinks import smooth_kink
 from scipy.integrate import solve_ivp
-from scipy.special import logsumexp
 
 numpyro.enable_x64()
 
@@ -47,7 +46,7 @@ from ppl_dgp import (  # noqa: E402
 )
 from ppl_dgp.guides import DependsOn  # noqa: E402
 from ppl_dgp.models.gp_narx import gp_narx  # noqa: E402
-from ppl_dgp.prediction.forecast import forecast, smooth, transition_function, transition_moments  # noqa: E402
+from ppl_dgp.prediction.forecast import forecast, transition_moments  # noqa: E402
 from ppl_dgp.prediction.narx import lagged, simulate_narx  # noqa: E402
 from ppl_dgp.state_space.linear_gaussian_chain import LinearGaussianChain  # noqa: E402
 
@@ -66,126 +65,6 @@ RULES = {
 def decaying(rate: float, steps: int) -> optax.GradientTransformation:
     """Adam whose rate falls to a fiftieth."""
     return optax.adam(optax.cosine_decay_schedule(rate, steps, 0.02))
-
-
-# --- kinks
-
-
-KINK = [
-    "function",
-    "noise",
-    "objective",
-    "guide",
-    "alpha",
-    "bound",
-    "rmse",
-    "log_density",
-    "process",
-    "observation",
-]
-KINK += ["path", "moments", "linearised", "seconds"]
-
-
-def kink(options: argparse.Namespace) -> None:
-    """One series of each kind; what is learnt of f, of both noises, and of the next twenty steps."""
-    out = HERE / "gpssm-kink.csv"
-    found = rows.done(out, KINK[:5])
-    work = [(each, how) for each in kinks(options) for how in settings(each[0], each[3])]
-    # what the page is about first: all guides at α = 0, then the thesis' energy
-    for (name, f, q, r, x, y), (objective, guide, alpha) in sorted(work, key=lambda turn: _order(turn[1])):
-        if (name, f"{r}", objective, guide, f"{alpha}") in found:
-            continue
-        started = time.perf_counter()
-        row = learnt(options, name, f, (q, r), x, y, (objective, guide, alpha))
-        rows.append(out, KINK, [name, r, objective, guide, alpha, *row, time.perf_counter() - started])
-        print(name, r, objective, guide, alpha, *(f"{value:.4g}" for value in row), flush=True)
-
-
-def _order(how: tuple[str, str, float]) -> int:
-    return 0 if how[2] == 0.0 else 1 if how[0] == "approximate" else 2
-
-
-def kinks(options: argparse.Namespace) -> Any:
-    """Name, f, Q, R, states x_0 …, observations of the steps that are trained on."""
-    random, x = np.random.default_rng(0), [0.5]
-    for _ in range(200):
-        x.append(broken_line(x[-1]) + 0.2**0.5 * random.normal())
-    states = np.array(x)
-    yield (
-        "broken line",
-        broken_line,
-        0.2,
-        0.05,
-        states,
-        states[1:, None] + 0.05**0.5 * random.normal(size=(200, 1)),
-    )
-    data = np.load(options.data / "sysid" / "kink.npz")
-    for level in (1, 0, 2):
-        states, r = data["x"][level, 0], float(data["noise_variance"][level])
-        yield "smooth kink", smooth_kink, 0.0025, r, states, data["y"][level, 0][1:, None]
-
-
-def settings(name: str, noise: float) -> list[tuple[str, str, float]]:
-    """Every guide and α on the broken line and at the middle noise, α = 0 at the others."""
-    everywhere = [("power-ep", guide, 0.0) for guide in RULES]
-    if name == "smooth kink" and noise != 0.08:
-        return everywhere
-    powers = [("power-ep", guide, alpha) for alpha in (0.001, 0.5, 1.0) for guide in list(RULES)[:4]]
-    return everywhere + powers + [("approximate", "mean field", alpha) for alpha in (0.001, 0.5, 1.0)]
-
-
-def learnt(
-    options: argparse.Namespace,
-    name: str,
-    f: Any,
-    true: tuple[float, float],
-    x: Array,
-    y: Array,
-    how: tuple[str, str, float],  # fmt: skip
-) -> list[float]:
-    """The row of one fit; its figure where it is one of those shown."""
-    (q, r_true), (objective, guide, alpha) = true, how
-    key, rule = jax.random.key(0), RULES[guide]
-    model = gpssm(1, 1, 30 if name == "broken line" else 20, emission="identity")
-    q_of = Guide(model, hidden=rule)
-    closed = guide in ("mean field", "markov") and alpha == 0.0
-    if objective == "approximate":
-        minimised: Any = ApproximatePowerEP(alpha, propagation="moments")
-    else:
-        minimised = CLOSED if closed else PowerEP(alpha, 1)
-    steps = options.steps
-    fit = fit_series(key, model, q_of, minimised, None, y, steps=steps, optimizer=decaying(0.02, steps))
-    bound = -fit.losses[0, -100:].mean()
-    rmse, density = scores_of_function(f, fit, y, x)
-    # twenty continuations of the series, each from the state where it ended
-    random, futures = np.random.default_rng(1), []
-    state, r = np.full(20, x[len(y)]), float(np.mean(fit.params["likelihood/noise"]))
-    for _ in range(20):
-        state = f(state) + q**0.5 * random.normal(size=20)
-        futures.append(state + r_true**0.5 * random.normal(size=20))
-    scores = []
-    for function in ("path", "moments", "linearised"):
-        found = forecast(key, fit, None, y, 20, function=function, num_samples=500)
-        scores.append(np.mean([ahead(found, function, np.array(futures)[:, each], r) for each in range(20)]))
-    if options.figures and alpha == 0.0 and name == "broken line" and guide in ("mean field", "coupled"):
-        from ppl_dgp.diagnostics import plot_transition
-
-        about = fit, None, y
-        figure = plot_transition(transition_function(*about), smooth(key, *about), truth=f)
-        figure.savefig(DOCS / f"gpssm-kink-{guide.replace(' ', '-')}.png", dpi=110)
-    noises = float(np.mean(fit.params["transition/noise"])), r
-    return [bound, rmse, density, *noises, *scores]
-
-
-def ahead(found: Any, how: str, future: Array, noise: float) -> float:
-    """The mean over steps of the log density of what came."""
-    if how != "path":
-        variance = found.variance[:, 0]
-        return float(
-            (-0.5 * np.log(2 * np.pi * variance) - 0.5 * (future - found.mean[:, 0]) ** 2 / variance).mean()
-        )
-    each = -0.5 * np.log(2 * np.pi * noise) - 0.5 * (future - found.states[:, :, 0]) ** 2 / noise
-    return float((logsumexp(each, axis=0) - np.log(len(each))).mean())
 
 
 # --- PR-SSM on the smooth kink
@@ -457,7 +336,6 @@ def main() -> None:
     )
     commands = parser.add_subparsers(required=True)
     experiments = {
-        "kink": (kink, 600),
         "recurrent": (recurrent, 800),
         "sysid": (sysid, 800),
         "neuron": (hodgkin_huxley, 800),

@@ -27,7 +27,6 @@ def page(_: argparse.Namespace) -> None:
     text = PAGE.read_text() if PAGE.exists() else f"# State space models\n\n{MARK}\n"
     lines = [text.split(MARK)[0].rstrip(), "", MARK, ""]
     for name, part in {
-        "kink": kink,
         "recurrent": recurrent,
         "sysid": sysid,
         "neuron": neuron,
@@ -37,31 +36,6 @@ def page(_: argparse.Namespace) -> None:
         if path.exists():
             lines += part(pd.read_csv(path))
     PAGE.write_text("\n".join(lines).rstrip() + "\n")
-
-
-def kink(frame: pd.DataFrame) -> Lines:
-    """A table for each function and noise."""
-    lines = ["## Kinks", ""]
-    names = {
-        "objective": "objective",
-        "guide": "guide",
-        "alpha": "α",
-        "bound": "objective (nats)",
-        "rmse": "RMSE of f",
-    }
-    names |= {
-        "log_density": "log density of f",
-        "process": "Q",
-        "observation": "R",
-        "path": "20 steps: draws",
-    }
-    names |= {"moments": "MM", "linearised": "LIN"}
-    for (function, noise), group in frame.groupby(["function", "noise"], sort=False):
-        process = 0.2 if function == "broken line" else 0.0025
-        lines += [f"**{function}**, true Q = {process:g}, true R = {noise:g}", ""]
-        ordered = group.sort_values(["objective", "alpha"], ascending=[False, True], kind="stable")
-        lines += table(ordered[list(names)].rename(columns=names))
-    return lines
 
 
 def recurrent(frame: pd.DataFrame) -> Lines:

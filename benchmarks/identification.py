@@ -7,9 +7,9 @@
 DIR holds ``sysid/<set>.npz``. Four states, linear in the mean, that begin at y and its earlier values; the model's own
 transition (``DoublyStochastic``, one draw of u for a window: a bound); of several restarts the one with the best loss.
 The second half is simulated from what q says of the end of the first; the validation record of the cascaded tanks does
-not go on from there, and is simulated from a particle filter of its first twenty rows. RMSE in source units, log density
-per step in standardised ones. With ``--choose`` three ways to train are compared by simulating the last fifth of the first half,
-and the best is trained on all of it.
+not go on from there, and is simulated from a particle filter of its first twenty rows. RMSE in source units, log
+density per step in standardised ones. With ``--choose`` three ways to train are compared by simulating the last fifth
+of the first half, and the best is trained on all of it.
 """
 
 from __future__ import annotations
@@ -53,24 +53,24 @@ FIELDS = (
 STATES, INDUCING, WINDOW, WINDOWS = 4, 20, 50, 10
 
 
-def candidate(steps: int, restarts: int, **changed: Any) -> Candidate:
+def candidate(steps: int, restarts: int, outputs: int = 1, **changed: Any) -> Candidate:
     """A way to train for a number of steps; ``changed`` are settings of the model, or the guide's ``hidden`` rule."""
     hidden = changed.pop("hidden", DoublyStochastic())
     settings: dict[str, Any] = {"mean": "linear", "emission": "gp", "window": WINDOW, "process_noise": 1e-4}
-    model = gpssm(1, STATES, INDUCING, **{**settings, **changed})
+    model = gpssm(outputs, STATES, INDUCING, **{**settings, **changed})
     guide = Guide(model, hidden=hidden, latent=Amortised((32,), MeanField(), around=8))
     falling = optax.adam(optax.cosine_decay_schedule(0.05, steps, 0.02))
     training: dict[str, Any] = {"batch_size": WINDOW * WINDOWS, "optimizer": falling, "warm_steps": 0}
     return Candidate(model, guide, PowerEP(0.0), training | {"steps": steps, "restarts": restarts})
 
 
-def candidates(steps: int, restarts: int) -> dict[str, Candidate]:
+def candidates(steps: int, restarts: int, outputs: int) -> dict[str, Candidate]:
     """Those that are chosen among: how much of the states is known at the start, what is observed of them."""
     return {
-        "gp emission": candidate(steps, restarts),
-        "gp emission, linear start": candidate(steps // 3, 1, start="linear"),
+        "gp emission": candidate(steps, restarts, outputs),
+        "gp emission, linear start": candidate(steps // 3, 1, outputs, start="linear"),
         "first state observed": candidate(
-            steps // 3, 1, start="linear", emission="identity", hidden=PRSSMSurrogate()
+            steps // 3, 1, outputs, start="linear", emission="identity", hidden=PRSSMSurrogate()
         ),
     }
 
@@ -84,10 +84,10 @@ def identified(path: Path, seed: int, steps: int, restarts: int, choose: bool) -
     u, y = ((each - each[train].mean(0)) / each[train].std(0) for each in columns)
     key, since, picked = jax.random.key(seed), time.perf_counter(), "gp emission"
     if choose:
-        choice = choose_by_simulation(key, candidates(steps, restarts), u[train], y[train])
+        choice = choose_by_simulation(key, candidates(steps, restarts, y.shape[1]), u[train], y[train])
         fit, picked = choice.fit, choice.best.candidate
     else:
-        fit = candidate(steps, restarts).trained(key, u[train], y[train], steps, {})
+        fit = candidate(steps, restarts, y.shape[1]).trained(key, u[train], y[train], steps, {})
     seconds = time.perf_counter() - since
     begin: dict[str, Any] = {}
     if path.stem == "cascaded_tanks":

@@ -236,6 +236,7 @@ _HOMES = {
         "transition_function",
         "transition_moments",
     ),
+    "ppl_dgp.prediction.growth": ("DivergenceWarning",),
     "ppl_dgp.prediction.joint": (
         "joint_prediction",
         "sample_functions",

@@ -210,6 +210,7 @@ from ppl_dgp.prediction.forecast import simulate as simulate
 from ppl_dgp.prediction.forecast import smooth as smooth
 from ppl_dgp.prediction.forecast import transition_function as transition_function
 from ppl_dgp.prediction.forecast import transition_moments as transition_moments
+from ppl_dgp.prediction.growth import DivergenceWarning as DivergenceWarning
 from ppl_dgp.prediction.joint import joint_prediction as joint_prediction
 from ppl_dgp.prediction.joint import sample_functions as sample_functions
 from ppl_dgp.prediction.latents import Latents as Latents

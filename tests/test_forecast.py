@@ -40,6 +40,7 @@ from ppl_dgp.models import deep_gp
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.linalg import cholesky, inverse_lower
 from ppl_dgp.prediction.forecast import forecast, simulate, smooth, transition_moments
+from ppl_dgp.prediction.growth import DivergenceWarning, warn_of_growth
 from ppl_dgp.prediction.posterior_path import draw, series
 from ppl_dgp.prediction.rollout import FunctionPath, onward, onward_moments
 
@@ -362,3 +363,18 @@ def test_a_function_met_where_it_was_before_stays_one_function_in_32_bits():
     found = np.asarray(values, float) @ np.asarray(values, float).T / 2000
     error = np.sqrt((np.outer(np.diag(covariance), np.diag(covariance)) + covariance**2) / 2000)
     assert (abs(found - covariance) < 5 * error + 1e-4).all()
+
+
+def test_dynamics_that_grow_without_end_are_told(recwarn):
+    """A walk whose state is multiplied at each step leaves all numbers; one that is not says nothing."""
+    model, guide, params = prepared(Markov(), mean="linear", emission="identity", kernel=nearly_nothing)
+    growing = params | {"transition/weights": jnp.full((1, 1), 1e100), "transition/bias": jnp.ones(1)}
+    with pytest.warns(DivergenceWarning, match="found 5 of 5 paths that are no numbers, from step [3-5] on"):
+        forecast(KEY, Posterior(model, guide, growing), None, Y, 6, function="independent", num_samples=5)
+    recwarn.clear()
+    forecast(KEY, Posterior(model, guide, params), None, Y, 6, function="independent", num_samples=5)
+    assert not [found for found in recwarn if found.category is DivergenceWarning]
+    states = np.zeros((3, 4, 2))
+    states[1, 2:] = np.nan
+    with pytest.warns(DivergenceWarning, match="found 1 of 3 paths .* from step 3 on"):
+        warn_of_growth(states)

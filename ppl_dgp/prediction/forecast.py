@@ -37,6 +37,7 @@ from ppl_dgp.guides.trajectory import TrajectoryConditional
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.linalg import cholesky
+from ppl_dgp.prediction.growth import warn_of_growth
 from ppl_dgp.prediction.particle_forecast import DRAWN, forecast_seen, mixed
 from ppl_dgp.prediction.posterior_path import (
     PosteriorPath,
@@ -149,11 +150,13 @@ def forecast(
         steps = forecast_seen(
             key, fit, data, seen, given, future, sequence, function, (num_samples, num_particles)
         )
-        return Forecast(**{name: np.asarray(value) for name, value in steps.items()})
-    make = _along_paths if function in DRAWN else _by_moments
-    program = make(fit.model, fit.guide, num_samples, function, sequence)
-    steps = program(key, fit.params, *data, given, future)
-    return Forecast(**{name: np.asarray(value) for name, value in steps.items()})
+    else:
+        make = _along_paths if function in DRAWN else _by_moments
+        program = make(fit.model, fit.guide, num_samples, function, sequence)
+        steps = program(key, fit.params, *data, given, future)
+    found = Forecast(**{name: np.asarray(value) for name, value in steps.items()})
+    warn_of_growth(found.states)
+    return found
 
 
 @takes_fit
