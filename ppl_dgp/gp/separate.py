@@ -93,26 +93,21 @@ def check_shared(f: Function, where: str) -> None:
         )
 
 
-def separate_weights(kernel: Kernel, whiten: Array, h: Array, z: Array) -> tuple[Array, Array]:
-    """φ (B, P, M), and k(h, h) less its square (B, P)."""
+def weights_and_residual(kernel: Kernel, whiten: Array, h: Array, z: Array) -> tuple[Array, Array]:
+    """φ (B, M), and k(h, h) less its square, (B,), of a shared kernel; of separate outputs (B, P, M) and (B, P)."""
+    if z.ndim == 3:
+        in_turn = jax.vmap(weights_and_residual, in_axes=(0, 0, None, 0))
+        weights, residual = in_turn(kernel, whiten, h, z)
+        return jnp.moveaxis(weights, 0, 1), residual.T
+    weights = kernel(h, z) @ whiten.T
+    # k(h, h) ≥ ‖φ‖² in exact arithmetic; rounding alone can bring it below, by a few ulps of k
+    return weights, jnp.maximum(kernel.diag(h) - jnp.square(weights).sum(1), 0.0)
 
-    def of_one(kernel: Kernel, whiten: Array, z: Array) -> tuple[Array, Array]:
-        weights = kernel(h, z) @ whiten.T
-        return weights, kernel.diag(h) - jnp.square(weights).sum(1)
 
-    weights, residual = jax.vmap(of_one)(kernel, whiten, z)
-    # rounding alone can bring it below 0, by a few ulps of k
-    return jnp.moveaxis(weights, 0, 1), jnp.maximum(residual, 0.0).T
-
-
-def separate_covariance(
-    kernel: Kernel, whiten: Array, h: Float[Array, "B D"], z: Array
-) -> Float[Array, "P B B"]:
-    """Of f at the rows of h given u, for each output."""
-
-    def of_one(kernel: Kernel, whiten: Array, z: Array) -> Array:
-        weights = kernel(h, z) @ whiten.T
-        return kernel(h, h) - weights @ weights.T
-
-    covariance: Array = jax.vmap(of_one)(kernel, whiten, z)
-    return covariance
+def covariance_given_u(kernel: Kernel, weights: Array, h: Float[Array, "B D"]) -> Float[Array, "*P B B"]:
+    """Of f at the rows of h, of each output where they are separate, from their weights φ."""
+    if weights.ndim == 3:
+        in_turn = jax.vmap(covariance_given_u, in_axes=(0, 1, None))
+        each: Array = in_turn(kernel, weights, h)
+        return each
+    return kernel(h, h) - weights @ weights.T

@@ -22,7 +22,7 @@ from ppl_dgp.gp.marginal import Marginal
 from ppl_dgp.gp.means import Mean, Zero
 from ppl_dgp.gp.moment_matching import linearised, matched
 from ppl_dgp.gp.representation import answered, offer
-from ppl_dgp.gp.separate import is_separate, kernels_together, separate_covariance, separate_weights
+from ppl_dgp.gp.separate import covariance_given_u, is_separate, kernels_together, weights_and_residual
 from ppl_dgp.kernels import Kernel
 from ppl_dgp.numerics.gaussian import Gaussian, project
 from ppl_dgp.numerics.linalg import whitening
@@ -177,13 +177,8 @@ class SparseGP:
             return _offered_marginal(
                 Marginal(self, h, moments.weights, moments.mean, moments.residual, moments.beyond)
             )
-        if is_separate(self):
-            weights, residual = separate_weights(self.kernel, self.whiten, h, self.inducing)
-        else:
-            weights = self.kernel(h, self.inducing) @ self.whiten.T
-            residual = self.kernel.diag(h) - jnp.square(weights).sum(1)
-            # k(h,h) ≥ ‖A‖² in exact arithmetic; rounding alone can bring it below, by a few ulps of k
-            residual = jnp.maximum(residual, 0.0)[:, None]
+        weights, residual = weights_and_residual(self.kernel, self.whiten, h, self.inducing)
+        residual = residual if is_separate(self) else residual[:, None]
         if isinstance(self.u, Gaussian):
             centre, from_u = self.u.projected_mean(weights), self.u.projected_variance(weights)
         else:
@@ -195,10 +190,8 @@ class SparseGP:
         """Mean (B, P) and full covariance (P, B, B) of f at the rows of h, given u or under its moments."""
         marginal = self(h)
         weights = marginal.weights
-        if is_separate(self):
-            covariance = separate_covariance(self.kernel, self.whiten, h, self.inducing)
-        else:
-            covariance = self.kernel(h, h) - weights @ weights.T
+        covariance = covariance_given_u(self.kernel, weights, h)
+        if not is_separate(self):
             covariance = jnp.broadcast_to(covariance, (marginal.mean.shape[1], *covariance.shape))
         if isinstance(self.u, Gaussian):
             covariance = covariance + self.u.projected_covariance(weights)
