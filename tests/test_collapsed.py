@@ -186,3 +186,23 @@ def test_what_it_cannot_do_is_refused():
     rough = Guide(wide, hidden=MeanField())
     with pytest.raises(ValueError, match="no bound"):
         refuse(Collapsed(), initial(KEY, wide, rough, X, Y), wide, rough, X, Y)
+
+
+def test_equal_settings_make_equal_objectives():
+    labels = np.array([0, 0, 1])
+    for make in (
+        Collapsed,
+        Collapsed.fitc,
+        Collapsed.dtc,
+        lambda: Collapsed.pitc(labels),
+        lambda: Collapsed(0.3 * labels),
+    ):
+        assert make() == make() and hash(make()) == hash(make())
+    different = [
+        Collapsed(),
+        Collapsed(0.5),
+        Collapsed.dtc(),
+        Collapsed.pitc(labels),
+        Collapsed.pitc(labels[::-1].copy()),
+    ]
+    assert len(set(different)) == len(different)

@@ -3,11 +3,14 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import optax
 import pytest
 from numpyro.distributions import biject_to, constraints
+from numpyro.infer import SVI
 from numpyro.infer.autoguide import AutoNormal
 from scipy.optimize import minimize
+from test_fit import compilations
 
 from ppl_dgp.checkpoint import CheckpointError
 from ppl_dgp.fit import fit_lbfgs, fit_svi, gaussian_factors, natural_adam
@@ -139,6 +142,34 @@ def test_equal_guides_have_equal_factors_and_the_same_optimiser():
     assert one == other and hash(one) == hash(other)
     assert natural_adam(factors=one) is natural_adam(factors=other)
     assert one != gaussian_factors(Guide(gpssm(1, 1, 4), hidden=MeanField()), None, y)
+
+
+def of_steps():
+    model = gpssm(1, 1, 3, emission="identity", timed=True)
+    return model, Guide(model, hidden=Markov(), inducing=Optimal())
+
+
+def test_factors_at_any_controls_go_by_those_of_the_table_at_hand():
+    model, guide = of_steps()
+    lengths, y = jnp.asarray(RANDOM.uniform(0.5, 1.5, (6, 1))), jnp.asarray(RANDOM.normal(size=(6, 1)))
+    one, other = (gaussian_factors(guide, x, y) for x in (lengths, 2.0 * lengths))
+    assert one != other and one.at_any() == other.at_any() and hash(one.at_any()) == hash(other.at_any())
+    assert one.at_any() != gaussian_factors(guide, lengths[1:], y[1:]).at_any()
+    svi = SVI(model, guide, numpyro.optim.Adam(0.1), Collapsed())
+    params = svi.optim.get_params(svi.init(KEY, lengths, y).optim_state)
+    of = lambda factors: np.asarray(factors.units(params)[0])
+    # of twice the steps' lengths noise has twice the variance
+    np.testing.assert_array_equal(of(one.at_any().at(2.0 * lengths, y)), of(other))
+    np.testing.assert_allclose(of(other), 2.0**0.5 * of(one), rtol=1e-12)
+
+
+@pytest.mark.slow
+def test_natural_descent_at_other_controls_compiles_nothing():
+    model, guide = of_steps()
+    y = RANDOM.normal(size=(6, 1))
+    by = lambda x: fit_lbfgs(KEY, model, x, y, guide=guide, objective=Collapsed(), steps=2, natural=True)
+    by(np.full((6, 1), 1.0))
+    assert compilations(lambda: by(np.full((6, 1), 0.5))) == 0
 
 
 def test_rows_take_the_steps_of_independent_gaussians_and_of_minibatches_their_own():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from typing import Any
 
 import jax
@@ -30,14 +31,17 @@ class GaussianFactors:
     """The Gaussian factors of a guide's q, and the noise in whose units some of them are measured.
 
     Equal ones (of equal guides at tables of equal shapes and x) make equal optimisers, so that compiled fits are found.
+    A program that takes the table as an argument is found by those ``at_any`` x, and goes by those ``at`` its own.
     """
 
     def __init__(
         self, guide: Guide, factors: tuple[Factor, ...], transforms: Mapping[str, Any], x: Array, y: Array
     ) -> None:
         self.guide, self.factors = guide, factors
-        self._transforms, self._x, self._y = dict(transforms), x, jnp.zeros_like(y)
-        self._meaning = guide, factors, fingerprint(x, self._y)
+        self._transforms = dict(transforms)
+        self._x: Array | None = x
+        self._y: Array | None = jnp.zeros_like(y)
+        self._meaning: tuple[Any, ...] = guide, factors, fingerprint(x, jnp.zeros_like(y))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, GaussianFactors) and self._meaning == other._meaning
@@ -47,6 +51,19 @@ class GaussianFactors:
 
     def __repr__(self) -> str:
         return f"GaussianFactors({', '.join(map(repr, self.factors))})"
+
+    def at_any(self) -> GaussianFactors:
+        """The same, equal to those of any x of these shapes; they have no units before they are ``at`` a table."""
+        found = copy(self)
+        shapes = tuple((jnp.shape(each), str(each.dtype)) for each in (self._x, self._y) if each is not None)
+        found._x, found._y, found._meaning = None, None, (self.guide, self.factors, shapes)
+        return found
+
+    def at(self, x: Array, y: Array) -> GaussianFactors:
+        """The same at a table, which may be traced; these are equal to nothing else."""
+        found = copy(self)
+        found._x, found._y, found._meaning = x, y, (object(),)
+        return found
 
     def units(self, params: Parameters) -> list[Array]:
         """The deviation of the noise that each factor's are measured in, 1 where they are absolute."""

@@ -114,7 +114,7 @@ def fit_lbfgs(
     allowed = checked_tolerance(tolerance, len(x))
     auto = isinstance(steps, str)
     most = budget if isinstance(steps, str) else steps
-    started, compile_seconds = time.perf_counter(), 0.0
+    started = time.perf_counter()
     data = fingerprint(x, y)
     identity = {"data": data, "objective": type(objective).__name__}
     saving = Saving(checkpoint, identity | {"optimiser": "natural L-BFGS" if natural else "L-BFGS"})
@@ -124,7 +124,7 @@ def fit_lbfgs(
     if guide is None:
         guide = no_latents
         _check_no_latents(model, init_key, x, y)
-    factors = gaussian_factors(guide, x, y) if natural else None
+    factors = gaussian_factors(guide, x, y).at_any() if natural else None
     svi = SVI(model, guide, _unused, objective)
     first = traced_start(svi, init_key, x, y, start)
     begun = lambda state: program.fresh_copies(_first_state(svi.optim.get_params(state.optim_state), factors))
@@ -135,8 +135,10 @@ def fit_lbfgs(
         )
     kept = program.cached_program(svi, _build_iterations, factors)
     limit = float(np.sqrt(jnp.finfo(x.dtype).eps))
+    compiling = time.perf_counter()
     with program.compiled_beside(kept.run, shapes, loss_key, x, y, limit, np.int32(0)):
         state = begun(first.find())
+    compile_seconds = time.perf_counter() - compiling
     losses, lasted, pace = np.empty(0), 0.0, 1
     if checkpoint is not None and earlier is not None:
         lasted = earlier["seconds"]
@@ -176,7 +178,6 @@ def fit_lbfgs(
             state, piece, turns = kept.run(state, loss_key, x, y, limit, np.int32(count))
             losses = np.concatenate([losses, np.asarray(piece)[: int(turns)]])
             elapsed = time.perf_counter() - before
-            compile_seconds = compile_seconds or elapsed
             pace = max(1, min(ITERATIONS_PER_PIECE, 4 * pace, int(count * PIECE_SECONDS / elapsed)))
             if not np.isfinite(losses[-1]):
                 raise FitError(
@@ -243,7 +244,7 @@ def _build_iterations(svi: SVI, factors: GaussianFactors | None) -> Callable[...
         count: Int[Array, ""],
     ) -> tuple[Any, Float[Array, " piece"], Int[Array, ""]]:
         flat, unravel = ravel_pytree(state["params"])
-        solver = _solver(factors, unravel)
+        solver = _solver(None if factors is None else factors.at(x, y), unravel)
 
         def loss(point: Float[Array, " K"]) -> Float[Array, ""]:
             value: Array = svi.loss.loss(key, svi.constrain_fn(unravel(point)), svi.model, svi.guide, x, y)

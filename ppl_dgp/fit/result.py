@@ -36,8 +36,8 @@ class Fit(Posterior):
     the steps), ``restart_params`` those of all R restarts, stacked. ``losses`` are the objective's losses in nats
     at every step, NaN where a step was rejected; ``rejected_steps`` counts these over all restarts. ``seconds``
     is the wall-clock time of the whole fit, over all its sessions if it was resumed; ``compile_seconds`` is
-    what the first compiled call of the last session took of it. ``fingerprint`` is the SHA-256 of the data.
-    ``jitter`` holds what covariance matrices needed on their diagonals at ``params``, relative to the mean
+    what compiling, and finding the start meanwhile, took of it in the last session. ``fingerprint`` is the SHA-256 of
+    the data. ``jitter`` holds what covariance matrices needed on their diagonals at ``params``, relative to the mean
     diagonal, by the sites ``…/jitter`` that report it; empty if interrupted. ``input_seconds`` is what the steps of the
     last session waited for rows that ``fit_stream`` reads. ``chains`` says how the Markov chains of ``fit_nuts`` went.
     ``convergence`` is how far it is from its optimum, None where nothing looked; :attr:`converged` and :attr:`gap` are

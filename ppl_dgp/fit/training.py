@@ -72,6 +72,7 @@ def started(
     axis = () if restarts == 1 else (restarts,)
     shape = lambda leaf: jax.ShapeDtypeStruct(axis + leaf.shape, leaf.dtype)
     kept = placement.cached_program(svis[0], rows, *settings)
+    compiling = time.perf_counter()
     with placement.compiled_beside(kept.run, jax.tree.map(shape, starts[0].shapes), rows, restarts, *like):
         states = [each.find() for each in starts]
         together = lambda states: program.fresh_copies(
@@ -81,6 +82,8 @@ def started(
         if deepens is not None and about["earlier"] is None:
             (deepen,), pairs = deepens, zip(svis, init_keys, states, strict=True)
             about["usual"], state = state, together([deepened(deepen, *each) for each in pairs])
+    # over devices the first step compiles
+    about["compile_seconds"] = 0.0 if placement.mesh is not None else time.perf_counter() - compiling
     place = lambda state: placement.state(state, rows, restarts)
     words = program.key_words(index_key)
     return kept, Training(state, words, restarts=restarts, place=place, **about)
@@ -119,6 +122,7 @@ class Training:
         saving: Saving,
         earlier: Mapping[str, Any] | None,
         since: float,
+        compile_seconds: float = 0.0,
         place: Callable[[Any], Any] = lambda state: state,
         stacked: bool | None = None,
         usual: Any = None,
@@ -128,7 +132,7 @@ class Training:
         self.state, self.words, self.saving = state, words, saving
         self.chunk, self.going = chunk, list(range(restarts))
         self.step, self.lasted, losses = 0, 0.0, np.empty((restarts, 0))
-        self._since, self.compile_seconds = since, 0.0
+        self._since, self.compile_seconds = since, compile_seconds
         if saving.directory is not None and earlier is not None:
             self.step, self.lasted = earlier["step"], earlier["seconds"]
             if self.step > self.steps:

@@ -52,6 +52,12 @@ class Collapsed(ELBO):
         self.factors = Factors.checked("Collapsed", alpha, blocks, correction)
         super().__init__(1)
 
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.factors == getattr(other, "factors", None)
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.factors))
+
     @classmethod
     def vfe(cls) -> Collapsed:
         """Titsias' variational bound (2009): a lower bound of the evidence for every Z."""

@@ -60,6 +60,17 @@ class Factors:
             )
         return cls(powers, np.asarray(blocks), corrected)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Factors) and self._meaning == other._meaning
+
+    def __hash__(self) -> int:
+        return hash(self._meaning)
+
+    @property
+    def _meaning(self) -> tuple[Any, ...]:
+        """Numbers, so that fits under equal objectives share a program; a traced power equals itself alone."""
+        return _numbers(self.alpha), _numbers(self.blocks), self.corrected
+
     @property
     def plain(self) -> bool:
         """Whether this is the variational bound, α = 0 for all, without blocks, which change nothing there."""
@@ -115,3 +126,13 @@ class Factors:
             labels = not isinstance(self.blocks, int | str)
             parts.append(f"blocks={'labels' if labels else repr(self.blocks)}")
         return ", ".join(parts if self.corrected else [*parts, "correction=False"])
+
+
+def _numbers(value: Any) -> Any:
+    """An array as something that can be hashed; what is none as it is."""
+    if is_traced(value):
+        return id(value)
+    if isinstance(value, np.ndarray | jax.Array):
+        value = np.asarray(value)
+        return value.shape, str(value.dtype), value.tobytes()
+    return value
