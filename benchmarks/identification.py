@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,7 @@ from ppl_dgp import (  # noqa: E402
     Amortised,
     Candidate,
     DoublyStochastic,
+    Fit,
     Guide,
     MeanField,
     PowerEP,
@@ -75,42 +76,65 @@ def candidates(steps: int, restarts: int, outputs: int) -> dict[str, Candidate]:
     }
 
 
-def identified(path: Path, seed: int, steps: int, restarts: int, choose: bool) -> dict[str, Any]:
-    """A fit to the first half, and what its simulation of the second is worth."""
+class Halves(NamedTuple):
+    """Controls and outputs standardised by the first half, rows of both halves, and deviations of the outputs."""
+
+    u: np.ndarray
+    y: np.ndarray
+    train: np.ndarray
+    test: np.ndarray
+    scale: np.ndarray
+
+
+def halves(path: Path) -> Halves:
+    """A set of identification."""
     data = np.load(path)
-    train, test = data["train"], data["test"]
     columns = [data[name].reshape(len(data[name]), -1).astype(float) for name in ("u", "y")]
-    scale = columns[1][train].std(0)
+    train = data["train"]
     u, y = ((each - each[train].mean(0)) / each[train].std(0) for each in columns)
-    key, since, picked = jax.random.key(seed), time.perf_counter(), "gp emission"
-    if choose:
-        choice = choose_by_simulation(key, candidates(steps, restarts, y.shape[1]), u[train], y[train])
-        fit, picked = choice.fit, choice.best.candidate
-    else:
-        fit = candidate(steps, restarts, y.shape[1]).trained(key, u[train], y[train], steps, {})
-    seconds = time.perf_counter() - since
-    begin: dict[str, Any] = {}
-    if path.stem == "cascaded_tanks":
-        seen, test = test[:SEEN], test[SEEN:]
-        begin = {"sequence": None, "seen": (jnp.asarray(u[seen]), jnp.asarray(y[seen]))}
+    return Halves(u, y, train, data["test"], columns[1][train].std(0))
+
+
+def simulated(
+    fit: Fit, known: tuple[np.ndarray, np.ndarray], given: Halves, rows: np.ndarray, **begin: Any
+) -> dict[str, float]:
+    """What a fit's free simulation of some rows is worth; ``known`` are the controls and outputs of its training."""
+    u, y = given.u[rows], given.y[rows]
     found = forecast(
-        jax.random.key(1), fit, jnp.asarray(u[train]), jnp.asarray(y[train]), jnp.asarray(u[test]),
-        y_future=jnp.asarray(y[test]), function="independent", **begin,
+        jax.random.key(1), fit, *map(jnp.asarray, known), jnp.asarray(u), y_future=jnp.asarray(y),
+        function="independent", **begin,
     )  # fmt: skip
     assert found.log_density is not None
     low, high = np.quantile(found.samples, (0.025, 0.975), axis=0)
     # the first half is standardised: its mean is 0 and its variance 1
     return {
-        "rmse": float(np.sqrt(np.square((found.mean - y[test]) * scale).mean())),
-        "mean_rmse": float(np.sqrt(np.square(y[test] * scale).mean())),
+        "rmse": float(np.sqrt(np.square((found.mean - y) * given.scale).mean())),
+        "mean_rmse": float(np.sqrt(np.square(y * given.scale).mean())),
         "log_density": float(found.log_density.mean()),
-        "mean_log_density": float((-0.5 * np.square(y[test]) - 0.5 * np.log(2.0 * np.pi)).mean()),
-        "coverage95": float(((low <= y[test]) & (y[test] <= high)).mean()),
+        "mean_log_density": float((-0.5 * np.square(y) - 0.5 * np.log(2.0 * np.pi)).mean()),
+        "coverage95": float(((low <= y) & (y <= high)).mean()),
         "loss": float(fit.losses[fit.best, -100:].mean()),
         "noise": float(np.mean(fit.params["likelihood/noise"])),
         "process": float(np.mean(fit.params["transition/noise"])),
-        "seconds": seconds, "picked": picked,
-    }  # fmt: skip
+    }
+
+
+def identified(path: Path, seed: int, steps: int, restarts: int, choose: bool) -> dict[str, Any]:
+    """A fit to the first half, and what its simulation of the second is worth."""
+    given = halves(path)
+    known, test = (given.u[given.train], given.y[given.train]), given.test
+    outputs, key, since, picked = given.y.shape[1], jax.random.key(seed), time.perf_counter(), "gp emission"
+    if choose:
+        choice = choose_by_simulation(key, candidates(steps, restarts, outputs), *known)
+        fit, picked = choice.fit, choice.best.candidate
+    else:
+        fit = candidate(steps, restarts, outputs).trained(key, *known, steps, {})
+    seconds = time.perf_counter() - since
+    begin: dict[str, Any] = {}
+    if path.stem == "cascaded_tanks":
+        seen, test = test[:SEEN], test[SEEN:]
+        begin = {"sequence": None, "seen": (jnp.asarray(given.u[seen]), jnp.asarray(given.y[seen]))}
+    return simulated(fit, known, given, test, **begin) | {"seconds": seconds, "picked": picked}
 
 
 def main() -> None:
