@@ -15,6 +15,7 @@ from ppl_dgp.kernels import RBF
 from ppl_dgp.likelihoods import Poisson
 from ppl_dgp.models import gp_narx, sparse_gp_regression
 from ppl_dgp.objectives import Collapsed, PowerEP
+from ppl_dgp.prediction.growth import DivergenceWarning
 from ppl_dgp.prediction.narx import lagged, simulate_narx
 from ppl_dgp.prediction.predict import predict
 
@@ -147,6 +148,15 @@ def test_without_f_it_is_a_random_walk():
     np.testing.assert_allclose(found.variance[:, 0], variance, rtol=0.05)
     expected = -0.5 * np.log(2 * np.pi * variance) - 0.5 * (future - Y[-1, 0]) ** 2 / variance
     np.testing.assert_allclose(found.log_density, [expected[0], 0.0, expected[2]], atol=0.03)
+
+
+def test_simulations_that_grow_without_end_are_told():
+    model = gp_narx(1, 1, kernel="linear")
+    guide, table = Guide(model), lagged(Y[:, 0], lags=1)
+    params = initial(KEY, model, guide, table.x, table.y)
+    growing = Posterior(model, guide, params | {"gp/u_loc": jnp.full_like(params["gp/u_loc"], 1e150)})
+    with pytest.warns(DivergenceWarning, match="simulate_narx: found 4 of 4 paths that are no numbers"):
+        simulate_narx(KEY, growing, Y[-1:, 0], 5, num_samples=4)
 
 
 @pytest.mark.slow

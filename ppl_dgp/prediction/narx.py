@@ -31,6 +31,7 @@ from ppl_dgp.gp.sparse_gp import SparseGP
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
 from ppl_dgp.numerics.gaussian import moments_of
 from ppl_dgp.prediction.forecast import Forecast
+from ppl_dgp.prediction.growth import warn_of_growth
 from ppl_dgp.prediction.rollout import FunctionPath
 
 FEEDBACKS = ("draws", "means")
@@ -107,6 +108,8 @@ def simulate_narx(
         known, so that its variance is too small.
     :raises ValueError: for another feedback, or rows and columns that do not fit the inputs of f.
     :raises TypeError: if the model has no GP of Gaussian noise.
+
+    Warns with ``DivergenceWarning`` where paths grow until they are no numbers.
     """
     if feedback not in FEEDBACKS:
         raise ValueError(f"feedback: found {feedback!r}, expected one of {', '.join(FEEDBACKS)}")
@@ -122,6 +125,7 @@ def simulate_narx(
     program = _simulator(fit.model, fit.guide, feedback, num_samples)
     paths = {name: np.asarray(value) for name, value in program(key, fit.params, past, given, future).items()}
     mean, variance = paths["mean"].mean(0), paths["variance"].mean(0) + paths["mean"].var(0)
+    warn_of_growth(paths["states"], "simulate_narx", "take other lags, or more rows to train on")
     return Forecast(mean, variance, paths["states"], paths["samples"], paths.get("log_density"))
 
 
