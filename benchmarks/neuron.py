@@ -1,0 +1,187 @@
+"""Hodgkin-Huxley's neuron under currents that were not trained on: simulated 100 steps ahead, several seeds.
+
+    python -m benchmarks.neuron run --seeds 0-2     # appends what benchmarks/neuron.csv lacks, draws docs/neuron-*.png
+    python -m benchmarks.neuron table
+
+V, m, h and n, observed with a deviation of 0.05 of their own every 0.4 ms, 500 steps under two pulses and a ramp of
+current; then a pulse of another height, and a falling ramp, of which nothing but the current is known. The four states
+are what is observed, each with a kernel (Matérn 5/2) and inducing inputs of its own: ``Markov()``, and
+``Conditional()`` from its optimum, by Adam with a cosine from 0.02. A seed is one of the noise. The rows to come are
+without noise, errors in deviations of the training part, log density per step of all four.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import matplotlib.pyplot as plt
+import numpy as np
+import numpyro
+import optax
+import pandas as pd
+from scipy.integrate import solve_ivp
+
+numpyro.enable_x64()
+
+from benchmarks import rows  # noqa: E402
+from ppl_dgp import Conditional, Fit, Guide, Markov, PowerEP, fit_svi, gpssm  # noqa: E402
+from ppl_dgp.diagnostics import plot_series  # noqa: E402
+from ppl_dgp.guides.following import following_start  # noqa: E402
+from ppl_dgp.prediction.forecast import forecast  # noqa: E402
+
+CSV, DOCS = Path("benchmarks/neuron.csv"), Path("docs")
+FIELDS = (
+    "seed",
+    "guide",
+    "current",
+    "rmse",
+    "log_density",
+    "inside_2sd",
+    "bound",
+    "gap",
+    "converged",
+    "steps",
+    "seconds",
+)
+STEP, TRAINED, AHEAD, NOISE = 0.4, 500, 100, 0.05
+#: what a piece of 40 ms begins at; the last one is a ramp
+LEVELS = 0.0, 12.0, 0.0, 25.0, 6.0
+UNSEEN: dict[str, Callable[[float], float]] = {"step": lambda t: 18.0, "slope": lambda t: 35.0 - 0.7 * t}
+INDUCING = 80
+
+
+def neuron(current: Callable[[float], float], times: np.ndarray) -> np.ndarray:
+    """V, m, h, n of Hodgkin & Huxley 1952 (mV, ms, uA/cm²), at rest to begin with."""
+
+    def slope(t: float, state: np.ndarray) -> list[float]:
+        v, m, h, n = state
+        a_m = 1.0 if abs(v + 40.0) < 1e-6 else 0.1 * (v + 40.0) / (1.0 - np.exp(-0.1 * (v + 40.0)))
+        a_n = 0.1 if abs(v + 55.0) < 1e-6 else 0.01 * (v + 55.0) / (1.0 - np.exp(-0.1 * (v + 55.0)))
+        a_h, b_h = 0.07 * np.exp(-0.05 * (v + 65.0)), 1.0 / (1.0 + np.exp(-0.1 * (v + 35.0)))
+        b_m, b_n = 4.0 * np.exp(-(v + 65.0) / 18.0), 0.125 * np.exp(-(v + 65.0) / 80.0)
+        flow = 120.0 * m**3 * h * (v - 50.0) + 36.0 * n**4 * (v + 77.0) + 0.3 * (v + 54.4)
+        return [current(t) - flow, a_m * (1 - m) - b_m * m, a_h * (1 - h) - b_h * h, a_n * (1 - n) - b_n * n]
+
+    rest = [-65.0, 0.053, 0.596, 0.317]
+    return solve_ivp(slope, (0.0, times[-1]), rest, "LSODA", times, rtol=1e-8, max_step=0.1).y.T
+
+
+def given(name: str) -> Callable[[float], float]:
+    """The current at a time, that of the training part and then one that was not seen."""
+
+    def current(t: float) -> float:
+        if t >= TRAINED * STEP:
+            return UNSEEN[name](t - TRAINED * STEP)
+        piece, within = divmod(t, 40.0)
+        return LEVELS[int(piece)] + (0.5 * within if piece == 4 else 0.0)
+
+    return current
+
+
+class Records(NamedTuple):
+    """Currents and states of all steps under each unseen current, standardised by the training part."""
+
+    u: dict[str, np.ndarray]
+    y: dict[str, np.ndarray]
+
+
+def records() -> Records:
+    """Those of the equations, without noise."""
+    times, first = STEP * np.arange(TRAINED + AHEAD), slice(0, TRAINED)
+    standard = lambda values: (values - values[first].mean(0)) / values[first].std(0)
+    u = {name: standard(np.array([[given(name)(t)] for t in times])) for name in UNSEEN}
+    return Records(u, {name: standard(neuron(given(name), times)) for name in UNSEEN})
+
+
+def fits(seed: int, u: np.ndarray, y: np.ndarray, steps: int) -> dict[str, Fit]:
+    """``Markov()``, and ``Conditional()`` from its optimum."""
+    model = gpssm(
+        4,
+        4,
+        INDUCING,
+        emission="identity",
+        separate=True,
+        kernel="matern52",
+        noise="per-column",
+        process_noise=1e-3,
+    )
+    key, objective = jax.random.key(seed), PowerEP(0.0)
+    falling = lambda: optax.adam(optax.cosine_decay_schedule(0.02, steps, 0.01))
+    chain, following = Guide(model, hidden=Markov()), Guide(model, hidden=Conditional())
+    first = fit_svi(key, model, chain, objective, u, y, steps=steps, optimizer=falling())
+    start = following_start(chain, following, first.params, u, y)
+    second = fit_svi(key, model, following, objective, u, y, steps=steps, optimizer=falling(), start=start)
+    return {"markov": first, "coupled": second}
+
+
+def drawn(seed: int, name: str, seen: np.ndarray, ahead: Any, future: np.ndarray) -> None:
+    """A figure of all four."""
+    figure, axes = plt.subplots(4, 1, figsize=(8, 7), sharex=True, constrained_layout=True)
+    for column, axis in enumerate(axes):
+        plot_series(seen, ahead, future, column=column, shown=100, label="Vmhn"[column], axes=axis)
+    figure.savefig(DOCS / f"neuron-{name}.png", dpi=100)
+    plt.close(figure)
+
+
+def run(options: argparse.Namespace) -> None:
+    """What the CSV does not hold yet."""
+    found, data = rows.done(CSV, FIELDS[:1]), records()
+    for seed in rows.numbers(options.seeds):
+        if (str(seed),) in found:
+            continue
+        random, lines = np.random.default_rng(seed), []
+        u, y = data.u["step"][:TRAINED], data.y["step"][:TRAINED]
+        seen, since = y + NOISE * random.normal(size=y.shape), time.perf_counter()
+        for guide, fit in fits(seed, u, seen, options.steps).items():
+            seconds = time.perf_counter() - since
+            for name in UNSEEN:
+                future = data.y[name][TRAINED:]
+                ahead = forecast(
+                    jax.random.key(1), fit, u, seen, data.u[name][TRAINED:], y_future=future, function="path",
+                    num_samples=200,
+                )  # fmt: skip
+                assert ahead.log_density is not None
+                inside = float(np.mean(abs(future - ahead.mean) < 2.0 * np.sqrt(ahead.variance)))
+                error = float(np.sqrt(np.mean(np.square(ahead.mean - future))))
+                bound = -float(fit.losses[fit.best, -200:].mean())
+                lines.append(
+                    [seed, guide, name, error, float(ahead.log_density.mean()), inside, bound, fit.gap, fit.converged,
+                     fit.steps, seconds]
+                )  # fmt: skip
+                print(*lines[-1], flush=True)
+                if seed == 0 and guide == "coupled":
+                    drawn(seed, name, seen, ahead, future)
+        for line in lines:
+            rows.append(CSV, FIELDS, line)
+
+
+def table(_: argparse.Namespace) -> None:
+    """Means over seeds and their standard errors."""
+    frame = pd.read_csv(CSV).groupby(["guide", "current"], sort=False)
+    columns = ["rmse", "log_density", "inside_2sd", "bound", "gap", "seconds"]
+    print(frame[columns].agg(["mean", "sem"]).round(3).to_string())
+    print(frame["converged"].sum())
+
+
+def main() -> None:
+    """Run or print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(required=True)
+    each = commands.add_parser("run", help=run.__doc__)
+    each.add_argument("--seeds", default="0-2")
+    each.add_argument("--steps", type=int, default=12000)
+    each.set_defaults(does=run)
+    commands.add_parser("table", help=table.__doc__).set_defaults(does=table)
+    options = parser.parse_args()
+    options.does(options)
+
+
+if __name__ == "__main__":
+    main()
