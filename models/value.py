@@ -1,8 +1,7 @@
-"""Settings of models, kernels and likelihoods as values: what they are equal by, and how they print."""
+"""Settings of models, kernels and likelihoods as values: which they are, and how they print."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
@@ -11,27 +10,12 @@ import numpy as np
 
 from ppl_dgp.kernels import Kernel
 from ppl_dgp.likelihoods import Likelihood
+from ppl_dgp.numerics.content import content
 
 
 def settings_of(value: Any) -> tuple[Field[Any], ...]:
     """The fields of a dataclass, or of an instance of one."""
     return fields(value)
-
-
-def content(value: Any) -> Hashable:
-    """What a setting is equal by: arrays and the fields of dataclasses by content, the rest if need be by identity."""
-    if isinstance(value, np.ndarray | jax.Array) and not isinstance(value, jax.core.Tracer):
-        numbers = np.asarray(value)
-        return "array", numbers.shape, numbers.dtype.str, numbers.tobytes()
-    if isinstance(value, tuple | list):
-        return "sequence", *map(content, value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return type(value), *(content(getattr(value, setting.name)) for setting in settings_of(value))
-    try:
-        hash(value)
-    except TypeError:
-        return "object", id(value)
-    return value  # type: ignore[no-any-return]
 
 
 def described(value: Any) -> str:

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from jaxtyping import Array
 
 from ppl_dgp.models.settings import checked_settings
-from ppl_dgp.models.value import content, described, is_default, settings_of
+from ppl_dgp.models.value import described, is_default, settings_of
+from ppl_dgp.numerics.content import content
 
 Other = TypeVar("Other", bound="ZooModel")
 

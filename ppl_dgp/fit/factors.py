@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from copy import copy
 from typing import Any
 
 import jax
@@ -35,13 +34,15 @@ class GaussianFactors:
     """
 
     def __init__(
-        self, guide: Guide, factors: tuple[Factor, ...], transforms: Mapping[str, Any], x: Array, y: Array
+        self,
+        guide: Guide,
+        factors: tuple[Factor, ...],
+        transforms: Mapping[str, Any],
+        x: Array | jax.ShapeDtypeStruct,
+        y: Array,
     ) -> None:
         self.guide, self.factors = guide, factors
-        self._transforms = dict(transforms)
-        self._x: Array | None = x
-        self._y: Array | None = jnp.zeros_like(y)
-        self._meaning: tuple[Any, ...] = guide, factors, fingerprint(x, jnp.zeros_like(y))
+        self._transforms, self._x, self._y = dict(transforms), x, jnp.zeros_like(y)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, GaussianFactors) and self._meaning == other._meaning
@@ -52,18 +53,19 @@ class GaussianFactors:
     def __repr__(self) -> str:
         return f"GaussianFactors({', '.join(map(repr, self.factors))})"
 
-    def at_any(self) -> GaussianFactors:
-        """The same, equal to those of any x of these shapes; they have no units before they are ``at`` a table."""
-        found = copy(self)
-        shapes = tuple((jnp.shape(each), str(each.dtype)) for each in (self._x, self._y) if each is not None)
-        found._x, found._y, found._meaning = None, None, (self.guide, self.factors, shapes)
-        return found
+    @property
+    def _meaning(self) -> tuple[Any, ...]:
+        if isinstance(self._x, jax.ShapeDtypeStruct):
+            return self.guide, self.factors, self._x.shape, self._x.dtype, self._y.shape, self._y.dtype
+        return self.guide, self.factors, fingerprint(self._x, self._y)
 
-    def at(self, x: Array, y: Array) -> GaussianFactors:
-        """The same at a table, which may be traced; these are equal to nothing else."""
-        found = copy(self)
-        found._x, found._y, found._meaning = x, y, (object(),)
-        return found
+    def at(self, x: Array | jax.ShapeDtypeStruct, y: Array) -> GaussianFactors:
+        """The same at another table of these shapes, which may be traced."""
+        return GaussianFactors(self.guide, self.factors, self._transforms, x, y)
+
+    def at_any(self) -> GaussianFactors:
+        """The same, equal to those of any x of this shape; they have no units before they are ``at`` a table."""
+        return self.at(jax.ShapeDtypeStruct(self._x.shape, self._x.dtype), self._y)
 
     def units(self, params: Parameters) -> list[Array]:
         """The deviation of the noise that each factor's are measured in, 1 where they are absolute."""

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Integer
 
 from ppl_dgp.numerics.compatibility import is_traced
+from ppl_dgp.numerics.content import content
 from ppl_dgp.objectives.alpha import checked_alphas
 
 #: so many rows at most in one block, whose covariance matrix is formed
@@ -61,15 +62,10 @@ class Factors:
         return cls(powers, np.asarray(blocks), corrected)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Factors) and self._meaning == other._meaning
+        return isinstance(other, Factors) and content(self) == content(other)
 
     def __hash__(self) -> int:
-        return hash(self._meaning)
-
-    @property
-    def _meaning(self) -> tuple[Any, ...]:
-        """Numbers, so that fits under equal objectives share a program; a traced power equals itself alone."""
-        return _numbers(self.alpha), _numbers(self.blocks), self.corrected
+        return hash(content(self))
 
     @property
     def plain(self) -> bool:
@@ -126,13 +122,3 @@ class Factors:
             labels = not isinstance(self.blocks, int | str)
             parts.append(f"blocks={'labels' if labels else repr(self.blocks)}")
         return ", ".join(parts if self.corrected else [*parts, "correction=False"])
-
-
-def _numbers(value: Any) -> Any:
-    """An array as something that can be hashed; what is none as it is."""
-    if is_traced(value):
-        return id(value)
-    if isinstance(value, np.ndarray | jax.Array):
-        value = np.asarray(value)
-        return value.shape, str(value.dtype), value.tobytes()
-    return value
