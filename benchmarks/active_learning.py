@@ -85,8 +85,9 @@ def fits(
     key: jax.Array, model: gpssm, guide: Guide, given: np.ndarray, y: np.ndarray, values: dict[str, Any]
 ) -> Iterator[Fit]:
     """One from the usual start, and one from what was learnt of fewer rows, where there is such."""
-    for start in ({}, {"start": values})[: 1 + bool(values)]:
-        yield fit_series(key, model, guide, CLOSED, given, y, **start)
+    yield fit_series(key, model, guide, CLOSED, given, y)
+    if values:
+        yield fit_series(key, model, guide, CLOSED, given, y, start=values)
 
 
 def learnt(system: System, seed: int, method: str) -> Iterator[list[Any]]:

@@ -23,8 +23,8 @@ import numpyro
 import optax
 import rows
 from gpssm_page import REPORTED, page
+from hodgkin_huxley import NOISE, TRAINED, records
 from kinks import smooth_kink
-from scipy.integrate import solve_ivp
 
 numpyro.enable_x64()
 
@@ -190,22 +190,6 @@ def simulated(
 # --- Hodgkin-Huxley
 
 
-def neuron(current: Callable[[float], float], times: Array) -> Array:
-    """V, m, h, n of Hodgkin & Huxley 1952 (mV, ms, uA/cm²), at rest to begin with."""
-
-    def slope(t: float, state: Array) -> list[float]:
-        v, m, h, n = state
-        a_m = 1.0 if abs(v + 40.0) < 1e-6 else 0.1 * (v + 40.0) / (1.0 - np.exp(-0.1 * (v + 40.0)))
-        a_n = 0.1 if abs(v + 55.0) < 1e-6 else 0.01 * (v + 55.0) / (1.0 - np.exp(-0.1 * (v + 55.0)))
-        a_h, b_h = 0.07 * np.exp(-0.05 * (v + 65.0)), 1.0 / (1.0 + np.exp(-0.1 * (v + 35.0)))
-        b_m, b_n = 4.0 * np.exp(-(v + 65.0) / 18.0), 0.125 * np.exp(-(v + 65.0) / 80.0)
-        flow = 120.0 * m**3 * h * (v - 50.0) + 36.0 * n**4 * (v + 77.0) + 0.3 * (v + 54.4)
-        return [current(t) - flow, a_m * (1 - m) - b_m * m, a_h * (1 - h) - b_h * h, a_n * (1 - n) - b_n * n]
-
-    rest = [-65.0, 0.053, 0.596, 0.317]
-    return solve_ivp(slope, (0.0, times[-1]), rest, "LSODA", times, rtol=1e-8, max_step=0.1).y.T
-
-
 NEURON = ["objective", "guide", "alpha", "steps_ahead", "rmse", "log_density", "inside_2sd", "seconds"]
 
 
@@ -213,27 +197,9 @@ def hodgkin_huxley(options: argparse.Namespace) -> None:
     """Steps and slopes of current to train on; another step, and another slope, to forecast 100 steps under."""
     out = HERE / "gpssm-neuron.csv"
     found = rows.done(out, NEURON[:2])
-    times, width = np.arange(0.0, 240.0, 0.4), 0.4
-    train = slice(0, 500)
-    levels = [0.0, 12.0, 0.0, 25.0, 6.0]
-
-    def current(t: float, last: Callable[[float], float]) -> float:
-        if t >= 500 * width:
-            return last(t - 500 * width)
-        piece, within = divmod(t, 40.0)
-        if piece in (1, 3):
-            return levels[int(piece)]
-        return levels[int(piece)] + (0.5 * within if piece == 4 else 0.0)
-
-    unseen = {"step": lambda t: 18.0, "slope": lambda t: 35.0 - 0.7 * t}
-    random = np.random.default_rng(0)
-    series = {k: neuron(lambda t, last=last: current(t, last), times) for k, last in unseen.items()}
-    drives = {k: np.array([[current(t, last)] for t in times]) for k, last in unseen.items()}
-    y = series["step"][train]
-    mean, scale = y.mean(0), y.std(0)
-    noisy = (y - mean) / scale + 0.05 * random.normal(size=y.shape)
-    centre, spread = drives["step"][train].mean(), drives["step"][train].std()
-    u = {k: (drive - centre) / spread for k, drive in drives.items()}
+    data, train = records(), slice(0, TRAINED)
+    y, u = data.y["step"][train], data.u
+    noisy = y + NOISE * np.random.default_rng(0).normal(size=y.shape)
     for label, rule, objective in (
         ("approximate", MeanField(), ApproximatePowerEP(0.2, propagation="moments")),
         ("elbo", Markov(), CLOSED),
@@ -248,9 +214,9 @@ def hodgkin_huxley(options: argparse.Namespace) -> None:
                          optimizer=decaying(0.02, steps))  # fmt: skip
         from ppl_dgp.diagnostics import plot_series
 
-        for name, path in series.items():
-            future = (path[500:] - mean) / scale
-            about = fit, u["step"][train], noisy, u[name][500:]
+        for name, path in data.y.items():
+            future = path[TRAINED:]
+            about = fit, u["step"][train], noisy, u[name][TRAINED:]
             ahead = forecast(
                 jax.random.key(1), *about, y_future=future, function="independent", num_samples=100
             )

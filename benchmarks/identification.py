@@ -43,6 +43,7 @@ from ppl_dgp import (  # noqa: E402
     choose_by_simulation,
     gpssm,
 )
+from ppl_dgp.guides import HiddenRule  # noqa: E402
 from ppl_dgp.prediction.forecast import forecast  # noqa: E402
 
 CSV = Path("benchmarks/identification.csv")
@@ -54,13 +55,20 @@ FIELDS = (
     "noise", "process", "seconds", "picked",
 )  # fmt: skip
 STATES, INDUCING, WINDOW, WINDOWS = 4, 20, 50, 10
+OWN_TRANSITION = DoublyStochastic()
 
 
-def candidate(steps: int, restarts: int, outputs: int = 1, **changed: Any) -> Candidate:
-    """A way to train for a number of steps; ``changed`` are settings of the model, the guide's ``hidden`` rule, the
-    number of ``windows`` of a step and the ``rate`` of learning at first."""
-    hidden, windows = changed.pop("hidden", DoublyStochastic()), changed.pop("windows", WINDOWS)
-    rate = changed.pop("rate", 0.05)
+def candidate(
+    steps: int,
+    restarts: int,
+    outputs: int = 1,
+    *,
+    hidden: HiddenRule = OWN_TRANSITION,
+    windows: int = WINDOWS,
+    rate: float = 0.05,
+    **changed: Any,
+) -> Candidate:
+    """A way to train, ``windows`` at a step, at a rate that falls; ``changed`` are settings of the model."""
     settings: dict[str, Any] = {"mean": "linear", "emission": "gp", "window": WINDOW, "process_noise": 1e-4}
     settings |= changed
     model = gpssm(outputs, STATES, INDUCING, **settings)
@@ -174,8 +182,7 @@ def main() -> None:
             path = options.data / "sysid" / f"{name}.npz"
             row = identified(path, seed, options.steps, restarts, options.choose)
             row |= {"set": name, "seed": seed, "steps": options.steps, "restarts": restarts}
-            rows.append(options.out, FIELDS, [row[field] for field in FIELDS])
-            print(*(f"{field}={row[field]}" for field in FIELDS), flush=True)
+            rows.append_shown(options.out, FIELDS, row)
 
 
 if __name__ == "__main__":

@@ -32,16 +32,16 @@ import pandas as pd
 numpyro.enable_x64()
 
 from benchmarks import rows  # noqa: E402
+from benchmarks.identification import SEEN, SETS, halves  # noqa: E402
 from ppl_dgp import Collapsed, Guide, fit_lbfgs, gp_narx, lagged, simulate_narx  # noqa: E402
 from ppl_dgp.state_space.linear_gaussian_em import LinearSeries, linear_dynamics  # noqa: E402
 from ppl_dgp.state_space.sequences import Layout  # noqa: E402
 from ppl_dgp.state_space.subspace import subspace_states  # noqa: E402
 
 CSV = Path("benchmarks/identification-baselines.csv")
-SETS = "actuator,ballbeam,drive,dryer,tank,cascaded_tanks"
 METHODS = ("linear", "narx", "lstm")
 FIELDS = ("set", "seed", "method", "chosen", "rmse", "log_density", "coverage95", "seconds")
-SEEN, KEPT_BACK, UNITS, LSTM_STEPS, LOOKS = 20, 0.2, 16, 4000, 20
+KEPT_BACK, UNITS, LSTM_STEPS, LOOKS = 0.2, 16, 4000, 20
 WIDTHS, LAGS = (1, 2, 3, 4, 6, 8), (1, 2, 3, 5, 10)
 
 
@@ -169,17 +169,14 @@ def chosen(name: str, seed: int, record: Record) -> tuple[int, float]:
 
 def loaded(path: Path) -> tuple[Record, np.ndarray, int]:
     """A set, the deviation of its first half, and how many rows that has."""
-    data = np.load(path)
-    order = np.concatenate([data["train"], data["test"]])
-    half = len(data["train"])
-    u, y = (data[name].reshape(len(data[name]), -1).astype(float)[order] for name in ("u", "y"))
-    scale = y[:half].std(0)
-    u, y = ((each - each[:half].mean(0)) / each[:half].std(0) for each in (u, y))
+    given = halves(path)
+    order, half = np.concatenate([given.train, given.test]), len(given.train)
+    u, y = given.u[order], given.y[order]
     first = np.arange(len(y)) == 0
     seen = 0
     if path.stem == "cascaded_tanks":
         first[half], seen = True, SEEN
-    return Record(u, y, half + seen, first), scale, half
+    return Record(u, y, half + seen, first), given.scale, half
 
 
 def identified(path: Path, seed: int, name: str) -> dict[str, Any]:
@@ -230,8 +227,7 @@ def main() -> None:
                     continue
                 row = identified(options.data / "sysid" / f"{name}.npz", seed, method)
                 row |= {"set": name, "seed": seed, "method": method}
-                rows.append(options.out, FIELDS, [row[field] for field in FIELDS])
-                print(*(f"{field}={row[field]}" for field in FIELDS), flush=True)
+                rows.append_shown(options.out, FIELDS, row)
 
 
 if __name__ == "__main__":

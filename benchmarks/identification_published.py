@@ -4,16 +4,16 @@
     python -m benchmarks.identification_published --table
 
 DIR holds ``sysid/<set>.npz``. Four states, the first of which is observed, M = 20, identity mean, Z uniform on [−2, 2]
-(of VCDT where the library begins).
-PR-SSM (Doerr et al. 2018, settings of their published code): one kernel for all outputs, begun at lengthscales of 2 and
-a variance of ¼, a diagonal q(u) begun near zero, R = 1 and Q = 0.002², ten windows of 50 steps under 50 particles, a
-point for each window's first state by a network of the rows around it, Adam at 0.1 for 3 000 steps, a likelihood summed
-over particles, which is a KL[q(u)] that counts 1/50 of what it should (and half of that where the batch is twice the
-series). EnVI (Lin et al. 2024, theirs): a kernel for each output, sequences of 50 steps end to end, 50 members with
-perturbed observations, R = Q = 1, Adam at 0.005 for 600 steps, weight 1/50; first states are those of p(x_0) and not a
-network's. VCDT (Ialongo et al. 2019, who report on none of these sets): ``Conditional()`` on the whole series after
-``Markov()``, a kernel for each output, weight 1, Adam, as long as the bound rises. Free simulation of the second half
-from the end of the first, RMSE in source units, log density per step in standardised ones.
+(of VCDT where the library begins). PR-SSM (Doerr et al. 2018, settings of their published code): one kernel for all
+outputs, begun at lengthscales of 2 and a variance of ¼, a diagonal q(u) begun near zero, R = 1 and Q = 0.002², ten
+windows of 50 steps under 50 particles, a point for each window's first state by a network of the rows around it, Adam
+at 0.1 for 3 000 steps, a likelihood summed over particles, which is a KL[q(u)] that counts 1/50 of what it should (and
+half of that where the batch is twice the series). EnVI (Lin et al. 2024, theirs): a kernel for each output, sequences
+of 50 steps end to end, 50 members with perturbed observations, R = Q = 1, Adam at 0.005 for 600 steps, weight 1/50;
+first states are those of p(x_0) and not a network's. VCDT (Ialongo et al. 2019, who report on none of these sets):
+``Conditional()`` on the whole series after ``Markov()``, a kernel for each output, weight 1, Adam, as long as the bound
+rises. Free simulation of the second half from the end of the first, RMSE in source units, log density per step in
+standardised ones.
 """
 
 from __future__ import annotations
@@ -147,8 +147,7 @@ def main() -> None:
                 begin = {"sequence": fit.model.num_sequences - 1} if fit.model.num_sequences > 1 else {}
                 row = simulated(fit, known, given, given.test, **begin)
                 row |= {"method": method, "set": name, "seed": seed, "seconds": seconds}
-                rows.append(CSV, FIELDS, [row[field] for field in FIELDS])
-                print(*(f"{field}={row[field]}" for field in FIELDS), flush=True)
+                rows.append_shown(CSV, FIELDS, row)
 
 
 if __name__ == "__main__":

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import matplotlib.pyplot as plt
@@ -24,11 +23,11 @@ import numpy as np
 import numpyro
 import optax
 import pandas as pd
-from scipy.integrate import solve_ivp
 
 numpyro.enable_x64()
 
 from benchmarks import rows  # noqa: E402
+from benchmarks.hodgkin_huxley import NOISE, TRAINED, UNSEEN, records  # noqa: E402
 from ppl_dgp import Conditional, Fit, Guide, Markov, PowerEP, fit_svi, gpssm  # noqa: E402
 from ppl_dgp.diagnostics import plot_series  # noqa: E402
 from ppl_dgp.guides.following import following_start  # noqa: E402
@@ -48,54 +47,7 @@ FIELDS = (
     "steps",
     "seconds",
 )
-STEP, TRAINED, AHEAD, NOISE = 0.4, 500, 100, 0.05
-#: what a piece of 40 ms begins at; the last one is a ramp
-LEVELS = 0.0, 12.0, 0.0, 25.0, 6.0
-UNSEEN: dict[str, Callable[[float], float]] = {"step": lambda t: 18.0, "slope": lambda t: 35.0 - 0.7 * t}
 INDUCING = 80
-
-
-def neuron(current: Callable[[float], float], times: np.ndarray) -> np.ndarray:
-    """V, m, h, n of Hodgkin & Huxley 1952 (mV, ms, uA/cm²), at rest to begin with."""
-
-    def slope(t: float, state: np.ndarray) -> list[float]:
-        v, m, h, n = state
-        a_m = 1.0 if abs(v + 40.0) < 1e-6 else 0.1 * (v + 40.0) / (1.0 - np.exp(-0.1 * (v + 40.0)))
-        a_n = 0.1 if abs(v + 55.0) < 1e-6 else 0.01 * (v + 55.0) / (1.0 - np.exp(-0.1 * (v + 55.0)))
-        a_h, b_h = 0.07 * np.exp(-0.05 * (v + 65.0)), 1.0 / (1.0 + np.exp(-0.1 * (v + 35.0)))
-        b_m, b_n = 4.0 * np.exp(-(v + 65.0) / 18.0), 0.125 * np.exp(-(v + 65.0) / 80.0)
-        flow = 120.0 * m**3 * h * (v - 50.0) + 36.0 * n**4 * (v + 77.0) + 0.3 * (v + 54.4)
-        return [current(t) - flow, a_m * (1 - m) - b_m * m, a_h * (1 - h) - b_h * h, a_n * (1 - n) - b_n * n]
-
-    rest = [-65.0, 0.053, 0.596, 0.317]
-    return solve_ivp(slope, (0.0, times[-1]), rest, "LSODA", times, rtol=1e-8, max_step=0.1).y.T
-
-
-def given(name: str) -> Callable[[float], float]:
-    """The current at a time, that of the training part and then one that was not seen."""
-
-    def current(t: float) -> float:
-        if t >= TRAINED * STEP:
-            return UNSEEN[name](t - TRAINED * STEP)
-        piece, within = divmod(t, 40.0)
-        return LEVELS[int(piece)] + (0.5 * within if piece == 4 else 0.0)
-
-    return current
-
-
-class Records(NamedTuple):
-    """Currents and states of all steps under each unseen current, standardised by the training part."""
-
-    u: dict[str, np.ndarray]
-    y: dict[str, np.ndarray]
-
-
-def records() -> Records:
-    """Those of the equations, without noise."""
-    times, first = STEP * np.arange(TRAINED + AHEAD), slice(0, TRAINED)
-    standard = lambda values: (values - values[first].mean(0)) / values[first].std(0)
-    u = {name: standard(np.array([[given(name)(t)] for t in times])) for name in UNSEEN}
-    return Records(u, {name: standard(neuron(given(name), times)) for name in UNSEEN})
 
 
 def fits(seed: int, u: np.ndarray, y: np.ndarray, steps: int) -> dict[str, Fit]:
@@ -119,7 +71,7 @@ def fits(seed: int, u: np.ndarray, y: np.ndarray, steps: int) -> dict[str, Fit]:
     return {"markov": first, "coupled": second}
 
 
-def drawn(seed: int, name: str, seen: np.ndarray, ahead: Any, future: np.ndarray) -> None:
+def drawn(name: str, seen: np.ndarray, ahead: Any, future: np.ndarray) -> None:
     """A figure of all four."""
     figure, axes = plt.subplots(4, 1, figsize=(8, 7), sharex=True, constrained_layout=True)
     for column, axis in enumerate(axes):
@@ -155,7 +107,7 @@ def run(options: argparse.Namespace) -> None:
                 )  # fmt: skip
                 print(*lines[-1], flush=True)
                 if seed == 0 and guide == "coupled":
-                    drawn(seed, name, seen, ahead, future)
+                    drawn(name, seen, ahead, future)
         for line in lines:
             rows.append(CSV, FIELDS, line)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 
@@ -15,6 +15,12 @@ def append(path: Path, fields: Sequence[str], row: Sequence[object]) -> None:
         if fresh:
             writer.writerow(fields)
         writer.writerow(row)
+
+
+def append_shown(path: Path, fields: Sequence[str], row: Mapping[str, object]) -> None:
+    """The same of a row by its columns, and print it."""
+    append(path, fields, [row[field] for field in fields])
+    print(*(f"{field}={row[field]}" for field in fields), flush=True)
 
 
 def done(path: Path, key: Sequence[str]) -> set[tuple[str, ...]]:
