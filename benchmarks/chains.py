@@ -1,6 +1,6 @@
 """Chains of the kinks by natural gradients, beside Adam and L-BFGS: bound, updates and seconds.
 
-    JAX_ENABLE_COMPILATION_CACHE=false python benchmarks/chains.py --data DIR
+    JAX_ENABLE_COMPILATION_CACHE=false python -m benchmarks.chains --data DIR
 
 DIR holds ``sysid/kink.npz``. Rows are appended to benchmarks/chains.csv as they come, and what it holds is not done
 again.
@@ -18,13 +18,13 @@ from typing import Any
 import jax
 import numpyro
 import optax
-import rows
 
 numpyro.enable_x64()
 
-from gpssm import CLOSED, decaying, kinks  # noqa: E402
-
+from benchmarks import rows  # noqa: E402
+from benchmarks.kink import PROBLEMS, problem  # noqa: E402
 from ppl_dgp import Collapsed, Guide, Markov, MeanField, Optimal, fit_lbfgs, fit_svi, gpssm  # noqa: E402
+from ppl_dgp.fit.series import CLOSED  # noqa: E402
 
 OUT = Path("benchmarks/chains.csv")
 FIELDS = [
@@ -41,7 +41,7 @@ FIELDS = [
 ]
 RULES = {"markov": Markov(), "mean field": MeanField()}
 ADAM_STEPS, LBFGS_STEPS, NATURAL_STEPS = 6000, 600, 100
-CONSTANT, COSINE = optax.adam(0.01), decaying(0.03, ADAM_STEPS)
+CONSTANT, COSINE = optax.adam(0.01), optax.adam(optax.cosine_decay_schedule(0.03, ADAM_STEPS, 0.02))
 COLLAPSED = Collapsed()
 METHODS = ("natural", "adam 0.01", "adam 0.03, cosine", "l-bfgs")
 
@@ -67,9 +67,13 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="the directory that holds sysid/")
     options = parser.parse_args()
     done = rows.done(OUT, FIELDS[:4])
-    series = list(kinks(options))
+    series = [
+        ("broken line" if name == "broken" else "smooth kink", problem(name, 0, options.data))
+        for name in PROBLEMS
+    ]
     for method in METHODS:
-        for name, _, _, noise, _, y in series:
+        for name, given in series:
+            noise, y = given.observation, given.y
             for guide, rule in RULES.items():
                 if (name, str(noise), guide, method) in done:
                     continue

@@ -11,7 +11,8 @@ not go on from there, and is simulated from a particle filter of its first twent
 density per step in standardised ones. With ``--choose`` four ways to train are compared by simulating the last fifth of
 the first half, and the best is trained on all of it: the one above; the same from the states of a linear model; from
 those of a subspace method, on windows of a fifth of the record (200 steps at most) and at a tenth of the rate, so that
-what is begun at is kept; and the first state observed, from a linear model.
+what is begun at is kept; and the first state observed, from a linear model. The simulations of seed 0 are drawn to
+docs/identification-<set>.png.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import numpyro
 import optax
@@ -43,11 +45,13 @@ from ppl_dgp import (  # noqa: E402
     choose_by_simulation,
     gpssm,
 )
+from ppl_dgp.diagnostics import plot_series  # noqa: E402
 from ppl_dgp.guides import HiddenRule  # noqa: E402
 from ppl_dgp.prediction.forecast import forecast  # noqa: E402
 
 CSV = Path("benchmarks/identification.csv")
 CHOSEN = Path("benchmarks/identification-chosen.csv")
+DOCS = Path("docs")
 SETS = "actuator,ballbeam,drive,dryer,tank,cascaded_tanks"
 SEEN = 20
 FIELDS = (
@@ -111,7 +115,12 @@ def halves(path: Path) -> Halves:
 
 
 def simulated(
-    fit: Fit, known: tuple[np.ndarray, np.ndarray], given: Halves, rows: np.ndarray, **begin: Any
+    fit: Fit,
+    known: tuple[np.ndarray, np.ndarray],
+    given: Halves,
+    rows: np.ndarray,
+    figure: Path | None = None,
+    **begin: Any,
 ) -> dict[str, float]:
     """What a fit's free simulation of some rows is worth; ``known`` are the controls and outputs of its training."""
     u, y = given.u[rows], given.y[rows]
@@ -120,6 +129,11 @@ def simulated(
         function="independent", **begin,
     )  # fmt: skip
     assert found.log_density is not None
+    if figure is not None:
+        shown, axes = plt.subplots(figsize=(9.0, 2.8), constrained_layout=True)
+        plot_series(known[1], found, y, levels=(0.5, 0.95), shown=50, axes=axes)
+        shown.savefig(figure, dpi=100)
+        plt.close(shown)
     low, high = np.quantile(found.samples, (0.025, 0.975), axis=0)
     # the first half is standardised: its mean is 0 and its variance 1
     return {
@@ -149,7 +163,8 @@ def identified(path: Path, seed: int, steps: int, restarts: int, choose: bool) -
     if path.stem == "cascaded_tanks":
         seen, test = test[:SEEN], test[SEEN:]
         begin = {"sequence": None, "seen": (jnp.asarray(given.u[seen]), jnp.asarray(given.y[seen]))}
-    return simulated(fit, known, given, test, **begin) | {"seconds": seconds, "picked": picked}
+    figure = DOCS / f"identification-{path.stem}.png" if choose and seed == 0 else None
+    return simulated(fit, known, given, test, figure, **begin) | {"seconds": seconds, "picked": picked}
 
 
 def main() -> None:

@@ -11,9 +11,11 @@ from scipy.stats import norm
 from ppl_dgp.diagnostics import Candidate, choose_by_simulation
 from ppl_dgp.diagnostics.simulation import SimulationChoice, SimulationScore, last_part
 from ppl_dgp.fit import FitError, fit_series
+from ppl_dgp.fit.longer import _onward, longer_start
 from ppl_dgp.fit.series import CLOSED
-from ppl_dgp.guides import Guide, Markov
+from ppl_dgp.guides import Amortised, DoublyStochastic, Guide, Markov, MeanField
 from ppl_dgp.models import gpssm
+from ppl_dgp.objectives import PowerEP
 from ppl_dgp.prediction.forecast import forecast
 
 KEY = jax.random.key(0)
@@ -62,6 +64,53 @@ def test_best_has_the_highest_density_and_is_trained_on_all_steps(chosen):
         learning_rate=0.05,
     )  # fmt: skip
     np.testing.assert_array_equal(chosen.fit.losses, again.losses)
+
+
+@pytest.mark.parametrize("start", ["outputs", pytest.param("linear", marks=pytest.mark.slow)])
+def test_the_best_goes_on_from_what_was_chosen_where_no_parameter_is_of_one_step(start):
+    """A second fit from the usual start may end at an optimum that nobody has judged."""
+    model = gpssm(1, num_inducing=3, mean="linear", start=start, window=8)
+    guide = Guide(model, hidden=DoublyStochastic(), latent=Amortised((3,), MeanField(), around=2))
+    training = {"batch_size": 16, "restarts": 2, "warm_steps": 0}
+    candidates = {"recognised": Candidate(model, guide, PowerEP(0.0), training)}
+    found = choose_by_simulation(KEY, candidates, CONTROLS, WAVE, steps=3, num_samples=5)
+    first = found.fits["recognised", 3]
+    data = jnp.asarray(CONTROLS), jnp.asarray(WAVE)
+    begun = longer_start(KEY, model, guide, first.params, *data, np.arange(40) < 32)
+    going_on = fit_series(
+        jax.random.split(KEY)[0],
+        model,
+        guide,
+        PowerEP(0.0),
+        CONTROLS,
+        WAVE,
+        steps=3,
+        batch_size=16,
+        start=begun,
+    )
+    assert first.losses.shape == (2, 3)
+    np.testing.assert_array_equal(found.fit.losses, going_on.losses)
+    np.testing.assert_array_equal(begun["x/begin"][:33], first.params["x/begin"])
+    if start == "outputs":
+        np.testing.assert_allclose(begun["x/begin"][33:, 0], WAVE[32:, 0], atol=1e-6)
+    same = [name for name in first.params if name != "x/begin"]
+    assert all(np.array_equal(begun[name], first.params[name]) for name in same)
+
+
+def test_states_to_begin_at_keep_their_coordinates():
+    """Of two sequences, and of a linear model whose states are those of another one turned and moved."""
+    states = RANDOM.normal(size=(13, 2))
+    turned = states @ np.array([[0.6, -2.0], [1.0, 0.3]]) + np.array([1.0, -3.0])
+    slots, earlier = np.array([1, 2, 3, 7, 8, 0, 6]), np.array([1, 2, 3, 5, 6, 0, 4])
+    known = np.empty((7, 2))
+    known[earlier] = turned[slots]
+    np.testing.assert_allclose(_onward(states, known, slots, earlier), turned, atol=1e-12)
+
+
+def test_a_chain_starts_anew_on_all_steps(chosen):
+    params = chosen.fits["chain", 40].params
+    data = jnp.asarray(CONTROLS), jnp.asarray(WAVE)
+    assert longer_start(KEY, MODEL, CHAIN.guide, params, *data, np.arange(40) < 32) is None
 
 
 def test_mean_is_the_gaussian_of_the_first_part(chosen):

@@ -8,7 +8,7 @@ Shapes: T steps of S sequences, C controls, P outputs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import jax
@@ -26,6 +26,8 @@ from ppl_dgp.diagnostics.draws import columns, inputs_of
 from ppl_dgp.diagnostics.scores import positive_scale
 from ppl_dgp.fit import Fit, FitError, Posterior, fit_series
 from ppl_dgp.fit.advice import held_out_advice
+from ppl_dgp.fit.longer import longer_start
+from ppl_dgp.fit.result import checked_data
 from ppl_dgp.gp.contract import Model
 from ppl_dgp.guides import Guide
 from ppl_dgp.prediction.forecast import forecast
@@ -144,7 +146,8 @@ def choose_by_simulation(
     :param steps: of each fit, as of ``fit_series``; several numbers, such as (500, 1000, 2000), to stop early by the
         same measure, each with a fit of its own.
     :param by: "log_density" of what came, which asks for bands that can be believed, or "rmse".
-    :param refit: whether the best is trained once more, on all steps.
+    :param refit: whether the best is trained once more, on all steps: from the parameters that were chosen, but for
+        guides with parameters of single steps, which start as usual.
     :param num_samples: of the simulations.
     :param target_scale: standard deviation, scalar or (P,), by which y was divided: figures are in original units.
     :param say: is told which candidate is being trained.
@@ -203,7 +206,11 @@ def choose_by_simulation(
     best = max(finite, key=lambda score: sign * getattr(score, by))
     fit = fits[best.candidate, best.steps]
     if refit:
-        fit = candidates[best.candidate].trained(key_fit, x, y_all, best.steps, settings)
+        chosen, data = candidates[best.candidate], checked_data(x, y_all, candidates[best.candidate].model)
+        start = longer_start(key_fit, chosen.model, chosen.guide, fit.params, *data, ~kept_back)
+        if start is not None:
+            chosen = replace(chosen, settings={**chosen.settings, "start": start, "restarts": 1})
+        fit = chosen.trained(key_fit, x, y_all, best.steps, settings)
     mean = SimulationScore("mean and variance", "", *_of_mean(y_all, kept_back, scale))
     count = int((~np.isnan(y_all[kept_back])).sum())
     return SimulationChoice(best, tuple(scores), mean, fit, count, fits)
