@@ -44,7 +44,7 @@ def given(name: str) -> Callable[[float], float]:
 
 
 class Records(NamedTuple):
-    """Currents and states of all steps under each unseen current, standardised by the training part."""
+    """States at all steps and the current half a step before them, by unseen current, as of the training part."""
 
     u: dict[str, np.ndarray]
     y: dict[str, np.ndarray]
@@ -53,7 +53,8 @@ class Records(NamedTuple):
 def records() -> Records:
     """Those of the equations, without noise."""
     times = STEP * np.arange(TRAINED + AHEAD)
-    drives = {name: np.array([[given(name)(t)] for t in times]) for name in UNSEEN}
+    # a row's control is what moved the state to where it is
+    drives = {name: np.array([[given(name)(max(t - 0.5 * STEP, 0.0))] for t in times]) for name in UNSEEN}
     states = {name: neuron(given(name), times) for name in UNSEEN}
 
     def standard(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

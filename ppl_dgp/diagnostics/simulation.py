@@ -27,7 +27,7 @@ from ppl_dgp.diagnostics.scores import positive_scale
 from ppl_dgp.fit import Fit, FitError, Posterior, fit_series
 from ppl_dgp.fit.advice import held_out_advice
 from ppl_dgp.fit.longer import longer_start
-from ppl_dgp.fit.result import checked_data
+from ppl_dgp.fit.result import checked_data, last_losses
 from ppl_dgp.gp.contract import Model
 from ppl_dgp.guides import Guide
 from ppl_dgp.prediction.forecast import forecast
@@ -146,8 +146,8 @@ def choose_by_simulation(
     :param steps: of each fit, as of ``fit_series``; several numbers, such as (500, 1000, 2000), to stop early by the
         same measure, each with a fit of its own.
     :param by: "log_density" of what came, which asks for bands that can be believed, or "rmse".
-    :param refit: whether the best is trained once more, on all steps: from the parameters that were chosen, but for
-        guides with parameters of single steps, which start as usual.
+    :param refit: whether the best is trained once more, on all steps: from the usual start, and from the parameters
+        that were chosen where none are of single steps; the fit of lower loss is taken.
     :param num_samples: of the simulations.
     :param target_scale: standard deviation, scalar or (P,), by which y was divided: figures are in original units.
     :param say: is told which candidate is being trained.
@@ -206,14 +206,37 @@ def choose_by_simulation(
     best = max(finite, key=lambda score: sign * getattr(score, by))
     fit = fits[best.candidate, best.steps]
     if refit:
-        chosen, data = candidates[best.candidate], checked_data(x, y_all, candidates[best.candidate].model)
-        start = longer_start(key_fit, chosen.model, chosen.guide, fit.params, *data, ~kept_back)
-        if start is not None:
-            chosen = replace(chosen, settings={**chosen.settings, "start": start, "restarts": 1})
-        fit = chosen.trained(key_fit, x, y_all, best.steps, settings)
+        fit = _trained_on_all(
+            candidates[best.candidate], fit, key_fit, (x, y_all), ~kept_back, best.steps, settings
+        )
     mean = SimulationScore("mean and variance", "", *_of_mean(y_all, kept_back, scale))
     count = int((~np.isnan(y_all[kept_back])).sum())
     return SimulationChoice(best, tuple(scores), mean, fit, count, fits)
+
+
+def _trained_on_all(
+    candidate: Candidate,
+    fit: Fit,
+    key: Array,
+    data: tuple[ArrayLike | None, np.ndarray],
+    first: np.ndarray,
+    steps: int | str,
+    shared: Mapping[str, Any],
+) -> Fit:
+    """The one of lower loss of a fit from the usual start, which may miss what was chosen, and one from ``fit``."""
+    onward = longer_start(
+        key, candidate.model, candidate.guide, fit.params, *checked_data(*data, candidate.model), first
+    )
+    found: list[Fit] = []
+    for way in ({},) if onward is None else ({}, {"start": onward, "restarts": 1}):
+        trained = replace(candidate, settings={**candidate.settings, **way}).trained
+        try:
+            found.append(trained(key, *data, steps, shared))
+        except FitError as failed:
+            failure = failed
+    if not found:
+        raise failure
+    return min(found, key=lambda fit: last_losses(fit.losses[[fit.best]])[0])
 
 
 def last_part(sequence: Float[np.ndarray, " T"], share: float) -> Bool[np.ndarray, " T"]:

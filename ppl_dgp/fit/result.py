@@ -128,7 +128,12 @@ class Interrupted(KeyboardInterrupt):
 
 def best_restart(losses: Float[np.ndarray, "R steps"]) -> int:
     """The restart with the lowest mean loss over the last tenth of the steps; rejected steps are left out."""
-    return int(np.argmin(mean_loss(losses[:, -max(1, losses.shape[1] // 10) :])))
+    return int(np.argmin(last_losses(losses)))
+
+
+def last_losses(losses: Float[np.ndarray, "R steps"]) -> Float[np.ndarray, " R"]:
+    """The mean loss over the last tenth of the steps, by which fits are compared."""
+    return mean_loss(losses[:, -max(1, losses.shape[1] // 10) :])
 
 
 def mean_loss(losses: Float[np.ndarray, "R steps"]) -> Float[np.ndarray, " R"]:
