@@ -106,6 +106,15 @@ from ppl_dgp.gp.contract import role_of as role_of
 from ppl_dgp.gp.emission import Emission as Emission
 from ppl_dgp.gp.emission import JointEmission as JointEmission
 from ppl_dgp.gp.emission import emission_of as emission_of
+from ppl_dgp.gp.features import Averages as Averages
+from ppl_dgp.gp.features import Derivatives as Derivatives
+from ppl_dgp.gp.features import Functionals as Functionals
+from ppl_dgp.gp.features import InducingFeatures as InducingFeatures
+from ppl_dgp.gp.features import Joined as Joined
+from ppl_dgp.gp.features import Points as Points
+from ppl_dgp.gp.features import box_averages as box_averages
+from ppl_dgp.gp.features import gradients as gradients
+from ppl_dgp.gp.fourier import Fourier as Fourier
 from ppl_dgp.gp.linear_map import Affine as Affine
 from ppl_dgp.gp.marginal import Marginal as Marginal
 from ppl_dgp.gp.representation import offer as offer

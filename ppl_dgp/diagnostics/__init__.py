@@ -4,6 +4,7 @@ from ppl_dgp.diagnostics.alignment import aligned
 from ppl_dgp.diagnostics.arviz_api import read_netcdf as load_arviz
 from ppl_dgp.diagnostics.arviz_api import write_netcdf as save_arviz
 from ppl_dgp.diagnostics.arviz_export import to_arviz
+from ppl_dgp.diagnostics.candidates import Candidate
 from ppl_dgp.diagnostics.compare import compare, compare_fits
 from ppl_dgp.diagnostics.comparison import Comparison, tabulate
 from ppl_dgp.diagnostics.horizon_plots import plot_horizons
@@ -15,7 +16,6 @@ from ppl_dgp.diagnostics.plots import plot_calibration, plot_fit, plot_layers, p
 from ppl_dgp.diagnostics.scores import crps, held_out_scores, scores
 from ppl_dgp.diagnostics.series_plots import plot_series, plot_states
 from ppl_dgp.diagnostics.simulation import (
-    Candidate,
     SimulationChoice,
     SimulationScore,
     choose_by_simulation,

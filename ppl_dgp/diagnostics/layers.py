@@ -14,6 +14,7 @@ from ppl_dgp.fit import Posterior
 from ppl_dgp.fit.arguments import takes_fit
 from ppl_dgp.gp.contract import role_of
 from ppl_dgp.gp.emission import emission_of
+from ppl_dgp.gp.features import places
 from ppl_dgp.gp.marginal import Marginal
 from ppl_dgp.prediction.predictive_trace import global_sites
 
@@ -53,15 +54,16 @@ def layer_maps(
     maps = []
     for name, marginal in layer_marginals(fit, x).items():
         function = marginal.function
+        z = places(function.inducing)
         arrays: dict[str, Any] = {
             "inputs": marginal.rows,
             "mean": marginal.mean,
             "deviation": marginal.variance**0.5,
-            "inducing": function.inducing,
-            "inducing_mean": function(function.inducing).mean,
+            "inducing": z,
+            "inducing_mean": function(z).mean,
         }
         if marginal.rows.shape[1] == 1:
-            ends = np.concatenate([np.ravel(marginal.rows), np.ravel(function.inducing)])
+            ends = np.concatenate([np.ravel(marginal.rows), np.ravel(z)])
             grid = np.linspace(ends.min(), ends.max(), grid_size)[:, None]
             on_grid = function(jax.numpy.asarray(grid))
             arrays |= {"grid": grid, "grid_mean": on_grid.mean, "grid_deviation": on_grid.variance**0.5}

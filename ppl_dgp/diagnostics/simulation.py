@@ -8,7 +8,8 @@ Shapes: T steps of S sequences, C controls, P outputs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,47 +18,20 @@ import numpy as np
 import pandas as pd
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
-from numpyro.infer import ELBO
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
+from ppl_dgp.diagnostics.candidates import Candidate, trained_on_all
 from ppl_dgp.diagnostics.draws import columns, inputs_of
 from ppl_dgp.diagnostics.scores import positive_scale
-from ppl_dgp.fit import Fit, FitError, Posterior, fit_series
+from ppl_dgp.fit import Fit, FitError, Posterior
 from ppl_dgp.fit.advice import held_out_advice
-from ppl_dgp.fit.longer import longer_start
-from ppl_dgp.fit.result import checked_data, last_losses
-from ppl_dgp.gp.contract import Model
-from ppl_dgp.guides import Guide
 from ppl_dgp.prediction.forecast import forecast
 from ppl_dgp.prediction.rollout import LONGEST_PATH
 
 #: measures by which a candidate may be chosen, and whether more is better
 CHOSEN_BY = {"log_density": True, "rmse": False}
-
-
-@dataclass(frozen=True, eq=False)
-class Candidate:
-    """A way to train on a series: a model, a guide, an objective, and its own settings of ``fit_series``.
-
-    These go before those that candidates share; a number of ``steps`` among them is the one it is trained for.
-    """
-
-    model: Model
-    guide: Guide
-    objective: ELBO
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def num_sequences(self) -> int:
-        """S of the model."""
-        return int(getattr(self.model, "num_sequences", 1))
-
-    def trained(self, key: Array, x: ArrayLike | None, y: ArrayLike, steps: int | str, shared: Any) -> Fit:
-        """Its fit, with the settings that all candidates share."""
-        settings: dict[str, Any] = {**shared, "steps": steps, **self.settings}
-        return fit_series(key, self.model, self.guide, self.objective, x, y, **settings)
 
 
 @dataclass(frozen=True)
@@ -146,8 +120,9 @@ def choose_by_simulation(
     :param steps: of each fit, as of ``fit_series``; several numbers, such as (500, 1000, 2000), to stop early by the
         same measure, each with a fit of its own.
     :param by: "log_density" of what came, which asks for bands that can be believed, or "rmse".
-    :param refit: whether the best is trained once more, on all steps: from the usual start, and from the parameters
-        that were chosen where none are of single steps; the fit of lower loss is taken.
+    :param refit: whether the best is trained once more, on all steps: from the usual start, and where that simulates
+        the last part worse than the fit that had not seen it, also from the parameters that were chosen; the better is
+        taken.
     :param num_samples: of the simulations.
     :param target_scale: standard deviation, scalar or (P,), by which y was divided: figures are in original units.
     :param say: is told which candidate is being trained.
@@ -180,6 +155,17 @@ def choose_by_simulation(
         for name, candidate in candidates.items()
         for length in ([candidate.settings["steps"]] if "steps" in candidate.settings else lengths)
     ]
+    count_sequences = len(set(numbers.tolist()))
+
+    def judged(fit: Posterior) -> tuple[float, float, float]:
+        simulated = [
+            _simulated(
+                key_simulation, fit, (first, y_all), (ahead, kept_back), (numbers, number), num_samples
+            )
+            for number in range(count_sequences)
+        ]
+        return _scores(simulated, scale)
+
     for name, candidate, length in trials:
         if say is not None:
             say(f"{name}, {length} steps")
@@ -189,13 +175,7 @@ def choose_by_simulation(
             scores.append(SimulationScore(name, length, failed=str(failed)))
             continue
         fits[name, length] = fit
-        simulated = [
-            _simulated(
-                key_simulation, fit, (first, y_all), (ahead, kept_back), (numbers, number), num_samples
-            )
-            for number in range(len(set(numbers.tolist())))
-        ]
-        scores.append(SimulationScore(name, length, *_scores(simulated, scale), seconds=fit.seconds))
+        scores.append(SimulationScore(name, length, *judged(fit), seconds=fit.seconds))
     sign = 1.0 if CHOSEN_BY[by] else -1.0
     finite = [score for score in scores if np.isfinite(getattr(score, by))]
     if not finite:
@@ -206,37 +186,13 @@ def choose_by_simulation(
     best = max(finite, key=lambda score: sign * getattr(score, by))
     fit = fits[best.candidate, best.steps]
     if refit:
-        fit = _trained_on_all(
-            candidates[best.candidate], fit, key_fit, (x, y_all), ~kept_back, best.steps, settings
-        )
+        measure = list(CHOSEN_BY).index(by)
+        worth = lambda fit: np.nan_to_num(sign * judged(fit)[measure], nan=-np.inf)
+        train = partial(trained_on_all, candidates[best.candidate], fit, best.steps, settings)
+        fit = train(key_fit, (x, y_all), ~kept_back, worth, sign * getattr(best, by))
     mean = SimulationScore("mean and variance", "", *_of_mean(y_all, kept_back, scale))
     count = int((~np.isnan(y_all[kept_back])).sum())
     return SimulationChoice(best, tuple(scores), mean, fit, count, fits)
-
-
-def _trained_on_all(
-    candidate: Candidate,
-    fit: Fit,
-    key: Array,
-    data: tuple[ArrayLike | None, np.ndarray],
-    first: np.ndarray,
-    steps: int | str,
-    shared: Mapping[str, Any],
-) -> Fit:
-    """The one of lower loss of a fit from the usual start, which may miss what was chosen, and one from ``fit``."""
-    onward = longer_start(
-        key, candidate.model, candidate.guide, fit.params, *checked_data(*data, candidate.model), first
-    )
-    found: list[Fit] = []
-    for way in ({},) if onward is None else ({}, {"start": onward, "restarts": 1}):
-        trained = replace(candidate, settings={**candidate.settings, **way}).trained
-        try:
-            found.append(trained(key, *data, steps, shared))
-        except FitError as failed:
-            failure = failed
-    if not found:
-        raise failure
-    return min(found, key=lambda fit: last_losses(fit.losses[[fit.best]])[0])
 
 
 def last_part(sequence: Float[np.ndarray, " T"], share: float) -> Bool[np.ndarray, " T"]:

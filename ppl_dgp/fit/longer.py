@@ -1,13 +1,10 @@
-"""Where a fit to all steps of a series begins, from the parameters of a fit to the first of them.
-
-From the usual start it may end at another optimum than the one whose simulations were judged.
-"""
+"""From a fit to the first steps of a series to one to all of them, and back."""
 
 from __future__ import annotations
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Num, Shaped
+from jaxtyping import Array, Bool, Float, Int, Num, Shaped
 from numpyro.infer import SVI, Trace_ELBO
 from numpyro.optim import SGD
 
@@ -45,24 +42,37 @@ def longer_start(
             continue
         if not name.endswith(BEGIN):
             return None
-        sequences = getattr(model, "num_sequences", 1)
-        numbers = np.zeros(len(y)) if sequences == 1 else np.asarray(sequence_numbers(x))
-        slots, earlier = (
-            np.concatenate([where.after[chosen], where.initial])
-            for where, chosen in (
-                (layout(len(y), jnp.asarray(numbers), sequences), first),
-                (layout(int(first.sum()), jnp.asarray(numbers[first]), sequences), slice(None)),
-            )
-        )
+        slots, earlier = _slots(model, x, first)
         start[name] = jnp.asarray(_onward(np.asarray(usual[name]), np.asarray(value), slots, earlier))
     return start
+
+
+def shorter_params(
+    model: Model, params: Parameters, x: Float[Array, "T C"], first: Bool[np.ndarray, " T"]
+) -> Parameters:
+    """Parameters of a fit to all steps as those of one to the ``first``: of the held states those of these steps."""
+    slots, earlier = _slots(model, x, first)
+    held = {name: value for name, value in params.items() if name.endswith(BEGIN)}
+    return {**params, **{name: value[slots[np.argsort(earlier)]] for name, value in held.items()}}
+
+
+def _slots(
+    model: Model, x: Float[Array, "T C"], first: Bool[np.ndarray, " T"]
+) -> tuple[Int[np.ndarray, " slots"], Int[np.ndarray, " slots"]]:
+    """Where the states of the first steps, and those before them, stand among all, and among their own."""
+    sequences = getattr(model, "num_sequences", 1)
+    numbers = np.zeros(len(first)) if sequences == 1 else np.asarray(sequence_numbers(x))
+    whole = layout(len(first), jnp.asarray(numbers), sequences)
+    own = layout(int(first.sum()), jnp.asarray(numbers[first]), sequences)
+    together = lambda after, initial: np.concatenate([np.asarray(after), np.asarray(initial)])
+    return together(whole.after[first], whole.initial), together(own.after, own.initial)
 
 
 def _onward(
     states: Float[np.ndarray, "slots Q"],
     known: Float[np.ndarray, "earlier Q"],
-    slots: Shaped[np.ndarray, " earlier"],
-    earlier: Shaped[np.ndarray, " earlier"],
+    slots: Int[np.ndarray, " earlier"],
+    earlier: Int[np.ndarray, " earlier"],
 ) -> Float[np.ndarray, "slots Q"]:
     """States in the coordinates of those that are known, which are ``earlier``'s rows at the ``slots``."""
     beside = np.column_stack([states, np.ones(len(states))])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ppl_dgp.gp.features import Functionals
 from ppl_dgp.gp.marginal import Marginal
 from ppl_dgp.gp.means import Linear
 from ppl_dgp.gp.sparse_gp import SparseGP
@@ -31,8 +32,12 @@ class Affine(SparseGP):
 
     weights: Float[Array, "Q P"]
 
-    def __call__(self, h: Float[Array, "B Q"] | Gaussian) -> Marginal:
+    def __call__(self, h: Float[Array, "B Q"] | Gaussian | Functionals) -> Marginal:
         """Its values at h; where h is carried as moments those of f(h), each output on its own."""
+        if isinstance(h, Functionals):
+            mean = h.of(self.mean)
+            nothing, none = jnp.zeros((h.shape[0], 0), mean.dtype), jnp.zeros((h.shape[0], 1), mean.dtype)
+            return Marginal(self, h, nothing, mean, none, jnp.zeros_like(mean))
         at = h.mean if isinstance(h, Gaussian) else h
         mean = self.mean(at)
         variance = jnp.zeros_like(mean)

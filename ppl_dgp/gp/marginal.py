@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Int
 
 from ppl_dgp import likelihoods
 from ppl_dgp.gp.emission import Emission
+from ppl_dgp.gp.features import Functionals
 from ppl_dgp.gp.means import affine
 from ppl_dgp.gp.separate import check_shared
 from ppl_dgp.gp.sums import (
@@ -48,7 +49,7 @@ class Marginal:
     __array_ufunc__ = None
 
     function: SparseGP
-    inputs: Float[Array, "B D"] | Gaussian
+    inputs: Float[Array, "B D"] | Gaussian | Functionals
     weights: Float[Array, "B *P M"]
     mean: Float[Array, "B P"]
     residual: Float[Array, "B #P"]
@@ -56,9 +57,13 @@ class Marginal:
 
     @property
     def rows(self) -> Float[Array, "B D"]:
-        """The inputs, where they are draws. Raises TypeError where they are carried as moments."""
-        if isinstance(self.inputs, Gaussian):
-            raise TypeError(f"{self.function.name}: found moments of the inputs, expected draws (B, D)")
+        """The inputs, where they are draws.
+
+        :raises TypeError: where they are carried as moments, or are functionals.
+        """
+        if isinstance(self.inputs, Gaussian | Functionals):
+            what = "moments of the inputs" if isinstance(self.inputs, Gaussian) else "functionals"
+            raise TypeError(f"{self.function.name}: found {what}, expected draws (B, D)")
         return self.inputs
 
     @property

@@ -17,6 +17,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ppl_dgp import expectations
+from ppl_dgp.gp import feature_moments
+from ppl_dgp.gp.features import InducingFeatures, cross, inducing_points
 from ppl_dgp.gp.means import Mean, affine
 from ppl_dgp.gp.separate import Pieces, for_each_output, is_separate
 from ppl_dgp.kernels import Kernel
@@ -31,7 +33,7 @@ class Function(Protocol):
     @property
     def kernel(self) -> Kernel: ...
     @property
-    def inducing(self) -> Array: ...
+    def inducing(self) -> Array | InducingFeatures: ...
     @property
     def whiten(self) -> Array: ...
     @property
@@ -95,7 +97,7 @@ def _spreads(f: Function, inputs: Gaussian, slope: Float[Array, "B P D"] | None)
     # φᵀ (S + µµᵀ) φ = tr(Wᵀ (S + µµᵀ) W k kᵀ), φ = W k
     second = f.whiten.T @ (covariance_u + mean_u[:, :, None] * mean_u[:, None, :]) @ f.whiten
     matrices = jnp.concatenate([precision[None], second])
-    quadratic = expectations.psi2_quadratic(f.kernel, inputs, f.inducing, matrices)
+    quadratic = feature_moments.expected_quadratic(f.kernel, inputs, f.inducing, matrices)
     residual = expectations.psi0(f.kernel, inputs)[:, None] - quadratic[:, :1]
     beyond = quadratic[:, 1:] - jnp.square(weights @ mean_u.T)
     if linear is not None:
@@ -145,7 +147,7 @@ def _shared_pairs(f: Function, inputs: Gaussian, slope: Array | None) -> PairCov
 
     def of_kernels(first: np.ndarray, second: np.ndarray) -> Array:
         pairs = projected[first][:, :, None] * projected[second][:, None, :]
-        products = expectations.psi2_quadratic(f.kernel, inputs, f.inducing, pairs)
+        products = feature_moments.expected_quadratic(f.kernel, inputs, f.inducing, pairs)
         return products - centre[:, first] * centre[:, second]
 
     return of_kernels, linear, cross
@@ -166,7 +168,8 @@ def _separate_pairs(f: Function, inputs: Gaussian, slope: Array | None) -> PairC
             return jnp.einsum("bmn,m,n->b", products, left, right, precision="highest")
 
         at = lambda which: jax.tree.map(lambda leaf: leaf[which], f.kernel)
-        about = f.inducing[first], f.inducing[second], projected[first], projected[second]
+        z = inducing_points(f.inducing)
+        about = z[first], z[second], projected[first], projected[second]
         return (jax.vmap(pair)(at(first), at(second), *about) - centre[first] * centre[second]).T
 
     return of_kernels, jnp.moveaxis(linear, 0, 1), jnp.moveaxis(cross, 0, 1)
@@ -194,11 +197,11 @@ def linearised(
     mean_u, _ = _inducing_moments(f)
 
     def centre(h: Float[Array, " D"]) -> Float[Array, " P"]:
-        weights = f.kernel(h[None], f.inducing) @ f.whiten.T
+        weights = cross(f.kernel, h[None], f.inducing) @ f.whiten.T
         return (f.mean(h[None]) + weights @ mean_u.T)[0]
 
     at = inputs.mean
-    weights = f.kernel(at, f.inducing) @ f.whiten.T
+    weights = cross(f.kernel, at, f.inducing) @ f.whiten.T
     residual = jnp.maximum(f.kernel.diag(at) - jnp.square(weights).sum(1), 0.0)[:, None]
     jacobian, mean = jax.vmap(jax.jacfwd(centre))(at), f.mean(at) + weights @ mean_u.T
     if slope is not None:
@@ -224,7 +227,7 @@ def _first_moments(
 ) -> tuple[Array, Array | None, Array, Array]:
     """⟨φ⟩, the mean's linear part less ``slope`` (B, P, D), its bias, and Cov(h, φ µ_p), (B, P, D)."""
     mean_u, _ = _inducing_moments(f)
-    plain = expectations.psi1(f.kernel, inputs, f.inducing)
+    plain = feature_moments.expected_cross(f.kernel, inputs, f.inducing)
     weights = plain @ f.whiten.T
     linear, bias = affine(f.mean, inputs.mean.shape[1])
     if linear is not None:
@@ -233,7 +236,7 @@ def _first_moments(
         linear = -slope if linear is None else linear - slope
     if linear is None:
         return weights, None, bias, jnp.zeros(())
-    products = expectations.input_kernel(f.kernel, inputs, f.inducing)
+    products = feature_moments.expected_input_cross(f.kernel, inputs, f.inducing)
     covariance = products - plain[:, :, None] * inputs.mean[:, None, :]
     return weights, linear, bias, jnp.einsum("bmd,pm->bpd", covariance, mean_u @ f.whiten)
 

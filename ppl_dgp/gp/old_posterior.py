@@ -32,6 +32,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
+from ppl_dgp.gp.features import inducing_points
 from ppl_dgp.gp.separate import check_shared
 from ppl_dgp.gp.sparse_gp import SparseGP
 from ppl_dgp.gp.wrappers import unwrap
@@ -89,7 +90,8 @@ class OldPosterior:
 
 def _prior(function: SparseGP) -> tuple[Array, Array, Array]:
     check_shared(function, f"{function.name}, whose old posterior is to be remembered")
-    return function.inducing, function.whiten, function.mean(function.inducing)
+    z = inducing_points(function.inducing)
+    return z, function.whiten, function.mean(z)
 
 
 @jax.tree_util.register_dataclass
@@ -146,7 +148,9 @@ class OldPosteriorFactor(dist.Distribution):
         f, memory = self.function, self.memory
         old, whiten = memory.inducing, memory.whiten
         nugget = f.nugget * jnp.eye(old.shape[0], dtype=old.dtype)
-        weights = whiten @ (f.kernel(old, f.inducing) + f.nugget * memory.shared) @ f.whiten.T
+        weights = (
+            whiten @ (f.kernel(old, inducing_points(f.inducing)) + f.nugget * memory.shared) @ f.whiten.T
+        )
         residual = whiten @ (f.kernel(old, old) + nugget) @ whiten.T - weights @ weights.T
         mean, root = memory.mean, memory.root
         residual = jnp.broadcast_to(residual, root.shape)

@@ -29,7 +29,7 @@ class Pieces(NamedTuple):
     """What is read of a function, as a pytree: of separate outputs each with a leading axis of them, or of one."""
 
     kernel: Kernel
-    inducing: Array
+    inducing: Any
     whiten: Array
     mean: Mean
     u: Array | Gaussian

@@ -17,7 +17,9 @@ import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
+from ppl_dgp.gp import features
 from ppl_dgp.gp.contract import JITTER_SUFFIX, inducing_role, inducing_site
+from ppl_dgp.gp.features import Functionals, InducingFeatures
 from ppl_dgp.gp.marginal import Marginal
 from ppl_dgp.gp.means import Mean, Zero
 from ppl_dgp.gp.moment_matching import linearised, matched
@@ -31,7 +33,7 @@ from ppl_dgp.numerics.linalg import whitening
 def sparse_gp(
     name: str,
     kernel: Kernel | Sequence[Kernel],
-    inducing: Float[Array, "M D"] | Float[Array, "P M D"],
+    inducing: Float[Array, "M D"] | Float[Array, "P M D"] | InducingFeatures,
     num_outputs: int = 1,
     *,
     mean: Mean | None = None,
@@ -45,7 +47,8 @@ def sparse_gp(
     :param name: prefix of the sites; the inducing outputs are the site ``name/u`` of shape (P, M).
     :param kernel: shared by the P independent outputs, or one for each of them, of one structure; values may come from
         ``numpyro.param`` or ``sample``.
-    :param inducing: inputs Z, (M, D), of each output's own (P, M, D) where kernels are.
+    :param inducing: inputs Z, (M, D), of each output's own (P, M, D) where kernels are; or other functionals of f than
+        its values, such as ``Derivatives`` and ``Averages``, and ``Fourier`` features (:mod:`ppl_dgp.gp.features`).
     :param num_outputs: P.
     :param mean: mean function (B, D) → (B, P); zero if not given.
     :param reused: whether the function is evaluated more than once per datum (a transition along a trajectory); then
@@ -59,8 +62,7 @@ def sparse_gp(
     if num_outputs < 1:
         raise ValueError(f"num_outputs: found {num_outputs}, expected at least 1")
     kernel, inducing = _checked_kernels(kernel, inducing, num_outputs)
-    gram = lambda kernel, z: (kernel(z, z), kernel.diag(z).mean())
-    matrices, scale = (jax.vmap(gram) if inducing.ndim == 3 else gram)(kernel, inducing)
+    matrices, scale = (jax.vmap(_gram) if inducing.ndim == 3 else _gram)(kernel, inducing)
     whiten, used = whitening(matrices, jitter)
     used = jax.lax.stop_gradient(used)
     nugget = used * scale
@@ -75,10 +77,25 @@ def sparse_gp(
     return SparseGP(name, kernel, inducing, whiten, mean, offer(inducing_site(name), draw), nugget)
 
 
+def _gram(kernel: Kernel, z: Array | InducingFeatures) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
+    """Kuu and its mean diagonal."""
+    if not isinstance(z, InducingFeatures):
+        return kernel(z, z), kernel.diag(z).mean()
+    matrix = z.covariance(kernel)
+    return matrix, jnp.diagonal(matrix).mean()
+
+
 def _checked_kernels(
-    kernel: Kernel | Sequence[Kernel], inducing: Array, num_outputs: int
-) -> tuple[Kernel, Array]:
+    kernel: Kernel | Sequence[Kernel], inducing: Array | InducingFeatures, num_outputs: int
+) -> tuple[Kernel, Array | InducingFeatures]:
     """One kernel with Z (M, D), or those of the outputs as one with Z (P, M, D)."""
+    if isinstance(inducing, InducingFeatures):
+        if isinstance(kernel, Kernel):
+            return kernel, inducing
+        raise ValueError(
+            f"inducing: found {type(inducing).__name__} with a kernel for each output, expected inducing inputs; take "
+            "one kernel for all outputs, or functions of one output each"
+        )
     if isinstance(kernel, Kernel):
         if jnp.ndim(inducing) != 2:
             raise ValueError(
@@ -100,17 +117,24 @@ def _checked_kernels(
 
 
 def _regression_start(
-    kernel: Kernel, z: Array, whiten: Array, mean: Mean, inputs: Array, targets: Array, noise: Any
+    kernel: Kernel,
+    z: Array | InducingFeatures,
+    whiten: Array,
+    mean: Mean,
+    inputs: Array,
+    targets: Array,
+    noise: Any,
 ) -> Float[Array, "P M"]:
     """E[v | targets] of each output, whose noise has the given variance."""
     left = targets - mean(inputs)
     if z.ndim == 2:
-        return _regressed(kernel(inputs, z) @ whiten.T, left, noise)
+        return _regressed(features.cross(kernel, inputs, z) @ whiten.T, left, noise)
     noises = jnp.broadcast_to(noise, left.shape)
 
     def of_one(kernel: Kernel, whiten: Array, z: Array, left: Array, noise: Array) -> Array:
         return _regressed(kernel(inputs, z) @ whiten.T, left[:, None], noise[:, None])[0]
 
+    z = features.inducing_points(z)
     coefficients: Array = jax.vmap(of_one)(kernel, whiten, z, left.T, noises.T)
     return coefficients
 
@@ -136,7 +160,7 @@ class SparseGP:
 
     name: str
     kernel: Kernel
-    inducing: Float[Array, "*P M D"]
+    inducing: Float[Array, "*P M D"] | InducingFeatures
     whiten: Float[Array, "*P M M"]
     mean: Mean
     u: Array | Gaussian
@@ -153,7 +177,9 @@ class SparseGP:
         return self.inducing.shape[-2]
 
     def at_inducing(self) -> Float[Array, "P M"]:
-        """u = m(Z) + L v, the mean of f at each output's inducing inputs."""
+        """u = m(Z) + L v, the mean of f at each output's inducing inputs, or of the functionals of f."""
+        if isinstance(self.inducing, InducingFeatures):
+            return self._inducing_features().T
         if not is_separate(self):
             return self(self.inducing).mean.T
         outputs, size, dims = self.inducing.shape
@@ -161,10 +187,19 @@ class SparseGP:
         own: Array = jnp.diagonal(everywhere, axis1=0, axis2=2).T
         return own
 
-    def __call__(self, h: Float[Array, "B D"] | Gaussian) -> Marginal:
+    def _inducing_features(self) -> Float[Array, "M P"]:
+        assert isinstance(self.inducing, InducingFeatures)
+        # L, of which the function keeps the inverse
+        lower = jnp.linalg.inv(self.whiten)
+        whitened = self.u.mean if isinstance(self.u, Gaussian) else self.u
+        outputs: Array = self.inducing.mean(self.mean) + lower @ whitened.T
+        return outputs
+
+    def __call__(self, h: Float[Array, "B D"] | Gaussian | Functionals) -> Marginal:
         """The marginals of f at the rows of h: mean m(h) + A v, variance k(h,h) − ‖A‖² (+ A S Aᵀ), A = k(h,Z) L⁻ᵀ.
 
-        Where h is carried as moments, those of f(h): matched, or linearised if the moments ask for it.
+        Where h is carried as moments, those of f(h): matched, or linearised if the moments ask for it. Of functionals,
+        such as ``Derivatives``, those of slopes of f, averages or integrals, that were measured themselves.
 
         :raises ValueError: if h is not (B, D) with the D of the inducing inputs.
         """
@@ -177,14 +212,20 @@ class SparseGP:
             return _offered_marginal(
                 Marginal(self, h, moments.weights, moments.mean, moments.residual, moments.beyond)
             )
-        weights, residual = weights_and_residual(self.kernel, self.whiten, h, self.inducing)
+        if isinstance(h, Functionals) or isinstance(self.inducing, InducingFeatures):
+            weights = features.cross(self.kernel, h, self.inducing) @ self.whiten.T
+            given_u = features.variance(self.kernel, h) - jnp.square(weights).sum(1)
+            residual = jnp.maximum(given_u, 0.0)
+        else:
+            weights, residual = weights_and_residual(self.kernel, self.whiten, h, self.inducing)
         residual = residual if is_separate(self) else residual[:, None]
         if isinstance(self.u, Gaussian):
             centre, from_u = self.u.projected_mean(weights), self.u.projected_variance(weights)
         else:
             centre = project(weights, self.u)
             from_u = jnp.zeros_like(centre)
-        return _offered_marginal(Marginal(self, h, weights, self.mean(h) + centre, residual, from_u))
+        mean = features.mean_at(self.mean, h) + centre
+        return _offered_marginal(Marginal(self, h, weights, mean, residual, from_u))
 
     def joint(self, h: Float[Array, "B D"]) -> tuple[Float[Array, "B P"], Float[Array, "P B B"]]:
         """Mean (B, P) and full covariance (P, B, B) of f at the rows of h, given u or under its moments."""

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ppl_dgp.gp.features import Functionals
 from ppl_dgp.gp.separate import check_shared
 from ppl_dgp.numerics.gaussian import Gaussian, beside
 
@@ -182,9 +183,17 @@ def added_covariance(terms: Sequence[ScaledMarginal]) -> Float[Array, "P B B"]:
 
 
 def distinct_inputs(terms: Sequence[ScaledMarginal]) -> list[Array | Gaussian]:
-    """The inputs of the terms, each once; those that are uncertain last."""
-    inputs = list({id(term.marginal.inputs): term.marginal.inputs for term in terms}.values())
-    return sorted(inputs, key=lambda h: isinstance(h, Gaussian))
+    """The inputs of the terms, each once; those that are uncertain last.
+
+    :raises ValueError: for functionals of a function in a sum.
+    """
+    inputs = {id(term.marginal.inputs): term.marginal.inputs for term in terms}.values()
+    known = [h for h in inputs if not isinstance(h, Functionals)]
+    if len(known) < len(inputs):
+        raise ValueError(
+            "inputs: found functionals of a function in a sum or a multiple, expected values; scale what is observed"
+        )
+    return sorted(known, key=lambda h: isinstance(h, Gaussian))
 
 
 def inputs_side_by_side(terms: Sequence[ScaledMarginal]) -> Array | Gaussian:

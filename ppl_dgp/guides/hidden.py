@@ -35,7 +35,7 @@ def previous(step: Emission) -> Float[Array, "B P"]:
     inputs = step.marginal.inputs
     if isinstance(step, Transition):
         return step.marginal.rows[:, : step.marginal.mean.shape[1]]
-    return inputs.mean if isinstance(inputs, Gaussian) else inputs
+    return inputs.mean if isinstance(inputs, Gaussian) else step.marginal.rows
 
 
 def per_datum_slope(

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float
 
+from ppl_dgp.gp.features import InducingFeatures, cross
 from ppl_dgp.kernels import Kernel
 from ppl_dgp.numerics.linalg import cholesky, gram, inverse_lower
 from ppl_dgp.numerics.power_mean import Alpha, log_det_ratio
@@ -39,7 +40,7 @@ class DeterministicInputs(Features):
     """At inputs x that are known: r (N, P), with the variance of the targets (N, P) where they are hidden."""
 
     kernel: Kernel
-    inducing: Float[Array, "M D"]
+    inducing: Float[Array, "M D"] | InducingFeatures
     whiten: Float[Array, "M M"]
     x: Float[Array, "N D"]
     difference: Float[Array, "N P"]
@@ -74,7 +75,7 @@ class DeterministicInputs(Features):
         variance = jnp.broadcast_to(self.variance, self.difference.shape)
 
         def part(x: Array, difference: Array, variance: Array) -> Sums:
-            sums = whitened_sums(self.kernel(x, self.inducing), self.whiten, difference)
+            sums = whitened_sums(cross(self.kernel, x, self.inducing), self.whiten, difference)
             return *sums, (jnp.square(difference) + variance).sum(0)
 
         pieces = max(1, PIECE_NUMBERS // self.inducing.shape[0])
@@ -88,7 +89,7 @@ class DeterministicInputs(Features):
         return Statistics(total / noise[:, None, None], products / each[:, None], constant)
 
     def _phi(self, x: Float[Array, "R D"]) -> Float[Array, "R M"]:
-        return self.kernel(x, self.inducing) @ self.whiten.T
+        return cross(self.kernel, x, self.inducing) @ self.whiten.T
 
     def _rows(
         self,

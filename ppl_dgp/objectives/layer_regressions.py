@@ -176,6 +176,7 @@ def _features(marginal: Marginal, slope: Array | None, targets: Gaussian) -> Fea
         features = SeparateInputs if is_separate(f) else GaussianInputs
         return features.of(marginal.weights, f, inputs, slope, targets)
     check_shared(f, f"{f.name} at inputs that are known, in closed form")
+    inputs = marginal.rows
     mean = targets.mean - f.mean(inputs)
     if slope is not None:
         mean = mean + jnp.einsum("bqp,bp->bq", slope, inputs)

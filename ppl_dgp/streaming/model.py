@@ -14,6 +14,7 @@ from numpyro.primitives import Messenger
 from ppl_dgp.fit import Posterior
 from ppl_dgp.gp.contract import Model, Parameters
 from ppl_dgp.gp.emission import emission_of
+from ppl_dgp.gp.features import inducing_points
 from ppl_dgp.gp.old_posterior import OldPosterior, recalled, sites
 from ppl_dgp.gp.sparse_gp import SparseGP
 from ppl_dgp.guides import Guide
@@ -133,13 +134,13 @@ def move_inducing(
         raise ValueError(
             f"params: found no {missing!r}, expected it; start from store_posterior(), of a model that learns Z"
         )
-    inducing, retained = choice(key, old.kernel, old.inducing, x)
+    inducing, retained = choice(key, old.kernel, inducing_points(old.inducing), x)
     values = dict(params) | {place: inducing}
     values[fields["shared"]] = jnp.diag(retained.astype(inducing.dtype))
     new = functions_of(fit.model, values, x)[name]
     moments = inducing_moments(fit.guide, params, x, name)
     # the old posterior of the new whitened u, given what v and its successor share
-    cross = old.kernel(inducing, old.inducing) + new.nugget * values[fields["shared"]]
+    cross = old.kernel(inducing, inducing_points(old.inducing)) + new.nugget * values[fields["shared"]]
     weights = new.whiten @ cross @ old.whiten.T
     identity = jnp.eye(inducing.shape[0], dtype=inducing.dtype)
     loc, scale = f"{name}/u_loc", f"{name}/u_scale"
