@@ -54,11 +54,8 @@ class Fourier(InducingFeatures):
         return 1 + 2 * self.frequencies, 1
 
     def cross(self, kernel: Kernel, x: Float[Array, "N D"]) -> Float[Array, "N M"]:
-        if not is_traced(x) and x.size and (np.min(x) < self.low or np.max(x) > self.high):
-            raise ValueError(
-                f"inputs: found {np.min(x):g} to {np.max(x):g}, expected them within the interval of the Fourier "
-                f"features, {self.low:g} to {self.high:g}; widen it"
-            )
+        if not is_traced(x):
+            self._check_inside(np.asarray(x))
         inside = (x >= self.low) & (x <= self.high)
         phase = (x - self.low) * jnp.asarray(self._omega, x.dtype)
         waves = jnp.concatenate([jnp.ones_like(x), jnp.cos(phase), jnp.sin(phase)], 1)
@@ -75,6 +72,13 @@ class Fourier(InducingFeatures):
     def mean(self, mean: Mean) -> Float[Array, "M P"]:
         """0: the features are of what f adds to its mean."""
         return jnp.zeros((self.shape[0], mean(jnp.full((1, 1), self.low)).shape[1]))
+
+    def _check_inside(self, x: np.ndarray) -> None:
+        if x.size and (x.min() < self.low or x.max() > self.high):
+            raise ValueError(
+                f"inputs: found {x.min():g} to {x.max():g}, expected them within the interval of the Fourier features, "
+                f"{self.low:g} to {self.high:g}; widen it"
+            )
 
     @property
     def _omega(self) -> np.ndarray:
