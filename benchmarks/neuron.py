@@ -55,12 +55,12 @@ INDUCING = 50
 def fits(seed: int, u: np.ndarray, y: np.ndarray, budget: int) -> Iterator[tuple[str, Fit]]:
     """``Markov()``, and ``Conditional()`` from its optimum."""
     model = gpssm(4, 4, INDUCING, emission="identity", separate=True, process_noise=1e-3)
-    key, rest = jax.random.key(seed), {"budget": budget}
+    key = jax.random.key(seed)
     chain, following = Guide(model, hidden=Markov()), Guide(model, hidden=Conditional())
     first = fit_series(key, model, chain, CLOSED, u, y)
     yield "markov", first
     start = following_start(chain, following, first.params, *checked_data(u, y, model))
-    yield "coupled", fit_series(key, model, following, PowerEP(0.0), u, y, start=start, **rest)
+    yield "coupled", fit_series(key, model, following, PowerEP(0.0), u, y, start=start, budget=budget)
 
 
 def drawn(name: str, seen: np.ndarray, ahead: Any, future: np.ndarray) -> None:

@@ -13,7 +13,6 @@ from numpyro.infer import ELBO
 
 from ppl_dgp.fit import Fit, FitError, Posterior, fit_series
 from ppl_dgp.fit.longer import BEGIN, longer_start, shorter_params
-from ppl_dgp.fit.result import checked_data
 from ppl_dgp.gp.contract import Model
 from ppl_dgp.guides import Guide
 
@@ -42,13 +41,13 @@ class Candidate:
 
 
 def trained_on_all(
+    key: Array,
     candidate: Candidate,
     chosen: Fit,
-    steps: int | str,
-    shared: Mapping[str, Any],
-    key: Array,
-    data: tuple[ArrayLike | None, np.ndarray],
+    train: Callable[[Candidate], Fit],
+    data: tuple[Array, Array],
     first: np.ndarray,
+    *,
     worth: Callable[[Posterior], float],
     least: float,
 ) -> Fit:
@@ -58,27 +57,31 @@ def trained_on_all(
     chosen fit's parameters may be better, unless some of these belong to steps.
 
     :param chosen: the fit to the ``first`` steps.
+    :param train: trains on all of them.
     :param worth: of a fit to the first steps, what its simulation of the last part is worth.
     :param least: that of the chosen one.
     """
-    x, y = checked_data(*data, candidate.model)
-    judged = lambda fit: worth(replace(fit, params=shorter_params(fit.model, fit.params, x, first)))
+    judged = lambda fit: worth(replace(fit, params=shorter_params(fit.model, fit.params, data[0], first)))
+    anew: Fit | None = None
+    failure: FitError | None = None
     try:
-        anew = candidate.trained(key, *data, steps, shared)
-        same = [name for name in anew.params if not name.endswith(BEGIN)]
-        of_steps = any(np.shape(anew.params[name]) != np.shape(chosen.params[name]) for name in same)
-        if of_steps or judged(anew) >= least:
-            return anew
-        found = [anew]
+        anew = train(candidate)
     except FitError as failed:
-        found, failure = [], failed
-    onward = longer_start(key, candidate.model, candidate.guide, chosen.params, x, y, first)
-    if onward is not None:
-        begun = replace(candidate, settings={**candidate.settings, "start": onward, "restarts": 1})
-        try:
-            found.append(begun.trained(key, *data, steps, shared))
-        except FitError as failed:
-            failure = failed
-    if not found:
+        failure = failed
+    else:
+        params = {name: value for name, value in anew.params.items() if not name.endswith(BEGIN)}
+        of_steps = any(np.shape(value) != np.shape(chosen.params[name]) for name, value in params.items())
+        if of_steps or (found := judged(anew)) >= least:
+            return anew
+    onward = longer_start(key, candidate.model, candidate.guide, chosen.params, *data, first)
+    if onward is None:
+        assert failure is not None
         raise failure
-    return max(found, key=judged)
+    settings = {**candidate.settings, "start": onward, "restarts": 1}
+    try:
+        further = train(replace(candidate, settings=settings))
+    except FitError:
+        if anew is None:
+            raise
+        return anew
+    return further if anew is None or judged(further) > found else anew

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from typing import Any
 
 import jax
@@ -27,6 +26,7 @@ from ppl_dgp.diagnostics.draws import columns, inputs_of
 from ppl_dgp.diagnostics.scores import positive_scale
 from ppl_dgp.fit import Fit, FitError, Posterior
 from ppl_dgp.fit.advice import held_out_advice
+from ppl_dgp.fit.result import checked_data
 from ppl_dgp.prediction.forecast import forecast
 from ppl_dgp.prediction.rollout import LONGEST_PATH
 
@@ -157,14 +157,14 @@ def choose_by_simulation(
     ]
     count_sequences = len(set(numbers.tolist()))
 
-    def judged(fit: Posterior) -> tuple[float, float, float]:
+    def judged(name: str, length: int | str, fit: Posterior, seconds: float = 0.0) -> SimulationScore:
         simulated = [
             _simulated(
                 key_simulation, fit, (first, y_all), (ahead, kept_back), (numbers, number), num_samples
             )
             for number in range(count_sequences)
         ]
-        return _scores(simulated, scale)
+        return SimulationScore(name, length, *_scores(simulated, scale), seconds=seconds)
 
     for name, candidate, length in trials:
         if say is not None:
@@ -175,7 +175,7 @@ def choose_by_simulation(
             scores.append(SimulationScore(name, length, failed=str(failed)))
             continue
         fits[name, length] = fit
-        scores.append(SimulationScore(name, length, *judged(fit), seconds=fit.seconds))
+        scores.append(judged(name, length, fit, fit.seconds))
     sign = 1.0 if CHOSEN_BY[by] else -1.0
     finite = [score for score in scores if np.isfinite(getattr(score, by))]
     if not finite:
@@ -186,10 +186,16 @@ def choose_by_simulation(
     best = max(finite, key=lambda score: sign * getattr(score, by))
     fit = fits[best.candidate, best.steps]
     if refit:
-        measure = list(CHOSEN_BY).index(by)
-        worth = lambda fit: np.nan_to_num(sign * judged(fit)[measure], nan=-np.inf)
-        train = partial(trained_on_all, candidates[best.candidate], fit, best.steps, settings)
-        fit = train(key_fit, (x, y_all), ~kept_back, worth, sign * getattr(best, by))
+
+        def worth(fit: Posterior) -> float:
+            value = sign * getattr(judged(best.candidate, best.steps, fit), by)
+            return value if np.isfinite(value) else -np.inf
+
+        train = lambda candidate: candidate.trained(key_fit, x, y_all, best.steps, settings)
+        data, least = checked_data(x, y_all, candidates[best.candidate].model), sign * getattr(best, by)
+        fit = trained_on_all(
+            key_fit, candidates[best.candidate], fit, train, data, ~kept_back, worth=worth, least=least
+        )
     mean = SimulationScore("mean and variance", "", *_of_mean(y_all, kept_back, scale))
     count = int((~np.isnan(y_all[kept_back])).sum())
     return SimulationChoice(best, tuple(scores), mean, fit, count, fits)

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from ppl_dgp.diagnostics.plots import COLOURS, FAINT, INK, _panel
 from ppl_dgp.diagnostics.series_plots import _rows_above, _series_names
+from ppl_dgp.gp.features import places
 from ppl_dgp.gp.sparse_gp import SparseGP
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.prediction.forecast import Smoothed
@@ -164,7 +165,7 @@ def _state_inputs(f: SparseGP, width: int, controls: Sequence[float]) -> np.ndar
         raise ValueError(
             f"controls: found {len(controls)}, expected {inputs - width}, a value to hold each of them at"
         )
-    return np.asarray(f.inducing).reshape(-1, inputs)[:, :width]
+    return np.asarray(places(f.inducing)).reshape(-1, inputs)[:, :width]
 
 
 def _evaluated(f: SparseGP, states: np.ndarray, controls: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:

@@ -202,11 +202,6 @@ def _places(size: int) -> np.ndarray:
 def _expectations_at(kernel: Kernel, inputs: Gaussian, z: Array) -> Closed | CubatureExpectations:
     """What computes the statistics of k(h, z): closed form where the kernel has one."""
     dims = _checked_inputs(inputs).mean.shape[1]
-    if not hasattr(z, "dtype"):
-        raise ValueError(
-            f"inducing: found {type(z).__name__}, expected inducing points for moments of uncertain inputs; take draws "
-            "of hidden layers, propagation='draws'"
-        )
     if z.ndim != 2 or z.shape[1] != dims:
         raise ValueError(f"z: found shape {z.shape}, expected (M, {dims}), points of the space of inputs")
     return _expectations_of(kernel, dims, inputs.mean.dtype)

@@ -256,8 +256,8 @@ def inducing_points(inducing: Array | InducingFeatures) -> Array:
     return inducing
 
 
-def places(inducing: Array | InducingFeatures) -> Float[Array, "_ D"]:
-    """Where inducing outputs are, to be drawn."""
+def places(inducing: Array | InducingFeatures) -> Float[Array, "*P _ D"]:
+    """Where inducing outputs are, of each output where they differ, to be drawn."""
     return inducing.places if isinstance(inducing, InducingFeatures) else inducing
 
 

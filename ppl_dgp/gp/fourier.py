@@ -64,10 +64,8 @@ class Fourier(InducingFeatures):
     def covariance(self, kernel: Kernel) -> Float[Array, "M M"]:
         diagonal, low_rank = self._inner_products(kernel)
         norms = self._norms(kernel)
-        return (
-            jnp.diag(diagonal / jnp.square(norms))
-            + (low_rank / norms[:, None]) @ (low_rank / norms[:, None]).T
-        )
+        scaled = low_rank / norms[:, None]
+        return jnp.diag(diagonal / jnp.square(norms)) + scaled @ scaled.T
 
     def mean(self, mean: Mean) -> Float[Array, "M P"]:
         """0: the features are of what f adds to its mean."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ppl_dgp.gp.features import Functionals
+from ppl_dgp.gp.features import Functionals, mean_at
 from ppl_dgp.gp.marginal import Marginal
 from ppl_dgp.gp.means import Linear
 from ppl_dgp.gp.sparse_gp import SparseGP
@@ -34,22 +34,20 @@ class Affine(SparseGP):
 
     def __call__(self, h: Float[Array, "B Q"] | Gaussian | Functionals) -> Marginal:
         """Its values at h; where h is carried as moments those of f(h), each output on its own."""
-        if isinstance(h, Functionals):
-            mean = h.of(self.mean)
-            nothing, none = jnp.zeros((h.shape[0], 0), mean.dtype), jnp.zeros((h.shape[0], 1), mean.dtype)
-            return Marginal(self, h, nothing, mean, none, jnp.zeros_like(mean))
         at = h.mean if isinstance(h, Gaussian) else h
-        mean = self.mean(at)
+        mean = mean_at(self.mean, at)
         variance = jnp.zeros_like(mean)
         if isinstance(h, Gaussian) and h.diagonal:
             variance = jnp.square(h.scale) @ jnp.square(self.weights)
         elif isinstance(h, Gaussian):
             variance = jnp.square(jnp.einsum("bij,ip->bpj", h.scale, self.weights)).sum(-1)
-        rows = at.shape[0]
+        rows = mean.shape[0]
         nothing = jnp.zeros((rows, 0), mean.dtype)
         return Marginal(self, h, nothing, mean, jnp.zeros((rows, 1), mean.dtype), variance)
 
-    def joint(self, h: Float[Array, "B Q"]) -> tuple[Float[Array, "B P"], Float[Array, "P B B"]]:
+    def joint(
+        self, h: Float[Array, "B Q"] | Functionals
+    ) -> tuple[Float[Array, "B P"], Float[Array, "P B B"]]:
         """Its values, and no covariance."""
-        mean = self.mean(h)
+        mean = mean_at(self.mean, h)
         return mean, jnp.zeros((mean.shape[1], mean.shape[0], mean.shape[0]), mean.dtype)

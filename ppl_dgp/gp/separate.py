@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ppl_dgp.gp.features import Functionals, InducingFeatures, covariance, cross, inducing_points, variance
 from ppl_dgp.gp.means import Linear, Mean, affine
 from ppl_dgp.kernels import Kernel
 from ppl_dgp.numerics.gaussian import Gaussian
@@ -29,7 +30,7 @@ class Pieces(NamedTuple):
     """What is read of a function, as a pytree: of separate outputs each with a leading axis of them, or of one."""
 
     kernel: Kernel
-    inducing: Any
+    inducing: Array | InducingFeatures
     whiten: Array
     mean: Mean
     u: Array | Gaussian
@@ -56,7 +57,8 @@ def kernels_together(kernels: Sequence[Kernel]) -> Kernel:
 
 def outputs_of(f: Function) -> Pieces:
     """The functions of one output each that a separate one is made of, with a leading axis of them."""
-    outputs, _, dims = f.inducing.shape
+    z = inducing_points(f.inducing)
+    outputs, _, dims = z.shape
     weights, bias = affine(f.mean, dims)
     linear = jnp.zeros((dims, outputs), bias.dtype) if weights is None else weights
     bias = jnp.broadcast_to(bias, (outputs,))
@@ -68,7 +70,7 @@ def outputs_of(f: Function) -> Pieces:
         u = u[:, None]
     else:  # a draw for each row
         u = jnp.moveaxis(u, 1, 0)[:, :, None]
-    return Pieces(f.kernel, f.inducing, f.whiten, mean, u)
+    return Pieces(f.kernel, z, f.whiten, mean, u)
 
 
 def first_output(f: Function) -> Pieces:
@@ -93,21 +95,25 @@ def check_shared(f: Function, where: str) -> None:
         )
 
 
-def weights_and_residual(kernel: Kernel, whiten: Array, h: Array, z: Array) -> tuple[Array, Array]:
+def weights_and_residual(
+    kernel: Kernel, whiten: Array, h: Array | Functionals, z: Array | InducingFeatures
+) -> tuple[Array, Array]:
     """φ (B, M), and k(h, h) less its square, (B,), of a shared kernel; of separate outputs (B, P, M) and (B, P)."""
     if z.ndim == 3:
         in_turn = jax.vmap(weights_and_residual, in_axes=(0, 0, None, 0))
         weights, residual = in_turn(kernel, whiten, h, z)
         return jnp.moveaxis(weights, 0, 1), residual.T
-    weights = kernel(h, z) @ whiten.T
+    weights = cross(kernel, h, z) @ whiten.T
     # k(h, h) ≥ ‖φ‖² in exact arithmetic; rounding alone can bring it below, by a few ulps of k
-    return weights, jnp.maximum(kernel.diag(h) - jnp.square(weights).sum(1), 0.0)
+    return weights, jnp.maximum(variance(kernel, h) - jnp.square(weights).sum(1), 0.0)
 
 
-def covariance_given_u(kernel: Kernel, weights: Array, h: Float[Array, "B D"]) -> Float[Array, "*P B B"]:
+def covariance_given_u(
+    kernel: Kernel, weights: Array, h: Float[Array, "B D"] | Functionals
+) -> Float[Array, "*P B B"]:
     """Of f at the rows of h, of each output where they are separate, from their weights φ."""
     if weights.ndim == 3:
         in_turn = jax.vmap(covariance_given_u, in_axes=(0, 1, None))
         each: Array = in_turn(kernel, weights, h)
         return each
-    return kernel(h, h) - weights @ weights.T
+    return covariance(kernel, h) - weights @ weights.T

@@ -79,10 +79,8 @@ def sparse_gp(
 
 def _gram(kernel: Kernel, z: Array | InducingFeatures) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
     """Kuu and its mean diagonal."""
-    if not isinstance(z, InducingFeatures):
-        return kernel(z, z), kernel.diag(z).mean()
-    matrix = z.covariance(kernel)
-    return matrix, jnp.diagonal(matrix).mean()
+    matrix = features.covariance(kernel, z)
+    return matrix, (jnp.diagonal(matrix) if isinstance(z, InducingFeatures) else kernel.diag(z)).mean()
 
 
 def _checked_kernels(
@@ -179,21 +177,16 @@ class SparseGP:
     def at_inducing(self) -> Float[Array, "P M"]:
         """u = m(Z) + L v, the mean of f at each output's inducing inputs, or of the functionals of f."""
         if isinstance(self.inducing, InducingFeatures):
-            return self._inducing_features().T
+            # of those that are no inputs too: L v = Kuu L⁻ᵀ v
+            lower = features.covariance(self.kernel, self.inducing) @ self.whiten.T
+            whitened = self.u.mean if isinstance(self.u, Gaussian) else self.u
+            return features.mean_at(self.mean, self.inducing).T + whitened @ lower.T
         if not is_separate(self):
             return self(self.inducing).mean.T
         outputs, size, dims = self.inducing.shape
         everywhere = self(self.inducing.reshape(-1, dims)).mean.reshape(outputs, size, outputs)
         own: Array = jnp.diagonal(everywhere, axis1=0, axis2=2).T
         return own
-
-    def _inducing_features(self) -> Float[Array, "M P"]:
-        assert isinstance(self.inducing, InducingFeatures)
-        # L, of which the function keeps the inverse
-        lower = jnp.linalg.inv(self.whiten)
-        whitened = self.u.mean if isinstance(self.u, Gaussian) else self.u
-        outputs: Array = self.inducing.mean(self.mean) + lower @ whitened.T
-        return outputs
 
     def __call__(self, h: Float[Array, "B D"] | Gaussian | Functionals) -> Marginal:
         """The marginals of f at the rows of h: mean m(h) + A v, variance k(h,h) − ‖A‖² (+ A S Aᵀ), A = k(h,Z) L⁻ᵀ.
@@ -212,12 +205,7 @@ class SparseGP:
             return _offered_marginal(
                 Marginal(self, h, moments.weights, moments.mean, moments.residual, moments.beyond)
             )
-        if isinstance(h, Functionals) or isinstance(self.inducing, InducingFeatures):
-            weights = features.cross(self.kernel, h, self.inducing) @ self.whiten.T
-            given_u = features.variance(self.kernel, h) - jnp.square(weights).sum(1)
-            residual = jnp.maximum(given_u, 0.0)
-        else:
-            weights, residual = weights_and_residual(self.kernel, self.whiten, h, self.inducing)
+        weights, residual = weights_and_residual(self.kernel, self.whiten, h, self.inducing)
         residual = residual if is_separate(self) else residual[:, None]
         if isinstance(self.u, Gaussian):
             centre, from_u = self.u.projected_mean(weights), self.u.projected_variance(weights)
@@ -227,7 +215,9 @@ class SparseGP:
         mean = features.mean_at(self.mean, h) + centre
         return _offered_marginal(Marginal(self, h, weights, mean, residual, from_u))
 
-    def joint(self, h: Float[Array, "B D"]) -> tuple[Float[Array, "B P"], Float[Array, "P B B"]]:
+    def joint(
+        self, h: Float[Array, "B D"] | Functionals
+    ) -> tuple[Float[Array, "B P"], Float[Array, "P B B"]]:
         """Mean (B, P) and full covariance (P, B, B) of f at the rows of h, given u or under its moments."""
         marginal = self(h)
         weights = marginal.weights

@@ -111,7 +111,11 @@ def added_variances(terms: Sequence[ScaledMarginal]) -> tuple[Float[Array, "B #P
 
 
 def _check_inputs(terms: Sequence[ScaledMarginal]) -> None:
-    """Refuse functions of uncertain inputs that may be one and the same, so that their values are correlated."""
+    """Refuse functionals, and functions of uncertain inputs that may be one and the same, so that values correlate."""
+    if any(isinstance(term.marginal.inputs, Functionals) for term in terms):
+        raise ValueError(
+            "inputs: found functionals of a function in a sum or a multiple, expected values; scale what is observed"
+        )
     uncertain = [term.marginal for term in terms if isinstance(term.marginal.inputs, Gaussian)]
     first = uncertain[0] if uncertain else None
     for marginal in uncertain:
@@ -183,17 +187,9 @@ def added_covariance(terms: Sequence[ScaledMarginal]) -> Float[Array, "P B B"]:
 
 
 def distinct_inputs(terms: Sequence[ScaledMarginal]) -> list[Array | Gaussian]:
-    """The inputs of the terms, each once; those that are uncertain last.
-
-    :raises ValueError: for functionals of a function in a sum.
-    """
-    inputs = {id(term.marginal.inputs): term.marginal.inputs for term in terms}.values()
-    known = [h for h in inputs if not isinstance(h, Functionals)]
-    if len(known) < len(inputs):
-        raise ValueError(
-            "inputs: found functionals of a function in a sum or a multiple, expected values; scale what is observed"
-        )
-    return sorted(known, key=lambda h: isinstance(h, Gaussian))
+    """The inputs of the terms, each once; those that are uncertain last."""
+    inputs: list[Any] = list({id(term.marginal.inputs): term.marginal.inputs for term in terms}.values())
+    return sorted(inputs, key=lambda h: isinstance(h, Gaussian))
 
 
 def inputs_side_by_side(terms: Sequence[ScaledMarginal]) -> Array | Gaussian:

@@ -24,6 +24,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from ppl_dgp import expectations
+from ppl_dgp.gp.features import inducing_points
 from ppl_dgp.gp.means import affine
 from ppl_dgp.gp.moment_matching import Function, pieces
 from ppl_dgp.gp.old_posterior import Site
@@ -146,7 +147,7 @@ class GaussianInputs(Features):
 
     def _gram(self, weights: Float[Array, "N C"]) -> Float[Array, "C M M"]:
         f = self.function
-        total = expectations.psi2_sum(f.kernel, self.inputs, f.inducing, weights)
+        total = expectations.psi2_sum(f.kernel, self.inputs, inducing_points(f.inducing), weights)
         return f.whiten @ total @ f.whiten.T
 
     def _products(self, weights: Float[Array, "N P"]) -> Float[Array, "P M"]:
@@ -154,7 +155,7 @@ class GaussianInputs(Features):
         if self.rest is None:
             return products
         f = self.function
-        cross = expectations.psi4(f.kernel, self.inputs, f.inducing, self.rest)
+        cross = expectations.psi4(f.kernel, self.inputs, inducing_points(f.inducing), self.rest)
         return products + jnp.einsum("np,npm->pm", weights, cross) @ f.whiten.T
 
     def _squares(self) -> Float[Array, "N P"]:
