@@ -6,22 +6,15 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from jaxtyping import TypeCheckError
 from numpyro.handlers import seed, trace
 from scipy.integrate import quad
 from scipy.special import erf
 
 from ppl_dgp.fit import fit_lbfgs
-from ppl_dgp.gp.features import (
-    Averages,
-    Derivatives,
-    Joined,
-    Points,
-    box_averages,
-    covariance,
-    cross,
-    gradients,
-)
+from ppl_dgp.gp.features import Joined, Points, covariance, cross
 from ppl_dgp.gp.fourier import Fourier
+from ppl_dgp.gp.functionals import Averages, Derivatives, box_averages, gradients
 from ppl_dgp.gp.means import Linear
 from ppl_dgp.gp.sparse_gp import SparseGP, sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
@@ -186,6 +179,28 @@ def test_marginals_are_those_of_dense_matrices():
     np.testing.assert_allclose(f.at_inducing()[0], inducing.of(mean)[:, 0] + lower @ loc, atol=1e-9)
 
 
+def test_slopes_of_outputs_with_kernels_of_their_own_and_their_joint_covariance():
+    """Each is what a function of one output is; between rows it is the dense prior's less what u says."""
+    kernels = [RBF(1.4, 0.7), RBF(0.3, 1.6)]
+    u = jnp.asarray(RANDOM.normal(size=(2, 4)))
+    both = made(kernels, Z, u, outputs=2)
+    found, (mean, covariances) = both(gradients(X)), both.joint(gradients(X))
+    for p, kernel in enumerate(kernels):
+        one = made(kernel, Z, u[p : p + 1])(gradients(X))
+        np.testing.assert_allclose(found.mean[:, p], one.mean[:, 0], atol=1e-10)
+        np.testing.assert_allclose(found.variance[:, p], one.variance[:, 0], atol=1e-10)
+        at_z = np.asarray(gradients(X).between(kernel, Z))
+        left = gradients(X).covariance(kernel) - at_z @ np.linalg.solve(kernel(Z, Z), at_z.T)
+        np.testing.assert_allclose(covariances[p], left, atol=1e-9)
+        np.testing.assert_allclose(mean[:, p], one.mean[:, 0], atol=1e-10)
+
+
+def test_boxes_between_whole_numbers():
+    """Corners are no kind of number that nodes would be rounded to."""
+    found = box_averages(np.array([[0], [1]]), np.array([[1], [3]]), 4)
+    np.testing.assert_allclose(found.of(lambda z: z[:, 0] ** 2), [1.0 / 3.0, 13.0 / 3.0])
+
+
 @pytest.mark.parametrize("name", ["rbf", "sum"])
 def test_moments_of_uncertain_inputs_are_those_of_draws(name):
     """By Gauss–Hermite nodes of the input, of one dimension."""
@@ -235,6 +250,18 @@ def test_what_does_not_fit_is_refused():
         cross(Matern12(1.0, 1.0), jnp.array([[1.5]]), Fourier(0.0, 1.0, 3))
     with pytest.raises(TypeError, match="kernel: found RBF, expected Matern12"):
         covariance(RBF(1.0, 1.0), Fourier(0.0, 1.0, 3))
+    with pytest.raises(ValueError, match="expected a kernel of the one input"):
+        covariance(Matern32(1.0, 1.0, active_dims=(1,)), Fourier(0.0, 1.0, 3))
+    for rough in (Matern12(1.0, 1.0), RBF(1.0, 1.0) + LinearKernel(1.0) * Matern12(1.0, 1.0)):
+        for slopes in (SLOPES, Joined((Points(Z), SLOPES))):
+            with pytest.raises(ValueError, match="kernel: found Matern12, of which f has no slopes"):
+                made(rough, slopes)
+            with pytest.raises(ValueError, match="of which f has no slopes"):
+                slopes.variance(rough)
+    with pytest.raises(ValueError, match=r"parts: found functionals of \[2, 1\] inputs"):
+        Joined((SLOPES, Points(Z[:, :1]))).shape  # noqa: B018
+    with pytest.raises((ValueError, TypeCheckError), match=r"low: found shape \(2,\)|low"):
+        box_averages(jnp.zeros(2), jnp.ones(2))
     f = made(Matern12(1.0, 1.0), Fourier(0.0, 1.0, 3))
     with pytest.raises(ValueError, match="found Fourier, expected points or functionals"):
         f(Gaussian(jnp.array([[0.5]]), jnp.array([[0.1]])))

@@ -8,8 +8,9 @@ import pytest
 from compiled import initial, loss
 
 from ppl_dgp.gp.contract import hidden_role
-from ppl_dgp.gp.features import Derivatives, Joined, Points, cross
+from ppl_dgp.gp.features import Joined, Points, cross
 from ppl_dgp.gp.fourier import Fourier
+from ppl_dgp.gp.functionals import Derivatives
 from ppl_dgp.gp.means import Linear
 from ppl_dgp.gp.representation import offer
 from ppl_dgp.gp.sparse_gp import sparse_gp

@@ -109,6 +109,19 @@ def test_states_to_begin_at_keep_their_coordinates():
     np.testing.assert_allclose(_onward(states, known, slots, earlier), turned, atol=1e-12)
 
 
+def test_a_fit_to_all_steps_of_two_sequences_is_read_at_the_first_of_each():
+    """Slots of x_0 and x_1 …: 0 to 3 of the first sequence, 4 to 8 of the second, whose last steps are left out."""
+    model = gpssm(1, num_inducing=3, num_sequences=2)
+    x, first = (
+        jnp.repeat(jnp.array([0.0, 1.0]), jnp.array([3, 4]))[:, None],
+        np.array([1, 1, 0, 1, 1, 1, 0], bool),
+    )
+    params = {"x/begin": jnp.arange(9.0)[:, None], "transition/noise": jnp.ones(1)}
+    found = shorter_params(model, params, x, first)
+    np.testing.assert_array_equal(found["x/begin"][:, 0], [0, 1, 2, 4, 5, 6, 7])
+    assert found["transition/noise"] is params["transition/noise"]
+
+
 def test_a_chain_starts_anew_on_all_steps(chosen):
     params = chosen.fits["chain", 40].params
     data = jnp.asarray(CONTROLS), jnp.asarray(WAVE)

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.tree_util import register_dataclass
 from jaxtyping import Array, Float
 
@@ -30,10 +29,8 @@ from ppl_dgp.kernels import Kernel
 RowFunction: TypeAlias = Callable[[Array], Array]
 if TYPE_CHECKING:
     Rows: TypeAlias = Float[Array, "M D"]
-    Spans: TypeAlias = Float[Array, "M K D"]
-    Weights: TypeAlias = Float[Array, "M K"]
-else:  # JAX rebuilds pytrees with batched leaves and placeholders: __post_init__ and calls check the shapes
-    Rows = Spans = Weights = Any
+else:  # JAX rebuilds pytrees with batched leaves and placeholders: calls check the shapes
+    Rows = Any
 
 
 class InducingFeatures(ABC):
@@ -93,19 +90,23 @@ class Functionals(InducingFeatures):
         return self.places.shape  # type: ignore[return-value]
 
     def cross(self, kernel: Kernel, x: Float[Array, "N D"]) -> Float[Array, "N M"]:
-        covariances: Array = self.of(lambda z: kernel(z, x)).T
-        return covariances
+        return self.between(kernel, x).T
 
     def covariance(self, kernel: Kernel) -> Float[Array, "M M"]:
         return self.between(kernel, self)
 
+    def check(self, kernel: Kernel) -> None:
+        """Refuse, by a ValueError, a kernel under which these functionals of f have no variance."""
+
     def between(self, kernel: Kernel, other: Array | InducingFeatures) -> Float[Array, "M K"]:
         """Covariance with values at points, or with other functionals."""
+        self.check(kernel)
         covariances: Array = self.of(lambda z: cross(kernel, z, other))
         return covariances
 
     def variance(self, kernel: Kernel) -> Float[Array, " M"]:
         """The diagonal of the covariance, in memory that is linear in M."""
+        self.check(kernel)
         each = jax.tree.map(lambda leaf: leaf[:, None], self)
         variances: Array = jax.vmap(lambda one: one.covariance(kernel)[0, 0])(each)
         return variances
@@ -145,103 +146,22 @@ class Joined(Functionals):
 
     @property
     def places(self) -> Float[Array, "M D"]:
-        return jnp.concatenate([part.places for part in self.parts])
+        found = [part.places for part in self.parts]
+        if len({each.shape[1] for each in found}) > 1:
+            raise ValueError(
+                f"parts: found functionals of {[each.shape[1] for each in found]} inputs, expected one number"
+            )
+        return jnp.concatenate(found)
+
+    def check(self, kernel: Kernel) -> None:
+        for part in self.parts:
+            part.check(kernel)
 
     def of(self, function: RowFunction) -> Array:
         return jnp.concatenate([part.of(function) for part in self.parts])
 
     def variance(self, kernel: Kernel) -> Float[Array, " M"]:
         return jnp.concatenate([part.variance(kernel) for part in self.parts])
-
-
-@register_dataclass
-@dataclass(frozen=True, eq=False)
-class Derivatives(Functionals):
-    r"""Slopes of f at ``points`` (M, D) along ``directions`` (M, D): :math:`u_m = d_m^\top \nabla f(x_m)`.
-
-    Along a unit vector it is a partial derivative; :func:`gradients` makes all of them. The kernel has to be
-    differentiable twice: of ``Matern12`` a slope has no variance.
-
-    :raises ValueError: if the two have different shapes.
-    """
-
-    points: Rows
-    directions: Rows
-
-    def __post_init__(self) -> None:
-        _check_alike("directions", self.directions, self.points)
-
-    @property
-    def places(self) -> Float[Array, "M D"]:
-        return self.points
-
-    def of(self, function: RowFunction) -> Array:
-        slopes: Array = jax.jvp(function, (self.points,), (self.directions,))[1]
-        return slopes
-
-
-def gradients(points: Float[Array, "N D"]) -> Derivatives:
-    """All D partial derivatives at each point, N·D of them: those of the first point first."""
-    dims = points.shape[1]
-    directions = jnp.tile(jnp.eye(dims, dtype=points.dtype), (points.shape[0], 1))
-    return Derivatives(jnp.repeat(points, dims, 0), directions)
-
-
-@register_dataclass
-@dataclass(frozen=True, eq=False)
-class Averages(Functionals):
-    r"""Weighted sums of f at points: :math:`u_m = \sum_k w_{mk} f(x_{mk})`, averages and integrals by quadrature.
-
-    :func:`box_averages` makes averages over intervals, areas and their like.
-
-    points: (M, K, D). weights: (M, K), of averages with a sum of 1.
-
-    :raises ValueError: if their shapes do not fit.
-    """
-
-    points: Spans
-    weights: Weights
-
-    def __post_init__(self) -> None:
-        shape = jnp.shape(self.points)
-        if hasattr(self.points, "shape") and (len(shape) < 3 or jnp.shape(self.weights) != shape[:-1]):
-            raise ValueError(
-                f"weights: found shape {jnp.shape(self.weights)} beside points of shape {shape}, expected (M, K) and "
-                "(M, K, D), a weight for each point"
-            )
-
-    @property
-    def places(self) -> Float[Array, "M D"]:
-        shares = jnp.abs(self.weights) / jnp.abs(self.weights).sum(1, keepdims=True)
-        return jnp.einsum("mk,mkd->md", shares, self.points)
-
-    def of(self, function: RowFunction) -> Array:
-        size, each, dims = self.points.shape
-        values = function(self.points.reshape(size * each, dims))
-        return jnp.einsum("mk,mk...->m...", self.weights, values.reshape(size, each, *values.shape[1:]))
-
-
-def box_averages(
-    low: Float[Array, "M D"], high: Float[Array, "M D"], order: int = 8, *, integral: bool = False
-) -> Averages:
-    """Averages of f over boxes, between corners, by Gauss–Legendre rules of ``order`` nodes in each dimension.
-
-    Exact for polynomials of degree 2·order − 1; of smooth kernels to rounding if a box is a lengthscale wide.
-
-    :param integral: the integrals instead, of which the unit is f's times that of the volume.
-    :raises ValueError: if corners have different shapes, or ``order`` is below 1.
-    """
-    _check_alike("high", high, low)
-    if order < 1:
-        raise ValueError(f"order: found {order}, expected at least 1")
-    nodes, shares = np.polynomial.legendre.leggauss(order)
-    dims = low.shape[1]
-    grid = np.stack(np.meshgrid(*[nodes] * dims, indexing="ij"), -1).reshape(-1, dims)
-    weights = np.prod(np.stack(np.meshgrid(*[shares] * dims, indexing="ij"), -1).reshape(-1, dims) / 2.0, 1)
-    middle, half = 0.5 * (low + high), 0.5 * (high - low)
-    points = middle[:, None, :] + half[:, None, :] * jnp.asarray(grid, low.dtype)
-    volume = jnp.prod(high - low, 1) if integral else jnp.ones(low.shape[0], low.dtype)
-    return Averages(points, volume[:, None] * jnp.asarray(weights, low.dtype))
 
 
 def inducing_points(inducing: Array | InducingFeatures) -> Array:
@@ -293,10 +213,3 @@ def variance(kernel: Kernel, x: Array | Functionals) -> Float[Array, " N"]:
 def mean_at(mean: Mean, x: Array | InducingFeatures) -> Float[Array, "N P"]:
     """The mean function at points, or functionals of it."""
     return x.mean(mean) if isinstance(x, InducingFeatures) else mean(x)
-
-
-def _check_alike(name: str, value: Any, points: Any) -> None:
-    if hasattr(value, "shape") and hasattr(points, "shape") and jnp.shape(value) != jnp.shape(points):
-        raise ValueError(
-            f"{name}: found shape {jnp.shape(value)}, expected {jnp.shape(points)}, a row for each point"
-        )

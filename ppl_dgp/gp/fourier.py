@@ -93,6 +93,11 @@ class Fourier(InducingFeatures):
                 f"kernel: found {type(kernel).__name__}, expected Matern12, Matern32 or Matern52 for Fourier features; "
                 "take inducing points"
             )
+        if kernel.active_dims not in (None, (0,)) or jnp.size(kernel.lengthscale) != 1:
+            raise ValueError(
+                f"kernel: found active_dims {kernel.active_dims} and {jnp.size(kernel.lengthscale)} lengthscales, "
+                "expected a kernel of the one input that Fourier features have"
+            )
         order = _SMOOTHNESS[type(kernel)]
         sigma2 = jnp.asarray(kernel.variance)
         lam = np.sqrt(2.0 * order - 1.0) / jnp.reshape(jnp.asarray(kernel.lengthscale), ())
