@@ -112,7 +112,7 @@ def vcdt(seed: int, given: Halves) -> Trained:
     known = given.u[given.train], given.y[given.train]
     model = gpssm(1, STATES, INDUCING, separate=True, **MODEL)
     guide = Guide(model, hidden=Conditional())
-    fit = fit_series(jax.random.key(seed), model, guide, PowerEP(0.0), *known, warm_objective=PowerEP(0.0))
+    fit = fit_series(jax.random.key(seed), model, guide, PowerEP(0.0), *known)
     return fit, known
 
 

@@ -58,6 +58,10 @@ CASES = {
     "rejected": (fit_of(rejected_steps=3), {}),
     "jitter": (fit_of(jitter={"gp/jitter": 1e-4}), {}),
     "gap": (fit_of(np.linspace(100.0, 0.0, 200)), {}),
+    "risen": (
+        fit_of(np.r_[np.zeros(20), np.full(180, 1e6)], convergence=convergence_of(np.zeros(200), 2.0)),
+        {},
+    ),
     "shortfall": (
         fit_of(convergence=dataclasses.replace(convergence_of(np.zeros(200), 2.0), shortfall=3.0)),
         {},

@@ -24,8 +24,16 @@ from ppl_dgp.fit.annealing import (
     Trial,
     annealed_adam,
 )
-from ppl_dgp.fit.convergence import Phase, checked_tolerance, convergence_at, convergence_of, ends_of_parts
+from ppl_dgp.fit.convergence import (
+    Phase,
+    checked_tolerance,
+    convergence_at,
+    convergence_of,
+    ends_of_parts,
+    in_order,
+)
 from ppl_dgp.fit.plan import BUDGET, PEAKS, TRIAL, plan_of
+from ppl_dgp.fit.result import best_restart
 from ppl_dgp.guides import Guide
 from ppl_dgp.models import deep_gp, sparse_gp_regression
 from ppl_dgp.objectives import Collapsed, PowerEP
@@ -348,6 +356,29 @@ def test_rates_that_lead_away_from_a_start_are_undone():
         assert text_of(turn.state) == -1 and float(turn.state.optim_state[1][1].peak) == pytest.approx(
             0.1 * NEAR
         )
+
+
+def test_losses_that_run_away_are_never_the_lower_ones():
+    """Draws that run away have means of either sign, by their last outlier: trial, cycle or restart, it is undone."""
+    noise = np.random.default_rng(0).normal(size=800)
+    calm = np.r_[np.full(10, 50.0), np.full(90, 5.0), np.full(100, 9.0), np.full(600, 5.0)] + noise
+    wild = -1e150 * np.random.default_rng(1).standard_cauchy(800) ** 2
+    plan = AutoSteps((Trial(0.1), Trial(0.3)), 100, 1000, 0.5)
+    for runs, trials, cycles in (
+        (slice(0, 100), [False, True], [True, True]),
+        (slice(100, 200), [True, False], [True, True]),
+        (slice(200, 400), [True, False], [False, True]),
+        (slice(400, 800), [True, False], [True, False]),
+    ):
+        losses = np.where(np.isin(np.arange(800), np.arange(800)[runs]), wild, calm)
+        losses[:10] = calm[:10]
+        phases = [phase for phase in plan.convergence(losses).phases if phase.kind != "start"]
+        assert [phase.kept for phase in phases] == trials + cycles
+    assert best_restart(np.stack([wild, calm, calm + 1.0])) == 1
+    assert in_order([-1e150, 5.0, 4.0], [1e150, 0.1, 0.1], 0.5) == [2, 1, 0]
+    # what is surely lower is so, however it varies; and where all vary alike the mean decides
+    assert in_order([-90.0, 5.0], [20.0, 0.1], 0.5) == [0, 1]
+    assert in_order([-1e150, -2e150], [1e150, 1e150], 0.5) == [1, 0]
 
 
 def test_a_fit_whose_losses_are_no_numbers_fails(converged):

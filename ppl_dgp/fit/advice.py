@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from ppl_dgp.fit.convergence import FEWEST_STEPS, LEAST_TOLERANCE, SURELY, ends_of_parts, is_wild
 from ppl_dgp.gp.contract import Parameters
 from ppl_dgp.numerics.linalg import first_jitter
 from ppl_dgp.objectives.capabilities import capabilities_of
@@ -32,6 +33,10 @@ ADVICE = {
     "gap": (
         "convergence: found an estimated {gap:.2g} ± {error:.1g} nats yet to gain, expected at most {tolerance:.2g}; "
         "raise {more}, or go on with start=fit.params, before comparing this fit with others"
+    ),
+    "risen": (
+        "losses: found {end:.3g} ± {error:.1g} at the end, above the {begin:.3g} at which they began; it is no result: "
+        "lower the learning rate"
     ),
     "shortfall": (
         "path: found a bound {shortfall:.3g} nats below that of a poorer family which this one contains, expected one "
@@ -71,6 +76,8 @@ ADVICE = {
 LARGEST_K_HAT, LARGEST_R_HAT = 0.7, 1.01
 #: shares of what was held out that a 95 % band may hold and be believed, and the least number held out to say so
 BELIEVED, LEAST_HELD_OUT = (0.85, 0.99), 20
+#: the steps by which it is judged where losses began
+FIRST_STEPS = 10
 #: standard errors beyond which an energy lies above a bound
 BOUND_ERRORS = 4.0
 #: noise variance beside the function's, and distance of inducing inputs in lengthscales, below which they are none
@@ -93,6 +100,7 @@ def advice_of(
         found.append(ADVICE["rejected"].format(rejected=fit.rejected_steps, steps=fit.losses.size))
     dtype = jnp.result_type(*fit.params.values()) if fit.params else float
     found += [text for text in (jitter_advice(fit.jitter, dtype),) if text is not None]
+    found += _risen(fit)
     known = fit.convergence
     if known is not None and known.shortfall:
         found.append(ADVICE["shortfall"].format(shortfall=known.shortfall))
@@ -155,6 +163,29 @@ def chains_advice(chains: Chains) -> list[str]:
     if not chains.r_hat[worst] <= LARGEST_R_HAT:
         found.append(ADVICE["r_hat"].format(name=worst, r_hat=chains.r_hat[worst], most=LARGEST_R_HAT))
     return found
+
+
+def _risen(fit: Fit) -> list[str]:
+    """Losses of one objective that have risen since the first steps, by more than their noise, or vary wildly."""
+    steps = fit.losses.shape[1]
+    if steps < FEWEST_STEPS or _scheduled(fit.objective):
+        return []
+    losses = fit.losses[fit.best]
+    (begin,), (begin_error,) = ends_of_parts(losses[:FIRST_STEPS], [FIRST_STEPS], whole=True)
+    (end,), (error,) = ends_of_parts(losses, [steps])
+    if not np.isfinite(begin + begin_error + end + error):
+        return []
+    risen = end - begin > SURELY * np.hypot(error, begin_error) + LEAST_TOLERANCE
+    if not risen and not is_wild(end, error, begin, begin_error, LEAST_TOLERANCE):
+        return []
+    return [ADVICE["risen"].format(end=end, error=error, begin=begin)]
+
+
+def _scheduled(objective: Any) -> bool:
+    """Whether an objective, or the one within, is another one at other steps."""
+    schedules = (getattr(objective, name, None) for name in ("schedule", "weight"))
+    within = getattr(objective, "objective", None)
+    return any(map(callable, schedules)) or within is not None and _scheduled(within)
 
 
 def _tenth(losses: Float[np.ndarray, "R steps"]) -> int:

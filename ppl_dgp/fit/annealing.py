@@ -25,7 +25,7 @@ from jaxtyping import Array, Float
 from numpyro.infer.svi import SVIState
 
 from ppl_dgp.fit.adam import scale_by_adam
-from ppl_dgp.fit.convergence import Convergence, Phase, convergence_at, ends_of_parts
+from ppl_dgp.fit.convergence import Convergence, Phase, convergence_at, ends_of_parts, in_order, is_wild
 from ppl_dgp.fit.program import fresh_copies
 
 #: steps at the beginning of a trial or a cycle, at most and of its length, in which Adam's averages move and nothing
@@ -163,8 +163,9 @@ class AutoSteps:
         trials = sum(phase.kind == "trial" for phase in phases[0])
         if not self.halving or len(phases) == 1 or trials < len(self.trials):
             return None
-        ends = [_last_kept(each).loss for each in phases]
-        return sorted(map(int, np.argsort(ends, kind="stable")[: (len(ends) + 1) // 2]))
+        ends = [_last_kept(each) for each in phases]
+        order = in_order([end.loss for end in ends], [end.error for end in ends], self.tolerance)
+        return sorted(order[: (len(ends) + 1) // 2])
 
     def convergence(
         self, losses: Float[np.ndarray, " steps"], rivals: Float[np.ndarray, "K steps"] | None = None
@@ -187,9 +188,9 @@ class AutoSteps:
         ends = self.ends(len(losses))
         values, errors = ends_of_parts(losses, ends)
         begins, tried = [0, *ends], len(self.trials)
-        lowest = int(np.argmin(values[:tried])) if ends else 0
+        lowest = in_order(values[:tried], errors[:tried], self.tolerance)[0] if ends else 0
         start, found = self._start(losses), []
-        if len(ends) >= tried and _has_risen(values[lowest], errors[lowest], start):
+        if len(ends) >= tried and _has_risen(values[lowest], errors[lowest], start, self.tolerance):
             # a start at an optimum, say of a poorer family, from which these rates lead away
             found, lowest = [start], -1
         found += [
@@ -199,7 +200,7 @@ class AutoSteps:
             for n, trial in enumerate(self.trials[: len(ends)])
         ]
         for n in range(tried, len(ends)):
-            kept = not _has_risen(values[n], errors[n], _last_kept(found))
+            kept = not _has_risen(values[n], errors[n], _last_kept(found), self.tolerance)
             peak = _next_peak(found)
             found.append(Phase("cycle", begins[n], ends[n], peak, values[n], errors[n], kept))
         return found
@@ -249,8 +250,10 @@ def _last_kept(phases: Sequence[Phase]) -> Phase:
     return next(phase for phase in reversed(phases) if phase.kept)
 
 
-def _has_risen(loss: float, error: float, before: Phase) -> bool:
-    """Whether a loss is above that of a phase before it by more than two standard errors, or is no number."""
+def _has_risen(loss: float, error: float, before: Phase, tolerance: float) -> bool:
+    """Whether a loss is more than two standard errors above that of a phase before it, runs away, or is no number."""
+    if is_wild(loss, error, before.loss, before.error, tolerance):
+        return True
     noise = np.nan_to_num(2.0 * np.hypot(error, before.error), posinf=0.0)
     return not loss <= before.loss + noise
 

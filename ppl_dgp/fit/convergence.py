@@ -21,6 +21,10 @@ LEAST_RATIO, MOST_RATIO, USUAL_RATIO = 0.25, 0.8, 0.5
 FEWEST_STEPS = 100
 #: iterations of a descent after which it is first asked, and the fewest by which anything is known
 FIRST_CHECK, FEWEST_ITERATIONS = 50, 8
+#: losses that vary by so many times more than others run away; they are the lower ones by so many standard errors alone
+WILD, SURELY = 10.0, 4.0
+#: the size of losses that may be squared and added up
+LARGEST_SQUARED = 1e100
 #: nats a row, and in all, that a fit may be away from its optimum
 TOLERANCE_PER_ROW, LEAST_TOLERANCE = 0.001, 0.5
 
@@ -167,11 +171,35 @@ def ends_of_parts(
     for end in ends:
         last = losses[begin if whole else end - max(FEWEST_LAST, int(LAST_PART * (end - begin))) : end]
         kept = last[np.isfinite(last)]
-        values.append(float(kept.mean()) if len(kept) else np.inf)
+        # the squares of losses that run away are no numbers
+        size = max(1.0, float(np.abs(kept).max(initial=0.0)) / LARGEST_SQUARED)
+        kept = kept / size
+        values.append(size * float(kept.mean()) if len(kept) else np.inf)
         # of differences, for what is left of a slope is no noise
-        errors.append(float(np.diff(kept).std() / np.sqrt(2.0 * len(kept))) if len(kept) > 2 else np.inf)
+        errors.append(
+            size * float(np.diff(kept).std() / np.sqrt(2.0 * len(kept))) if len(kept) > 2 else np.inf
+        )
         begin = end
     return values, errors
+
+
+def is_wild(loss: float, error: float, calm: float, calm_error: float, tolerance: float) -> bool:
+    """Whether a loss varies by orders of magnitude more than a calm one and is not surely lower, by whatever mean.
+
+    Where the draws of a step run away its mean is that of the last outlier, of either sign.
+
+    :param tolerance: nats below which no error matters.
+    """
+    varies = bool(np.isfinite(error)) and error > max(WILD * calm_error, tolerance)
+    return varies and not loss + SURELY * error < calm
+
+
+def in_order(losses: Sequence[float], errors: Sequence[float], tolerance: float) -> list[int]:
+    """The numbers of some losses, the lowest first, and those last that vary wildly beside the calmest."""
+    calmest = min(range(len(losses)), key=lambda n: errors[n] if np.isfinite(losses[n]) else np.inf)
+    calm = losses[calmest], errors[calmest]
+    last = [is_wild(*pair, *calm, tolerance) for pair in zip(losses, errors, strict=True)]
+    return sorted(range(len(losses)), key=lambda n: (last[n], losses[n]))
 
 
 def convergence_at(phases: Sequence[Phase], tolerance: float) -> Convergence:

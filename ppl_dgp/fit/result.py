@@ -16,7 +16,7 @@ from numpyro.infer import ELBO, SVI
 
 from ppl_dgp.fit.advice import advice_of
 from ppl_dgp.fit.chains import Chains
-from ppl_dgp.fit.convergence import Convergence, Leg, Phase
+from ppl_dgp.fit.convergence import LEAST_TOLERANCE, Convergence, Leg, Phase, ends_of_parts, in_order
 from ppl_dgp.fit.posterior import Posterior, shortened
 from ppl_dgp.fit.program import build_finish, cached_program, selected
 from ppl_dgp.gp.emission import emission_of
@@ -127,8 +127,14 @@ class Interrupted(KeyboardInterrupt):
 
 
 def best_restart(losses: Float[np.ndarray, "R steps"]) -> int:
-    """The restart with the lowest mean loss over the last tenth of the steps; rejected steps are left out."""
-    return int(np.argmin(last_losses(losses)))
+    """The restart with the lowest mean loss over the last tenth of the steps, rejected ones left out, but none whose
+    losses run away."""
+    steps = losses.shape[1]
+    if not steps:
+        return 0
+    last = losses[:, -max(1, steps // 10) :]
+    errors = [ends_of_parts(each, [len(each)], whole=True)[1][0] for each in last]
+    return in_order(mean_loss(last).tolist(), errors, LEAST_TOLERANCE)[0]
 
 
 def last_losses(losses: Float[np.ndarray, "R steps"]) -> Float[np.ndarray, " R"]:
