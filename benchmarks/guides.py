@@ -44,6 +44,9 @@ SETS: dict[str, tuple[int, int, int | None, int | None]] = {
     "energy": (20, 27_200, None, 300),
     "wine_red": (20, 27_200, None, 300),
     "kin8nm": (20, 27_200, None, 300),
+    "naval": (20, 27_200, None, 300),
+    "protein": (20, 27_200, None, 300),
+    "yacht": (20, 27_200, None, 300),
 }
 _SETTINGS = ("budget", "batch", "most")
 SYNTHETIC = ("step", "sinusoids")
@@ -53,7 +56,7 @@ PAIRS = [
         "doubly-stochastic", "mean-field", "markov", "conditional", "conditional-markov", "conditional-tied",
         "conditional-free", "amortised", "moment-matched",
     )),
-    *(("doubly-stochastic", inducing) for inducing in ("diagonal", "low-rank", "layer-chain")),
+    *(("doubly-stochastic", inducing) for inducing in ("diagonal", "low-rank", "layer-chain", "global")),
 ]  # fmt: skip
 BASE = PAIRS[0]
 KEY = ["set", "depth", "seed"]

@@ -159,7 +159,8 @@ def layers(
     :param inducing: inputs that the layers' inducing inputs start at, one matrix for each.
     :param lengthscale: where the first layer's lengthscales start; √D if not given.
     """
-    functions, noises = [], []
+    functions: list[SparseGP] = []
+    noises = []
     pushed = rows  # the rows pushed through the linear means: where each layer's inducing inputs start
     for layer, width in enumerate((*widths, num_functions), start=1):
         name, last = f"layer{layer}", layer > len(widths)
@@ -168,7 +169,9 @@ def layers(
         k = kernel_parameters(name, kernel, pushed.shape[1], lengthscale if layer == 1 else None)
         mean = None if last else Linear(_linear_map(name, pushed, width))
         scale = 1.0 if last else INNER_SCALE
-        functions.append(sparse_gp(name, k, sites, width, mean=mean, initial_scale=scale, jitter=jitter))
+        before = functions[-1] if functions else None
+        f = sparse_gp(name, k, sites, width, mean=mean, initial_scale=scale, behind=before, jitter=jitter)
+        functions.append(f)
         if mean is not None:
             pushed = mean(pushed)
             positive = constraints.positive

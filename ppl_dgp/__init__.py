@@ -149,6 +149,7 @@ _HOMES = {
         "EmpiricalPosterior",
         "EnsembleSmoother",
         "FullRank",
+        "GlobalInducing",
         "Guide",
         "HIDDEN_RULES",
         "HiddenRule",

@@ -134,6 +134,7 @@ from ppl_dgp.guides import DoublyStochastic as DoublyStochastic
 from ppl_dgp.guides import EmpiricalPosterior as EmpiricalPosterior
 from ppl_dgp.guides import EnsembleSmoother as EnsembleSmoother
 from ppl_dgp.guides import FullRank as FullRank
+from ppl_dgp.guides import GlobalInducing as GlobalInducing
 from ppl_dgp.guides import Guide as Guide
 from ppl_dgp.guides import HiddenRule as HiddenRule
 from ppl_dgp.guides import InducingRule as InducingRule

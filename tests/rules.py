@@ -18,6 +18,7 @@ from ppl_dgp.guides import (
     Diagonal,
     DoublyStochastic,
     FullRank,
+    GlobalInducing,
     Guide,
     HiddenRule,
     InducingRule,
@@ -76,6 +77,7 @@ INDUCING: dict[str, InducingRule] = {
     "layer-chain-rank": LayerChain(rank=2),
     "coupled-stripes": Coupled(),
     "coupled-full": Coupled("full"),
+    "global": GlobalInducing(),
 }
 X = jnp.linspace(-1.5, 1.5, 6)[:, None] * jnp.array([[1.0, -0.5]])
 Y = jnp.sin(2 * X[:, :1])

@@ -16,11 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Shaped
-from numpyro.handlers import replay, seed, substitute, trace
+from numpyro.handlers import seed, substitute, trace
 
 from ppl_dgp.fit import Posterior
 from ppl_dgp.gp.contract import Trace
 from ppl_dgp.gp.emission import emission_of
+from ppl_dgp.gp.representation import Pushed, replayed
 from ppl_dgp.guides import EmpiricalPosterior
 from ppl_dgp.objectives.site_roles import SiteRoles, classify_sites
 from ppl_dgp.objectives.weights import log_weights
@@ -128,19 +129,19 @@ def _draws_program(
         key_theta, key_model, key_y, key_locals = jax.random.split(key, 4)
         guided = _run(guide, key_theta, {**params, **draw}, x, y)
         # α = 1: weights in terms of t_1; u is the joint draw, as no message asks for anything else
-        roles = classify_sites(_run(replay(model, guided), key_theta, params, x, y), guided, True)
+        roles = classify_sites(_run(replayed(model, guided), key_theta, params, x, y), guided, True)
         _check_training_rows(roles)
         theta = {name: guided[name]["value"] for name in roles.global_sites}
         fixed = {**params, **roles.plates, **theta}
 
         def particle(key_h: Array) -> Array:
             q = _run(guide, key_h, fixed, x, y)
-            p = _run(replay(model, q), key_h, fixed, x, y)
+            p = _run(replayed(model, q), key_h, fixed, x, y)
             (rows,) = log_weights(roles, p, q, 1.0, False).values()
             return rows
 
         # one row per target and hidden layer, from the model's own conditionals
-        replicated = _run(model, key_model, fixed, x, y)
+        replicated = _run(Pushed(model, guided), key_model, fixed, x, y)
         log_p = sum(
             (replicated[name]["fn"].log_prob(theta[name]).sum() for name in theta if name in replicated),
             jnp.zeros(()),

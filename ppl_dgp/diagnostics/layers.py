@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 from jaxtyping import Array, Float
-from numpyro.handlers import replay, seed, substitute, trace
+from numpyro.handlers import seed, substitute, trace
 
 from ppl_dgp.fit import Posterior
 from ppl_dgp.fit.arguments import takes_fit
@@ -16,6 +16,7 @@ from ppl_dgp.gp.contract import role_of
 from ppl_dgp.gp.emission import emission_of
 from ppl_dgp.gp.features import places
 from ppl_dgp.gp.marginal import Marginal
+from ppl_dgp.gp.representation import replayed
 from ppl_dgp.prediction.predictive_trace import global_sites
 
 
@@ -81,7 +82,7 @@ def layer_marginals(fit: Posterior, x: Float[Array, "N D"]) -> dict[str, Margina
         emission = emission_of(msg["fn"]) if hidden else None
         return None if emission is None else emission.marginal.mean
 
-    program = substitute(seed(replay(fit.model, globals_), key), substitute_fn=at_the_mean)
+    program = substitute(seed(replayed(fit.model, globals_), key), substitute_fn=at_the_mean)
     with represented:
         sites = trace(substitute(program, fit.params)).get_trace(x)
     emissions = [emission_of(site["fn"]) for site in sites.values() if site["type"] == "sample"]

@@ -94,16 +94,20 @@ def check_programs(model: Any, guide: Any, in_batches: bool = False) -> None:
         )
 
 
-def check_inducing(guide: Callable[..., Any], objective: ELBO) -> None:
-    """Raise ValueError for a q(u) that the objective leaves untrained."""
-    if (
-        isinstance(guide, Guide)
-        and isinstance(guide.inducing, Optimal)
-        and not capabilities_of(objective).optimises_inducing
-    ):
+def check_inducing(guide: Callable[..., Any] | None, objective: ELBO) -> None:
+    """Raise ValueError for a q(u) that the objective leaves untrained, or that it takes for another."""
+    if not isinstance(guide, Guide):
+        return
+    known = capabilities_of(objective)
+    if isinstance(guide.inducing, Optimal) and not known.optimises_inducing:
         raise ValueError(
             "guide: found inducing=Optimal(), whose q(u) no gradient trains; use objective=Collapsed(), best with "
             "fit_lbfgs, or inducing=FullRank()"
+        )
+    if guide.inducing.pushes_inducing and not known.pushes_inducing:
+        raise ValueError(
+            f"objective: found {type(objective).__name__} with inducing={guide.inducing}, whose inducing inputs it "
+            "keeps from the model; take PowerEP(0.0), the same bound, or inducing=FullRank()"
         )
 
 

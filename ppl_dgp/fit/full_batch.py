@@ -22,7 +22,7 @@ from numpyro.infer import ELBO, SVI, Trace_ELBO
 
 from ppl_dgp import checkpoint as saved
 from ppl_dgp.fit import program
-from ppl_dgp.fit.arguments import check_key, check_programs, check_settings
+from ppl_dgp.fit.arguments import check_inducing, check_key, check_programs, check_settings
 from ppl_dgp.fit.convergence import Convergence, checked_tolerance, convergence_of_descent, until_check
 from ppl_dgp.fit.factors import GaussianFactors, gaussian_factors
 from ppl_dgp.fit.held_draws import beside_fresh_draws
@@ -110,6 +110,7 @@ def fit_lbfgs(
     check_programs(model, guide)
     objective = _trace_elbo if objective is None else objective_of(objective)
     x, y = checked_data(x, y, model)
+    check_inducing(guide, objective)
     check_settings(len(x), {"steps": steps, "budget": budget, "learning_rate": None})
     allowed = checked_tolerance(tolerance, len(x))
     auto = isinstance(steps, str)

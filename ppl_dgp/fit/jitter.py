@@ -7,11 +7,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
-from numpyro.handlers import replay, seed, substitute, trace
+from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import SVI
 
 from ppl_dgp.fit.advice import jitter_advice
 from ppl_dgp.fit.program import cached_program
+from ppl_dgp.gp.representation import replayed
 from ppl_dgp.numerics.compatibility import compiled_to_run_once
 
 
@@ -47,7 +48,7 @@ def _build_jitter(svi: SVI) -> Callable[..., dict[str, Array]]:
             )
             return found
 
-        found = sites(replay(svi.model, sites(svi.guide)))
+        found = sites(replayed(svi.model, sites(svi.guide)))
         return {
             name: jnp.max(site["value"])
             for name, site in found.items()

@@ -146,7 +146,9 @@ def planned(
     :param settings: of ``plan_of`` after ``steps``, in order.
     """
     deepens: list[Deepen] = []
-    if steps == "auto" and start is None and isinstance(guide, Guide) and guide.others is None:
+    # the inducing inputs of the sparse GP are none of a model whose last ones are draws
+    usual = start is not None or not isinstance(guide, Guide) or guide.inducing.pushes_inducing
+    if steps == "auto" and not usual and guide.others is None:
         offered = [(shallow_of(model, x), y) for x, y in tables]
         deepens = [partial(_found_start, shallow, y) for shallow, y in offered if shallow is not None]
     if len(deepens) == len(tables):

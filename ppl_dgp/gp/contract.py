@@ -54,6 +54,10 @@ class SiteRole:
     :param reused: of inducing outputs, whether the function is evaluated more than once per datum.
     :param representation: of inducing outputs, how the guide asks for u to be represented.
     :param follows_function: of inducing outputs, whether q of the hidden variables behind depends on the function.
+    :param at_inducing: of inducing outputs v, gives A, (M, M) or (P, M, M), and m(Z), (M, P): f at the inducing inputs
+        is m(Z) + A v.
+    :param pushed_from: of inducing outputs, the site of those whose draw the guide has put in the place of the inducing
+        inputs.
     :param propagation: of hidden variables, how the guide asks for them to be propagated.
     """
 
@@ -63,6 +67,8 @@ class SiteRole:
     reused: bool = False
     representation: Representation | None = None
     follows_function: bool = False
+    at_inducing: Callable[[], tuple[Array, Array]] | None = None
+    pushed_from: str | None = None
     propagation: Propagation | None = None
 
     @property
@@ -85,15 +91,20 @@ def hidden_role(start: Callable[[], Any] | None = None) -> dict[str, Any]:
 
 
 def inducing_role(
-    start: Callable[[], Array] | None = None, *, initial_scale: float = 1.0, reused: bool = False
+    start: Callable[[], Array] | None = None,
+    *,
+    initial_scale: float = 1.0,
+    reused: bool = False,
+    at_inducing: Callable[[], tuple[Array, Array]] | None = None,
 ) -> dict[str, Any]:
     """The ``infer`` of a function's inducing outputs, as ``sparse_gp`` gives it.
 
     :param start: gives the means (P, M) at which a guide starts.
     :param initial_scale: where a guide starts the scale of q(u).
     :param reused: whether the function is evaluated more than once per datum.
+    :param at_inducing: gives A and m(Z), f at the inducing inputs being m(Z) + A v; ``GlobalInducing`` needs it.
     """
-    return {"role": SiteRole("inducing", start, initial_scale, reused)}
+    return {"role": SiteRole("inducing", start, initial_scale, reused, at_inducing=at_inducing)}
 
 
 #: the fields of a role that may be written beside its kind: ``infer={"role": "inducing", "reused": True}``

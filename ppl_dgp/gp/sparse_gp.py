@@ -23,7 +23,7 @@ from ppl_dgp.gp.features import Functionals, InducingFeatures
 from ppl_dgp.gp.marginal import Marginal
 from ppl_dgp.gp.means import Mean, Zero
 from ppl_dgp.gp.moment_matching import linearised, matched
-from ppl_dgp.gp.representation import answered, offer
+from ppl_dgp.gp.representation import answered, offer, offer_inducing
 from ppl_dgp.gp.separate import covariance_given_u, is_separate, kernels_together, weights_and_residual
 from ppl_dgp.kernels import Kernel
 from ppl_dgp.numerics.gaussian import Gaussian, project
@@ -40,6 +40,7 @@ def sparse_gp(
     reused: bool = False,
     initial_scale: float = 1.0,
     begin_at: Callable[[], tuple[Array, Array, Any]] | None = None,
+    behind: SparseGP | None = None,
     jitter: float | None = None,
 ) -> SparseGP:
     """Sample a sparse GP's whitened inducing outputs v ~ N(0, I), u = m(Z) + L v, and return the function.
@@ -56,11 +57,14 @@ def sparse_gp(
     :param initial_scale: where guides start the scale of q(u); small for a layer that should begin deterministic.
     :param begin_at: what gives inputs (B, D), targets (B, P) and the variance of their noise, a number, (P,) or (B, P):
         where guides start the mean of q(u), the regression on them; 0 if not given.
+    :param behind: the function whose values are this one's inputs, of a layer in a deep model: under
+        ``GlobalInducing()`` its draw at its inducing inputs takes the place of ``inducing``.
     :param jitter: first jitter of Kzz relative to its mean diagonal; by default 1e-8 (64 bits) or 1e-5 (32 bits).
     :raises ValueError: if Z is not a matrix, ``num_outputs`` is not positive, or kernels are not one for each output.
     """
     if num_outputs < 1:
         raise ValueError(f"num_outputs: found {num_outputs}, expected at least 1")
+    inducing = offer_inducing(name, inducing, behind)
     kernel, inducing = _checked_kernels(kernel, inducing, num_outputs)
     matrices, scale = (jax.vmap(_gram) if inducing.ndim == 3 else _gram)(kernel, inducing)
     whiten, used = whitening(matrices, jitter)
@@ -72,7 +76,8 @@ def sparse_gp(
     start = None
     if begin_at is not None:
         start = lambda: _regression_start(kernel, inducing, whiten, mean, *begin_at())
-    role = inducing_role(start, initial_scale=initial_scale, reused=reused)
+    at_inducing = lambda: _at_inducing(kernel, inducing, whiten, mean)
+    role = inducing_role(start, initial_scale=initial_scale, reused=reused, at_inducing=at_inducing)
     draw = numpyro.sample(inducing_site(name), prior, infer=role)
     return SparseGP(name, kernel, inducing, whiten, mean, offer(inducing_site(name), draw), nugget)
 
@@ -81,6 +86,19 @@ def _gram(kernel: Kernel, z: Array | InducingFeatures) -> tuple[Float[Array, "M 
     """Kuu and its mean diagonal."""
     matrix = features.covariance(kernel, z)
     return matrix, (jnp.diagonal(matrix) if isinstance(z, InducingFeatures) else kernel.diag(z)).mean()
+
+
+def _at_inducing(
+    kernel: Kernel, z: Array | InducingFeatures, whiten: Float[Array, "*P M M"], mean: Mean
+) -> tuple[Float[Array, "*P M M"], Float[Array, "M P"]]:
+    """A = Kuu L⁻ᵀ and m(Z), of separate outputs each at its own: f at the inducing inputs is m(Z) + A v."""
+    if z.ndim == 2:
+        return features.covariance(kernel, z) @ whiten.T, features.mean_at(mean, z)
+    root = lambda kernel, z, whiten: features.covariance(kernel, z) @ whiten.T
+    inputs = features.inducing_points(z)
+    outputs, size, dims = inputs.shape
+    means = mean(inputs.reshape(-1, dims)).reshape(outputs, size, outputs)
+    return jax.vmap(root)(kernel, inputs, whiten), jnp.diagonal(means, axis1=0, axis2=2)
 
 
 def _checked_kernels(
@@ -176,17 +194,9 @@ class SparseGP:
 
     def at_inducing(self) -> Float[Array, "P M"]:
         """u = m(Z) + L v, the mean of f at each output's inducing inputs, or of the functionals of f."""
-        if isinstance(self.inducing, InducingFeatures):
-            # of those that are no inputs too: L v = Kuu L⁻ᵀ v
-            lower = features.covariance(self.kernel, self.inducing) @ self.whiten.T
-            whitened = self.u.mean if isinstance(self.u, Gaussian) else self.u
-            return features.mean_at(self.mean, self.inducing).T + whitened @ lower.T
-        if not is_separate(self):
-            return self(self.inducing).mean.T
-        outputs, size, dims = self.inducing.shape
-        everywhere = self(self.inducing.reshape(-1, dims)).mean.reshape(outputs, size, outputs)
-        own: Array = jnp.diagonal(everywhere, axis1=0, axis2=2).T
-        return own
+        whitened = self.u.mean if isinstance(self.u, Gaussian) else self.u
+        roots, mean = _at_inducing(self.kernel, self.inducing, self.whiten, self.mean)
+        return mean.T + (roots @ whitened[..., None])[..., 0]
 
     def __call__(self, h: Float[Array, "B D"] | Gaussian | Functionals) -> Marginal:
         """The marginals of f at the rows of h: mean m(h) + A v, variance k(h,h) − ‖A‖² (+ A S Aᵀ), A = k(h,Z) L⁻ᵀ.

@@ -6,6 +6,7 @@ from ppl_dgp.guides.containment import Containment
 from ppl_dgp.guides.dependence import DependsOn
 from ppl_dgp.guides.empirical import EmpiricalPosterior
 from ppl_dgp.guides.ensemble import EnsembleSmoother
+from ppl_dgp.guides.global_inducing import GlobalInducing
 from ppl_dgp.guides.guide import Guide
 from ppl_dgp.guides.hidden import (
     DoublyStochastic,
@@ -44,6 +45,7 @@ __all__ = [
     "EmpiricalPosterior",
     "EnsembleSmoother",
     "FullRank",
+    "GlobalInducing",
     "Guide",
     "HiddenRule",
     "InducingRule",

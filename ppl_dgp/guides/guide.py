@@ -16,8 +16,17 @@ from numpyro.handlers import block
 from numpyro.infer.autoguide import AutoGuide
 from numpyro.primitives import Messenger
 
-from ppl_dgp.gp.contract import LOC_SUFFIX, Model, Parameters, Propagation, role_of, with_request
+from ppl_dgp.gp.contract import (
+    LOC_SUFFIX,
+    Model,
+    Parameters,
+    Propagation,
+    inducing_site,
+    role_of,
+    with_request,
+)
 from ppl_dgp.gp.emission import Emission, FirstLayer, emission_of
+from ppl_dgp.gp.representation import pushed_inputs
 from ppl_dgp.gp.wrappers import mask_of, unwrap
 from ppl_dgp.guides.dependence import DependsOn
 from ppl_dgp.guides.guided_trajectory import guided_trajectory, started_step
@@ -89,12 +98,17 @@ class _GuideHandler(Messenger):
         self.guide, self.others, self.datum = guide, others, datum
         self.values: dict[str, Array] = {}
         self.earlier: dict[str, Earlier] = {}
+        #: by inducing site, that whose draw is in the place of its inducing inputs
+        self.pushed_from: dict[str, str] = {}
         #: whether a latent of the rows came before
         self.layered = False
 
     def process_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] == "deterministic":
             msg["stop"] = True
+        if msg["type"] == "inducing" and self.guide.inducing.pushes_inducing:
+            self.pushed_from[inducing_site(msg["function"])] = inducing_site(msg["behind"].name)
+            msg["value"] = pushed_inputs(msg["behind"])
         if msg["type"] != "sample" or msg.get("mine"):
             return
         name, role = msg["name"], role_of(msg)
@@ -135,15 +149,14 @@ class _GuideHandler(Messenger):
         role = role_of(msg)
         rule = self.guide.inducing
         with _StartAt(msg["name"] + LOC_SUFFIX, role.start):
-            msg["fn"] = rule.distribution(
-                msg["name"], msg["fn"].event_shape, role.initial_scale, dict(self.earlier)
-            )
+            msg["fn"] = rule.of_site(msg["name"], msg["fn"].event_shape, role, dict(self.earlier))
         # what the objective decides by how u is represented: where p and q of steps that share a function have nothing
         # to cancel, E log p(x | u) is the same term by term
         hidden = self.guide.hidden
         request: dict[str, Any] = {
             "representation": hidden.depends_on.representation,
             "follows_function": along_function(hidden),
+            "pushed_from": self.pushed_from.get(msg["name"]),
         }
         msg["infer"] = with_request(msg, **request)
 

@@ -17,7 +17,7 @@ import numpyro
 from jaxtyping import Array
 from numpyro.distributions import constraints
 
-from ppl_dgp.gp.contract import Parameters
+from ppl_dgp.gp.contract import Parameters, SiteRole
 from ppl_dgp.guides.containment import Containment
 from ppl_dgp.guides.structured import InducingConditional, InducingJoint, LayerLink, LowRankLink
 from ppl_dgp.numerics.gaussian import Gaussian, InducingGaussian
@@ -37,6 +37,15 @@ SLIGHT = 1e-3
 
 class InducingRule:
     """q(u) of one site of shape (P, M)."""
+
+    #: whether the inducing inputs of a layer are the draw of the layer before at its own
+    pushes_inducing = False
+
+    def of_site(
+        self, name: str, shape: tuple[int, int], role: SiteRole, earlier: Mapping[str, Earlier]
+    ) -> InducingGaussian:
+        """The same, of a rule that reads more of the model than ``distribution`` does."""
+        return self.distribution(name, shape, role.initial_scale, earlier)
 
     def distribution(
         self, name: str, shape: tuple[int, int], initial_scale: float, earlier: Mapping[str, Earlier]

@@ -15,6 +15,7 @@ class Capabilities:
     :param is_stochastic: whether its loss is estimated by draws, so that it is trained by stochastic gradients.
     :param optimises_inducing: whether q(u) is at its optimum in it; then ``finish`` gives the guide's parameters of it.
     :param needs_all_rows: whether its loss is no sum over rows, which minibatches estimate.
+    :param pushes_inducing: whether the model hears of inducing inputs that a guide puts in the place of its own.
     :param is_bound: whether it lies below the log evidence, at its α; else it is an energy, which may lie above.
     :param takes_alpha: whether ``at_alpha`` gives it with another α.
     :param learns_streams: whether it knows what is left of earlier batches of a stream.
@@ -24,6 +25,7 @@ class Capabilities:
 
     is_stochastic: bool = True
     optimises_inducing: bool = False
+    pushes_inducing: bool = False
     needs_all_rows: bool = False
     is_bound: bool = True
     takes_alpha: bool = False

@@ -49,6 +49,7 @@ class AlphaDivergence(ELBO):
     can_infer_discrete = True
     takes_alpha = True
     learns_streams = True
+    pushes_inducing = True
 
     def __init__(
         self,

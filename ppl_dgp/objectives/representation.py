@@ -37,6 +37,7 @@ def choose_representations(
 
     ====================================================  ======================================================
     paths are inside the logarithm                        ``shared_sample``
+    its draw is the inducing inputs of another            ``shared_sample``
     hidden layers are carried as moments                  ``marginal``, or an error where the rest would not be
     a prediction asks for it                              as asked; ``shared_sample`` of a function that is reused
     a guide asks for it                                   as asked; ``shared_sample`` of a function that is reused,
@@ -68,12 +69,15 @@ def choose_representations(
     :param propagated: whether hidden layers are carried as moments, which need moments of every u.
     :raises ValueError: where they are, and q(u) links outputs or layers or a function needs one draw.
     """
+    pushed = {role.pushed_from for role in roles.values()}
     depended_on = {earlier for name in roles for earlier in getattr(guide[name]["fn"], "given", ())}
     chosen: dict[str, Representation] = {}
     for name, role in roles.items():
         q = guide[name]["fn"]
         linked = name in depended_on or moments_of(q) is None
-        if logarithm == "above_paths":
+        if logarithm == "above_paths" or name in pushed:
+            if propagated:
+                _check_moments(name, q, "shared_sample")
             chosen[name] = "shared_sample"
             continue
         wish = _wish(role, asked, propagated, local_sites or moments_of(q) is None or name in added)

@@ -13,11 +13,12 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from jaxtyping import Array
-from numpyro.handlers import replay, seed, substitute, trace
+from numpyro.handlers import seed, substitute, trace
 from numpyro.primitives import Messenger
 
 from ppl_dgp.gp.contract import Model, Trace
 from ppl_dgp.gp.numpyro_internals import forward, handlers_in_force
+from ppl_dgp.gp.representation import replayed
 from ppl_dgp.gp.wrappers import unwrap
 from ppl_dgp.guides import Guide
 
@@ -75,7 +76,7 @@ class ProgramRuns:
         with around():
             guide_trace = traced_run(program, key, values, self.args, self.kwargs)
         with around():
-            model_trace = traced_run(replay(self.model, guide_trace), key, values, self.args, self.kwargs)
+            model_trace = traced_run(replayed(self.model, guide_trace), key, values, self.args, self.kwargs)
         return model_trace, guide_trace
 
 

@@ -60,6 +60,7 @@ class WeightedKL(ELBO):
         self.objective, self.weight = objective, weight
         self.is_stochastic, self.needs_all_rows = known.is_stochastic, known.needs_all_rows
         self.takes_alpha, self.propagation = known.takes_alpha, known.propagation
+        self.pushes_inducing = known.pushes_inducing
         super().__init__(getattr(objective, "num_particles", 1))
 
     def __repr__(self) -> str:

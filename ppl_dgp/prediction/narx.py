@@ -21,12 +21,13 @@ import numpyro.distributions as dist
 from jax.scipy.special import logsumexp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
-from numpyro.handlers import block, replay, seed, substitute, trace
+from numpyro.handlers import block, seed, substitute, trace
 
 from ppl_dgp.fit.arguments import takes_fit
 from ppl_dgp.fit.posterior import Posterior
 from ppl_dgp.gp.contract import Parameters
 from ppl_dgp.gp.emission import emission_of
+from ppl_dgp.gp.representation import replayed
 from ppl_dgp.gp.sparse_gp import SparseGP
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
 from ppl_dgp.numerics.gaussian import moments_of
@@ -231,7 +232,7 @@ def _function(
     """f with a draw of u, or its moments, and the variance of the noise."""
     key_guide, key_model = jax.random.split(key)
     drawn = trace(substitute(seed(guide, key_guide), params)).get_trace(x)
-    sites = trace(substitute(seed(replay(model, drawn), key_model), params)).get_trace(x)
+    sites = trace(substitute(seed(replayed(model, drawn), key_model), params)).get_trace(x)
     emission = emission_of(sites["y"]["fn"]) if "y" in sites else None
     if emission is None or not isinstance(emission.likelihood, GaussianNoise):
         raise TypeError(

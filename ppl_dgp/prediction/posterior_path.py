@@ -12,10 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, Int
-from numpyro.handlers import replay, seed, substitute, trace
+from numpyro.handlers import seed, substitute, trace
 
 from ppl_dgp.gp.contract import Model, Parameters
 from ppl_dgp.gp.emission import Emission, emission_of
+from ppl_dgp.gp.representation import replayed
 from ppl_dgp.gp.sparse_gp import SparseGP
 from ppl_dgp.guides import EnsembleSmoother
 from ppl_dgp.guides.empirical import TrajectoryDraw
@@ -120,7 +121,7 @@ def draw(key: Array, model: Model, guide: Model, params: Parameters, x: Array, y
     for site in found:
         if isinstance(site["fn"], TrajectoryConditional) and site["fn"].pieces is not None:
             site["value"] = site["fn"].trained_path(jax.random.fold_in(key_guide, 0))
-    sites = trace(substitute(seed(replay(model, drawn), key_model), params)).get_trace(x, y)
+    sites = trace(substitute(seed(replayed(model, drawn), key_model), params)).get_trace(x, y)
     emission = emission_of(sites["y"]["fn"]) if "y" in sites else None
     if len(found) != 1 or emission is None or len(emission.parts) != 1:
         raise ValueError(

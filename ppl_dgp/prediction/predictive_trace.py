@@ -10,12 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 from jaxtyping import Array, Float
-from numpyro.handlers import replay, seed, substitute, trace
+from numpyro.handlers import seed, substitute, trace
 from numpyro.primitives import Messenger
 
 from ppl_dgp.gp.contract import DATA_PLATE, INDUCING_SUFFIX, Parameters, Propagation, Representation, role_of
 from ppl_dgp.gp.emission import Emission, emission_of
 from ppl_dgp.gp.parameters import ParameterCheck
+from ppl_dgp.gp.representation import replayed
 from ppl_dgp.guides import Guide
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
 from ppl_dgp.numerics.gaussian import Gaussian
@@ -49,7 +50,7 @@ def model_sites(
     params = params | (values or {})
     with given:
         globals_, represented = global_sites(key_globals, guide, params, x, kind, draw, propagation)
-    program = seed(replay(model, globals_), key_model)
+    program = seed(replayed(model, globals_), key_model)
     rows = _JointRows() if joint_rows else Messenger()
     with given, represented:
         # seed is the outer handler: the row sampler inside it asks it for keys
