@@ -78,6 +78,7 @@ INDUCING: dict[str, InducingRule] = {
     "coupled-stripes": Coupled(),
     "coupled-full": Coupled("full"),
     "global": GlobalInducing(),
+    "global-diagonal": GlobalInducing("diagonal"),
 }
 X = jnp.linspace(-1.5, 1.5, 6)[:, None] * jnp.array([[1.0, -0.5]])
 Y = jnp.sin(2 * X[:, :1])

@@ -63,6 +63,7 @@ INDUCING = {
     "across-outputs": "q(u) with one full covariance for all outputs of a layer",
     "layer-chain": "q(u) of a layer linear in the u of the layer before",
     "coupled": "q(u) of a layer linear in the u of all layers before",
+    "global": "q(u) of each layer given pseudo-observations at the draw of the layer before",
 }
 OBJECTIVE_HELP = {
     "power-ep": "a lower bound at every α, the ELBO at 0",
@@ -70,7 +71,7 @@ OBJECTIVE_HELP = {
 }
 # what offered a layer as moments needs u integrated out, layer by layer and output by output, and nothing drawn
 CARRIES_MOMENTS = ("moment-matched", "nested-compression")
-DRAWS_INDUCING = ("across-outputs", "layer-chain", "coupled")
+DRAWS_INDUCING = ("across-outputs", "layer-chain", "coupled", "global")
 KERNEL_HELP = {
     "rbf": "smooth functions",
     "matern12": "rough functions",

@@ -27,12 +27,13 @@ from ppl_dgp.fit.initial import initialise
 from ppl_dgp.fit.jitter import JitterWarning
 from ppl_dgp.fit.plan import Plan, plan_of
 from ppl_dgp.fit.program import as_numpyro
+from ppl_dgp.fit.pushed_start import pushed_start
 from ppl_dgp.fit.result import FitError, Interrupted, checked_data
 from ppl_dgp.fit.training import Deepen
 from ppl_dgp.gp.contract import Model, Parameters
 from ppl_dgp.gp.shallow import NOISE_OF_Y, Shallow, shallow_of
 from ppl_dgp.gp.wrappers import unwrap
-from ppl_dgp.guides import Guide
+from ppl_dgp.guides import GlobalInducing, Guide
 from ppl_dgp.objectives import Collapsed, PowerEP
 from ppl_dgp.objectives.runs import traced_run
 
@@ -75,7 +76,7 @@ def shallow_start(
         raise ValueError(
             f"model: found {model!r}, expected one with a method shallow, as deep GPs have; leave start out"
         )
-    found = _found_start(shallow, rows[1], key, _usual(key, model, guide, *rows))
+    found = _found_start(shallow, guide, *rows, key, _usual(key, model, guide, *rows))
     if found is None:
         raise FitError(
             "loss: found none that is finite for the sparse GP; standardise the data, or leave start out"
@@ -84,15 +85,19 @@ def shallow_start(
 
 
 def _found_start(
-    shallow: Shallow, y: Num[Array, "N P"], key: Shaped[Array, "..."], usual: Parameters
+    shallow: Shallow,
+    guide: Guide,
+    rows: Float[Array, "N D"],
+    targets: Num[Array, "N P"],
+    key: Shaped[Array, "..."],
+    usual: Parameters,
 ) -> Parameters | None:
     """The same from parameters ``usual`` of model and guide; None where the sparse GP cannot be trained."""
-    x = shallow.inputs
+    x, y = shallow.inputs, targets
     if len(x) > ROWS:
         chosen = jax.random.choice(key, len(x), (ROWS,), replace=False)
         x, y = x[chosen], y[chosen]
-    guide = Guide(shallow.model)
-    train = partial(fit_lbfgs, key, shallow.model, x, y, guide=guide, budget=ITERATIONS)
+    train = partial(fit_lbfgs, key, shallow.model, x, y, guide=Guide(shallow.model), budget=ITERATIONS)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", JitterWarning)  # of a model that is not asked for
@@ -111,7 +116,11 @@ def _found_start(
         if shallow.closed and NOISE_OF_Y in fitted
         else None
     )
-    return shallow.deepened(usual, fitted, slope)
+    found = shallow.deepened(usual, fitted, slope)
+    rule = guide.inducing
+    if isinstance(rule, GlobalInducing):
+        return pushed_start(guide, rule, shallow, rows, targets, key, found, fitted)
+    return found
 
 
 @lru_cache(maxsize=8)
@@ -146,11 +155,11 @@ def planned(
     :param settings: of ``plan_of`` after ``steps``, in order.
     """
     deepens: list[Deepen] = []
-    # the inducing inputs of the sparse GP are none of a model whose last ones are draws
-    usual = start is not None or not isinstance(guide, Guide) or guide.inducing.pushes_inducing
-    if steps == "auto" and not usual and guide.others is None:
-        offered = [(shallow_of(model, x), y) for x, y in tables]
-        deepens = [partial(_found_start, shallow, y) for shallow, y in offered if shallow is not None]
+    if steps == "auto" and start is None and isinstance(guide, Guide) and guide.others is None:
+        offered = [(shallow_of(model, x), x, y) for x, y in tables]
+        deepens = [
+            partial(_found_start, shallow, guide, x, y) for shallow, x, y in offered if shallow is not None
+        ]
     if len(deepens) == len(tables):
         return plan_of(steps, *settings, begin="shallow"), deepens
     return plan_of(steps, *settings, begin="usual" if start is None else "given"), None
