@@ -74,6 +74,30 @@ def whole_sequence(name: str, values: Any, expected: str) -> tuple[int, ...]:
     return tuple(checked)
 
 
+def checked_groups(name: str, groups: Any) -> tuple[tuple[int, ...], ...] | None:
+    """Groups of columns, each of distinct whole numbers of at least 0; None if there are none.
+
+    :raises ValueError: for anything else.
+    """
+    if groups is None:
+        return None
+    expected = "a sequence of groups of columns, such as ((0,), (1, 2)), counted from 0"
+    if isinstance(groups, str) or not isinstance(groups, Iterable):
+        raise ValueError(f"{name}: found {groups!r}, expected {expected}")
+    checked = []
+    for group in groups:
+        try:
+            columns = tuple(index(column) for column in group)
+        except TypeError:
+            raise ValueError(f"{name}: found {group!r}, expected {expected}") from None
+        if not columns or min(columns) < 0 or len(set(columns)) < len(columns):
+            raise ValueError(f"{name}: found {group!r}, expected {expected}, each column once")
+        checked.append(columns)
+    if not checked:
+        raise ValueError(f"{name}: found none, expected {expected}")
+    return tuple(checked)
+
+
 def state_prior(initial: Any) -> tuple[float, float]:
     """Mean and positive variance of a first state.
 

@@ -43,6 +43,7 @@ _HOMES = {
         "compare_fits",
         "crps",
         "elbo",
+        "explained",
         "held_out_scores",
         "horizon_scores",
         "importance_weighted_bound",
@@ -126,6 +127,7 @@ _HOMES = {
     "ppl_dgp.gp.functionals": (
         "Averages",
         "Derivatives",
+        "ValuesAndSlopes",
         "box_averages",
         "gradients",
     ),
@@ -202,6 +204,8 @@ _HOMES = {
         "StudentT",
     ),
     "ppl_dgp.models": (
+        "additive_gp",
+        "binned_counts_gp",
         "conditioned_gplvm",
         "deep_gp",
         "deep_gp_classification",
@@ -210,6 +214,7 @@ _HOMES = {
         "dynamical_gplvm",
         "exact_gp_regression",
         "gp_narx",
+        "gp_with_derivatives",
         "gplvm",
         "gpssm",
         "latent_input_gp",

@@ -42,6 +42,7 @@ from ppl_dgp.diagnostics import compare as compare
 from ppl_dgp.diagnostics import compare_fits as compare_fits
 from ppl_dgp.diagnostics import crps as crps
 from ppl_dgp.diagnostics import elbo as elbo
+from ppl_dgp.diagnostics import explained as explained
 from ppl_dgp.diagnostics import held_out_scores as held_out_scores
 from ppl_dgp.diagnostics import horizon_scores as horizon_scores
 from ppl_dgp.diagnostics import importance_weighted_bound as importance_weighted_bound
@@ -113,6 +114,7 @@ from ppl_dgp.gp.features import Points as Points
 from ppl_dgp.gp.fourier import Fourier as Fourier
 from ppl_dgp.gp.functionals import Averages as Averages
 from ppl_dgp.gp.functionals import Derivatives as Derivatives
+from ppl_dgp.gp.functionals import ValuesAndSlopes as ValuesAndSlopes
 from ppl_dgp.gp.functionals import box_averages as box_averages
 from ppl_dgp.gp.functionals import gradients as gradients
 from ppl_dgp.gp.linear_map import Affine as Affine
@@ -179,6 +181,8 @@ from ppl_dgp.likelihoods import RobustMax as RobustMax
 from ppl_dgp.likelihoods import Scalar as Scalar
 from ppl_dgp.likelihoods import Softmax as Softmax
 from ppl_dgp.likelihoods import StudentT as StudentT
+from ppl_dgp.models import additive_gp as additive_gp
+from ppl_dgp.models import binned_counts_gp as binned_counts_gp
 from ppl_dgp.models import conditioned_gplvm as conditioned_gplvm
 from ppl_dgp.models import deep_gp as deep_gp
 from ppl_dgp.models import deep_gp_classification as deep_gp_classification
@@ -187,6 +191,7 @@ from ppl_dgp.models import deep_heteroscedastic_gp as deep_heteroscedastic_gp
 from ppl_dgp.models import dynamical_gplvm as dynamical_gplvm
 from ppl_dgp.models import exact_gp_regression as exact_gp_regression
 from ppl_dgp.models import gp_narx as gp_narx
+from ppl_dgp.models import gp_with_derivatives as gp_with_derivatives
 from ppl_dgp.models import gplvm as gplvm
 from ppl_dgp.models import gpssm as gpssm
 from ppl_dgp.models import latent_input_gp as latent_input_gp

@@ -37,11 +37,11 @@ KERNELS = {
 SLOPES = Derivatives(Z, DIRECTIONS)
 
 
-def made(kernel, inducing, u=None, mean=None, outputs=1):
+def made(kernel, inducing, u=None, mean=None, outputs=1, name="f"):
     """The function as ``sparse_gp`` makes it, with a u of one's own."""
     with seed(rng_seed=0), trace():
-        f = sparse_gp("f", kernel, inducing, outputs, mean=mean, jitter=0.0)
-    return f if u is None else SparseGP("f", f.kernel, f.inducing, f.whiten, f.mean, u)
+        f = sparse_gp(name, kernel, inducing, outputs, mean=mean, jitter=0.0)
+    return f if u is None else SparseGP(name, f.kernel, f.inducing, f.whiten, f.mean, u)
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -267,7 +267,22 @@ def test_what_does_not_fit_is_refused():
         f(Gaussian(jnp.array([[0.5]]), jnp.array([[0.1]])))
     with pytest.raises(ValueError, match="these are for inducing outputs alone"):
         cross(Matern12(1.0, 1.0), Fourier(0.0, 1.0, 3), Z)
-    with pytest.raises(ValueError, match="functionals of a function in a sum"):
-        2.0 * made(KERNELS["rbf"], Z)(SLOPES)
+    f = made(KERNELS["rbf"], Z)
+    with pytest.raises(ValueError, match="found functionals beside other inputs in one sum"):
+        f(SLOPES) + f(Z)
     with pytest.raises(ValueError, match="with a kernel for each output"):
         made([RBF(1.0, 1.0), RBF(2.0, 1.0)], SLOPES, outputs=2)
+
+
+def test_functionals_are_scaled_shifted_and_added():
+    """c L f + L g + b, of one set of functionals, by their joint covariances."""
+    f, g = (made(KERNELS["rbf"], Z, name=name) for name in ("f", "g"))
+    slopes = gradients(X[:2])
+    total = 2.0 * f(slopes) + g(slopes) + 1.0
+    (mean, of_f), (_, of_g) = f.joint(slopes), g.joint(slopes)
+    np.testing.assert_allclose(total.joint()[1], 4.0 * of_f + of_g, atol=1e-12)
+    np.testing.assert_allclose(total.joint()[0], 2.0 * mean + g(slopes).mean + 1.0, atol=1e-12)
+    np.testing.assert_allclose(total.variance[:, 0], np.diagonal(total.joint()[1][0]), atol=1e-10)
+    twice = f(slopes) + f(slopes)
+    np.testing.assert_allclose(twice.joint()[1], 4.0 * of_f, atol=1e-12)
+    np.testing.assert_allclose(twice.variance[:, 0], 4.0 * np.diagonal(of_f[0]), atol=1e-10)

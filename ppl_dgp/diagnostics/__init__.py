@@ -11,7 +11,7 @@ from ppl_dgp.diagnostics.horizon_plots import plot_horizons
 from ppl_dgp.diagnostics.horizons import HorizonScores, horizon_scores
 from ppl_dgp.diagnostics.khat import ParetoK, elbo, importance_weighted_bound, pareto_k
 from ppl_dgp.diagnostics.latent_plots import plot_grid, plot_latents, plot_relevance, plot_views
-from ppl_dgp.diagnostics.layers import LayerMap, layer_maps
+from ppl_dgp.diagnostics.layers import LayerMap, explained, layer_maps
 from ppl_dgp.diagnostics.plots import plot_calibration, plot_fit, plot_layers, plot_losses, plot_predicted
 from ppl_dgp.diagnostics.scores import crps, held_out_scores, scores
 from ppl_dgp.diagnostics.series_plots import plot_series, plot_states
@@ -37,6 +37,7 @@ __all__ = [
     "compare_fits",
     "crps",
     "elbo",
+    "explained",
     "held_out_scores",
     "horizon_scores",
     "importance_weighted_bound",

@@ -14,7 +14,7 @@ from ppl_dgp.fit import Posterior
 from ppl_dgp.fit.arguments import takes_fit
 from ppl_dgp.gp.contract import role_of
 from ppl_dgp.gp.emission import emission_of
-from ppl_dgp.gp.features import places
+from ppl_dgp.gp.features import Functionals, places
 from ppl_dgp.gp.marginal import Marginal
 from ppl_dgp.gp.representation import replayed
 from ppl_dgp.prediction.predictive_trace import global_sites
@@ -56,15 +56,18 @@ def layer_maps(
     for name, marginal in layer_marginals(fit, x).items():
         function = marginal.function
         z = places(function.inducing)
+        if isinstance(marginal.inputs, Functionals):  # f is drawn, where they are
+            marginal = function(marginal.inputs.places)
+        rows = marginal.rows
         arrays: dict[str, Any] = {
-            "inputs": marginal.rows,
+            "inputs": rows,
             "mean": marginal.mean,
             "deviation": marginal.variance**0.5,
             "inducing": z,
             "inducing_mean": function(z).mean,
         }
-        if marginal.rows.shape[1] == 1:
-            ends = np.concatenate([np.ravel(marginal.rows), np.ravel(z)])
+        if rows.shape[1] == 1:
+            ends = np.concatenate([np.ravel(rows), np.ravel(z)])
             grid = np.linspace(ends.min(), ends.max(), grid_size)[:, None]
             on_grid = function(jax.numpy.asarray(grid))
             arrays |= {"grid": grid, "grid_mean": on_grid.mean, "grid_deviation": on_grid.variance**0.5}
@@ -93,3 +96,14 @@ def layer_marginals(fit: Posterior, x: Float[Array, "N D"]) -> dict[str, Margina
             "model: found no layer made by sparse_gp, expected at least one; there are no maps to show"
         )
     return marginals
+
+
+@takes_fit
+def explained(fit: Posterior, x: Float[Array, "N D"]) -> dict[str, Float[np.ndarray, " P"]]:
+    """Which function explains what: the variance over the rows of each function's mean, by name, of each output.
+
+    Of a sum of functions; what their means have in common, their covariance, belongs to none of them.
+
+    :param x: inputs (N, D), in the units of training.
+    """
+    return {name: np.var(np.asarray(each.mean), axis=0) for name, each in layer_marginals(fit, x).items()}

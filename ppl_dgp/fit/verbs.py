@@ -71,6 +71,7 @@ class FitVerbs:
     row_log_density = Verb()
     relevance = Verb()
     layer_maps = Verb()
+    explained = Verb()
     elbo = Verb()
     energy = Verb()
     optimal_inducing = Verb()

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     Rows: TypeAlias = Float[Array, "M D"]
     Spans: TypeAlias = Float[Array, "M K D"]
     Weights: TypeAlias = Float[Array, "M K"]
+    Shares: TypeAlias = Float[Array, " M"]
 else:  # JAX rebuilds pytrees with batched leaves and placeholders: __post_init__ and calls check the shapes
-    Rows = Spans = Weights = Any
+    Rows = Spans = Weights = Shares = Any
 
 
 @register_dataclass
@@ -44,12 +45,7 @@ class Derivatives(Functionals):
         return self.points
 
     def check(self, kernel: Kernel) -> None:
-        rough = lambda part: isinstance(part, Matern12)
-        if any(map(rough, jax.tree.leaves(kernel, is_leaf=rough))):
-            raise ValueError(
-                "kernel: found Matern12, of which f has no slopes, expected one that is differentiable twice; take "
-                "Matern32 or a smoother one"
-            )
+        _check_slopes(kernel)
 
     def of(self, function: RowFunction) -> Array:
         slopes: Array = jax.jvp(function, (self.points,), (self.directions,))[1]
@@ -61,6 +57,44 @@ def gradients(points: Float[Array, "N D"]) -> Derivatives:
     dims = points.shape[1]
     directions = jnp.tile(jnp.eye(dims, dtype=points.dtype), (points.shape[0], 1))
     return Derivatives(jnp.repeat(points, dims, 0), directions)
+
+
+@register_dataclass
+@dataclass(frozen=True, eq=False)
+class ValuesAndSlopes(Functionals):
+    r"""Values at some points, slopes at others: :math:`u_m = s_m f(x_m) + d_m^\top \nabla f(x_m)`.
+
+    Rows of one table, each of which says what it is, where ``Joined`` puts one kind behind the other; s = 1 and d = 0
+    for a value, s = 0 and d ≠ 0 for a slope. ``Matern12`` is refused, as of ``Derivatives``.
+
+    points: (M, D). shares: s, (M,). directions: d, (M, D).
+
+    :raises ValueError: if their shapes do not fit.
+    """
+
+    points: Rows
+    shares: Shares
+    directions: Rows
+
+    def __post_init__(self) -> None:
+        _check_alike("directions", self.directions, self.points)
+        if hasattr(self.points, "shape") and jnp.shape(self.shares) != jnp.shape(self.points)[:-1]:
+            raise ValueError(
+                f"shares: found shape {jnp.shape(self.shares)} beside points of shape {jnp.shape(self.points)}, "
+                "expected one for each point"
+            )
+
+    @property
+    def places(self) -> Float[Array, "M D"]:
+        return self.points
+
+    def check(self, kernel: Kernel) -> None:
+        _check_slopes(kernel)
+
+    def of(self, function: RowFunction) -> Array:
+        values, slopes = jax.jvp(function, (self.points,), (self.directions,))
+        mixed: Array = self.shares.reshape(-1, *[1] * (values.ndim - 1)) * values + slopes
+        return mixed
 
 
 @register_dataclass
@@ -125,6 +159,15 @@ def box_averages(
     points = middle[:, None, :] + half[:, None, :] * jnp.asarray(grid, low.dtype)
     volume = jnp.prod(high - low, 1) if integral else jnp.ones(low.shape[0], low.dtype)
     return Averages(points, volume[:, None] * jnp.asarray(weights, low.dtype))
+
+
+def _check_slopes(kernel: Kernel) -> None:
+    rough = lambda part: isinstance(part, Matern12)
+    if any(map(rough, jax.tree.leaves(kernel, is_leaf=rough))):
+        raise ValueError(
+            "kernel: found Matern12, of which f has no slopes, expected one that is differentiable twice; take "
+            "Matern32 or a smoother one"
+        )
 
 
 def _check_alike(name: str, value: Any, points: Any) -> None:

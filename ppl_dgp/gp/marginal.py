@@ -83,7 +83,7 @@ class Marginal:
 
     def joint(self) -> tuple[Float[Array, "B P"], Float[Array, "P B B"]]:
         """Mean (B, P) and full covariance (P, B, B) over the rows, given u or under its moments."""
-        return self.function.joint(self.rows)
+        return self.function.joint(self.inputs if isinstance(self.inputs, Functionals) else self.rows)
 
     def slope(self, num_inputs: int) -> Float[Array, "B P D"]:
         """Derivative of the mean function with respect to the D inputs, 0 where it is constant."""

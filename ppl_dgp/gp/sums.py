@@ -111,10 +111,11 @@ def added_variances(terms: Sequence[ScaledMarginal]) -> tuple[Float[Array, "B #P
 
 
 def _check_inputs(terms: Sequence[ScaledMarginal]) -> None:
-    """Refuse functionals, and functions of uncertain inputs that may be one and the same, so that values correlate."""
-    if any(isinstance(term.marginal.inputs, Functionals) for term in terms):
+    """Refuse functionals beside others, and functions whose values an uncertain input correlates."""
+    inputs = {id(term.marginal.inputs): term.marginal.inputs for term in terms}.values()
+    if len(inputs) > 1 and any(isinstance(each, Functionals) for each in inputs):
         raise ValueError(
-            "inputs: found functionals of a function in a sum or a multiple, expected values; scale what is observed"
+            "inputs: found functionals beside other inputs in one sum, expected the same ones of all its functions"
         )
     uncertain = [term.marginal for term in terms if isinstance(term.marginal.inputs, Gaussian)]
     first = uncertain[0] if uncertain else None
@@ -174,8 +175,11 @@ def added_covariance(terms: Sequence[ScaledMarginal]) -> Float[Array, "P B B"]:
     for group in groups.values():
         first = group[0].marginal
         _check_whole(first)
-        inputs = jnp.concatenate([term.marginal.rows for term in group])
-        _, covariance = first.function.joint(inputs)
+        if isinstance(first.inputs, Functionals):  # the same for all: no copy of a function says more
+            covariance = jnp.tile(first.joint()[1], (1, len(group), len(group)))
+        else:
+            inputs = jnp.concatenate([term.marginal.rows for term in group])
+            _, covariance = first.function.joint(inputs)
         scales = [jnp.broadcast_to(term.scale, first.mean.shape) for term in group]
         # each output's rows, those of all terms one behind the other
         stacked = jnp.concatenate(scales).T
@@ -186,16 +190,18 @@ def added_covariance(terms: Sequence[ScaledMarginal]) -> Float[Array, "P B B"]:
     return total  # type: ignore[no-any-return]
 
 
-def distinct_inputs(terms: Sequence[ScaledMarginal]) -> list[Array | Gaussian]:
+def distinct_inputs(terms: Sequence[ScaledMarginal]) -> list[Array | Gaussian | Functionals]:
     """The inputs of the terms, each once; those that are uncertain last."""
     inputs: list[Any] = list({id(term.marginal.inputs): term.marginal.inputs for term in terms}.values())
     return sorted(inputs, key=lambda h: isinstance(h, Gaussian))
 
 
-def inputs_side_by_side(terms: Sequence[ScaledMarginal]) -> Array | Gaussian:
-    """All inputs of the terms, as the columns of one matrix."""
+def inputs_side_by_side(terms: Sequence[ScaledMarginal]) -> Array | Gaussian | Functionals:
+    """All inputs of the terms, as the columns of one matrix; functionals, which all terms share, as they are."""
     inputs = distinct_inputs(terms)
-    draws = [h for h in inputs if not isinstance(h, Gaussian)]
+    if isinstance(inputs[0], Functionals):
+        return inputs[0]
+    draws = [h for h in inputs if not isinstance(h, Gaussian | Functionals)]
     matrix = draws[0] if len(draws) == 1 else jnp.concatenate(draws, 1) if draws else None
     *_, last = inputs
     if not isinstance(last, Gaussian):
