@@ -23,6 +23,7 @@ WHOLE_SETTINGS = (
     "num_inducing",
     "num_outputs",
     "num_functions",
+    "num_latents",
     "num_regimes",
     "num_sequences",
     "latent",

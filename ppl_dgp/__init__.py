@@ -133,6 +133,7 @@ _HOMES = {
     ),
     "ppl_dgp.gp.linear_map": ("Affine",),
     "ppl_dgp.gp.marginal": ("Marginal",),
+    "ppl_dgp.gp.mixing": ("mixed",),
     "ppl_dgp.gp.representation": ("offer",),
     "ppl_dgp.gp.sparse_gp": (
         "SparseGP",
@@ -220,6 +221,7 @@ _HOMES = {
         "latent_input_gp",
         "linear_gaussian_ssm",
         "mixture_of_functions",
+        "multi_output_gp",
         "shared_gplvm",
         "sparse_gp_classification",
         "sparse_gp_regression",

@@ -119,6 +119,7 @@ from ppl_dgp.gp.functionals import box_averages as box_averages
 from ppl_dgp.gp.functionals import gradients as gradients
 from ppl_dgp.gp.linear_map import Affine as Affine
 from ppl_dgp.gp.marginal import Marginal as Marginal
+from ppl_dgp.gp.mixing import mixed as mixed
 from ppl_dgp.gp.representation import offer as offer
 from ppl_dgp.gp.sparse_gp import SparseGP as SparseGP
 from ppl_dgp.gp.sparse_gp import sparse_gp as sparse_gp
@@ -197,6 +198,7 @@ from ppl_dgp.models import gpssm as gpssm
 from ppl_dgp.models import latent_input_gp as latent_input_gp
 from ppl_dgp.models import linear_gaussian_ssm as linear_gaussian_ssm
 from ppl_dgp.models import mixture_of_functions as mixture_of_functions
+from ppl_dgp.models import multi_output_gp as multi_output_gp
 from ppl_dgp.models import shared_gplvm as shared_gplvm
 from ppl_dgp.models import sparse_gp_classification as sparse_gp_classification
 from ppl_dgp.models import sparse_gp_regression as sparse_gp_regression

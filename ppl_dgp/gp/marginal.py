@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, Int
@@ -29,6 +30,7 @@ from ppl_dgp.gp.sums import (
     per_entry,
 )
 from ppl_dgp.numerics.gaussian import Gaussian
+from ppl_dgp.numerics.linalg import cholesky
 
 if TYPE_CHECKING:
     from ppl_dgp.gp.sparse_gp import SparseGP
@@ -84,6 +86,12 @@ class Marginal:
     def joint(self) -> tuple[Float[Array, "B P"], Float[Array, "P B B"]]:
         """Mean (B, P) and full covariance (P, B, B) over the rows, given u or under its moments."""
         return self.function.joint(self.inputs if isinstance(self.inputs, Functionals) else self.rows)
+
+    def draw(self, key: Array) -> Float[Array, "B P"]:
+        """A draw of f, joint over the rows, given u or under its moments."""
+        mean, covariance = self.joint()
+        lower, _ = cholesky(covariance)
+        return mean + jnp.einsum("pnm,mp->np", lower, jax.random.normal(key, mean.shape))
 
     def slope(self, num_inputs: int) -> Float[Array, "B P D"]:
         """Derivative of the mean function with respect to the D inputs, 0 where it is constant."""

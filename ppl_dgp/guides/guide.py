@@ -26,6 +26,7 @@ from ppl_dgp.gp.contract import (
     with_request,
 )
 from ppl_dgp.gp.emission import Emission, FirstLayer, emission_of
+from ppl_dgp.gp.mixing import MixedEmission
 from ppl_dgp.gp.representation import pushed_inputs
 from ppl_dgp.gp.wrappers import mask_of, unwrap
 from ppl_dgp.guides.dependence import DependsOn
@@ -45,6 +46,11 @@ class HiddenConditional(dist.Distribution):
     """A rule applied to one site: q's distribution for it, with the rule's own log weight."""
 
     def __init__(self, rule: HiddenRule, params: Parameters, step: Emission) -> None:
+        if isinstance(step, MixedEmission) and not rule.depends_on.on_model:
+            raise ValueError(
+                f"hidden: found {rule} for a layer of mixed outputs, whose correlations it does not know; take "
+                "DoublyStochastic()"
+            )
         self.rule, self.params, self.step = rule, params, step
         self.conditional = rule.conditional(params, step)
         super().__init__(step.batch_shape, step.event_shape, validate_args=False)
@@ -72,7 +78,15 @@ class HiddenConditional(dist.Distribution):
         return expected_weight(self.rule, self.params, self.step)
 
     def moments(self, propagation: Propagation) -> Gaussian:
-        """Moments of h in place of a draw."""
+        """Moments of h in place of a draw.
+
+        :raises ValueError: for mixed outputs, whose correlations they would miss.
+        """
+        if isinstance(self.step, MixedEmission):
+            raise ValueError(
+                f"propagation: found {propagation!r} of a layer of mixed outputs, expected draws; take "
+                "propagation='draws'"
+            )
         return moments(self.rule, self.params, self.step, propagation)
 
 

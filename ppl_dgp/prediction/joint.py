@@ -12,7 +12,7 @@ from ppl_dgp.fit.posterior import Posterior
 from ppl_dgp.gp.emission import Emission
 from ppl_dgp.numerics.linalg import cholesky
 from ppl_dgp.prediction.exact import exact_joint, is_exact
-from ppl_dgp.prediction.predictive_trace import model_sites, shared_sample, target_emission
+from ppl_dgp.prediction.predictive_trace import model_sites, target_emission
 
 
 @takes_fit
@@ -39,7 +39,7 @@ def sample_functions(
     def one(sample_key: Array) -> Array:
         key_run, key_last = jax.random.split(sample_key)
         sites = model_sites(key_run, fit.model, fit.guide, fit.params, x, joint_rows=True)
-        return shared_sample(key_last, _one_function(target_emission(sites)))
+        return _one_function(target_emission(sites)).marginal.draw(key_last)
 
     result: Array = jax.lax.map(one, jax.random.split(key, num_samples))
     return result

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
-from jaxtyping import Array, Float
+from jaxtyping import Array
 from numpyro.handlers import seed, substitute, trace
 from numpyro.primitives import Messenger
 
@@ -20,7 +20,6 @@ from ppl_dgp.gp.representation import replayed
 from ppl_dgp.guides import Guide
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
 from ppl_dgp.numerics.gaussian import Gaussian
-from ppl_dgp.numerics.linalg import cholesky
 from ppl_dgp.objectives.representation import RepresentationHandler, choose_representations
 
 SiteValues = dict[str, dict[str, Any]]
@@ -119,14 +118,7 @@ class _JointRows(Messenger):
             )
         key_f, key_noise = jax.random.split(numpyro.prng_key())
         noise = jax.random.normal(key_noise, emission.marginal.mean.shape)
-        msg["value"] = shared_sample(key_f, emission) + jnp.sqrt(emission.likelihood.variance) * noise
-
-
-def shared_sample(key: Array, emission: Emission) -> Float[Array, "N P"]:
-    mean, covariance = emission.marginal.joint()
-    lower, _ = cholesky(covariance)
-    noise = jax.random.normal(key, mean.shape)
-    return mean + jnp.einsum("pnm,mp->np", lower, noise)
+        msg["value"] = emission.marginal.draw(key_f) + jnp.sqrt(emission.likelihood.variance) * noise
 
 
 def _within(fn: Callable[..., Any], messenger: Messenger) -> Callable[..., Any]:
