@@ -8,7 +8,8 @@ some at each) and ``latent/guo_qpcr.npz`` (48 genes of 437 cells). Outputs of th
 the second, forty genes of the eight that vary most. Held out are a fifth of the entries, "scattered", or of every
 output a run of a fifth of its rows, in the order of the first input, "in runs". ``mixed`` is ``multi_output_gp`` with Q
 functions of kernels of their own, ``independent`` the same with W = I, so a function for each output, all with one
-kernel; M = 50, a noise for each output, ``steps="auto"``. Errors and log densities are of standardised entries.
+kernel; M = 50, a noise for each output; 1 500 steps of Adam, then natural L-BFGS until it converges. Errors and log
+densities are of standardised entries.
 """
 
 from __future__ import annotations
@@ -27,13 +28,16 @@ numpyro.enable_x64()
 import pandas as pd  # noqa: E402
 
 from benchmarks import rows  # noqa: E402
-from ppl_dgp import Guide, PowerEP, fit_svi, multi_output_gp  # noqa: E402
+from ppl_dgp import Guide, PowerEP, fit_lbfgs, fit_svi, multi_output_gp  # noqa: E402
 
 CSV = Path("benchmarks/outputs.csv")
 FIELDS = (
-    "set", "held_out", "split", "model", "rmse", "log_density", "coverage95", "elbo", "gap", "converged", "steps", "seconds",
+    "set", "held_out", "split", "model", "rmse", "log_density", "coverage95", "elbo", "gap", "converged", "steps",
+    "seconds",
 )  # fmt: skip
 INDUCING, SHARE, LATENTS, INPUT_GENES = 50, 0.2, 6, 8
+#: of Adam, before L-BFGS
+STEPS, RATE = 1500, 0.05
 #: rows below which an output says nothing of itself
 FEWEST = 20
 
@@ -80,7 +84,10 @@ def fitted(name: str, how: str, split: int, model_name: str, data: Path) -> dict
     else:
         model = multi_output_gp(outputs, outputs, INDUCING, weights=np.eye(outputs))
     since = time.perf_counter()
-    fit = fit_svi(jax.random.key(split), model, Guide(model), PowerEP(0.0), x, known)
+    guide, key = Guide(model), jax.random.key(split)
+    near = fit_svi(key, model, guide, PowerEP(0.0), x, known, steps=STEPS, learning_rate=RATE)
+    settings = {"guide": guide, "objective": PowerEP(0.0), "natural": True, "start": near.params}
+    fit = fit_lbfgs(key, model, x, known, **settings)
     seconds = time.perf_counter() - since
     found = fit.predict(jax.random.key(1), x)
     mean, variance = np.asarray(found.mean)[test], np.asarray(found.variance)[test]
@@ -89,7 +96,7 @@ def fitted(name: str, how: str, split: int, model_name: str, data: Path) -> dict
     return {
         "set": name, "held_out": how, "split": split, "model": model_name, "rmse": np.sqrt(np.mean(error**2)),
         "log_density": density.mean(), "coverage95": np.mean(np.abs(error) < 1.96 * np.sqrt(variance)),
-        "elbo": -fit.losses[fit.best, -100:].mean(), "gap": fit.gap, "converged": fit.converged,
+        "elbo": -fit.losses[fit.best, -1], "gap": fit.gap, "converged": fit.converged,
         "steps": fit.steps, "seconds": seconds,
     }  # fmt: skip
 

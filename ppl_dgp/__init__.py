@@ -117,6 +117,7 @@ _HOMES = {
         "JointEmission",
         "emission_of",
     ),
+    "ppl_dgp.gp.eigenfunctions": ("reduced_rank_gp",),
     "ppl_dgp.gp.features": (
         "Functionals",
         "InducingFeatures",
@@ -139,6 +140,7 @@ _HOMES = {
         "SparseGP",
         "sparse_gp",
     ),
+    "ppl_dgp.gp.windows": ("GaussianWindows",),
     "ppl_dgp.gp.wrappers": ("data_plate",),
     "ppl_dgp.guides": (
         "AcrossOutputs",

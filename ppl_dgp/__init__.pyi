@@ -104,6 +104,7 @@ from ppl_dgp.gp.contract import SiteRole as SiteRole
 from ppl_dgp.gp.contract import hidden_role as hidden_role
 from ppl_dgp.gp.contract import inducing_role as inducing_role
 from ppl_dgp.gp.contract import role_of as role_of
+from ppl_dgp.gp.eigenfunctions import reduced_rank_gp as reduced_rank_gp
 from ppl_dgp.gp.emission import Emission as Emission
 from ppl_dgp.gp.emission import JointEmission as JointEmission
 from ppl_dgp.gp.emission import emission_of as emission_of
@@ -123,6 +124,7 @@ from ppl_dgp.gp.mixing import mixed as mixed
 from ppl_dgp.gp.representation import offer as offer
 from ppl_dgp.gp.sparse_gp import SparseGP as SparseGP
 from ppl_dgp.gp.sparse_gp import sparse_gp as sparse_gp
+from ppl_dgp.gp.windows import GaussianWindows as GaussianWindows
 from ppl_dgp.gp.wrappers import data_plate as data_plate
 from ppl_dgp.guides import HIDDEN_RULES as HIDDEN_RULES
 from ppl_dgp.guides import INDUCING_RULES as INDUCING_RULES

@@ -5,7 +5,8 @@ r"""Kernel expectations of inducing features under uncertain inputs, by those of
     \langle \mathcal{L}_m k(\cdot, h)\, \mathcal{L}_n k(\cdot, h) \rangle =
     \mathcal{L}_m \mathcal{L}'_n \langle k(\cdot, h)\, k(\cdot', h) \rangle
 
-so that slopes and averages have closed forms wherever points have them. Fourier features have none here.
+so that slopes and averages have closed forms wherever points have them. Gaussian windows have their own; Fourier
+features and eigenfunctions have none here.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from jaxtyping import Array, Float
 
 from ppl_dgp import expectations
 from ppl_dgp.gp.features import Functionals, InducingFeatures
+from ppl_dgp.gp.windows import GaussianWindows
 from ppl_dgp.kernels import Kernel
 from ppl_dgp.numerics.gaussian import Gaussian
 
@@ -23,6 +25,8 @@ def expected_cross(
     kernel: Kernel, inputs: Gaussian, inducing: Array | InducingFeatures
 ) -> Float[Array, "B M"]:
     """⟨k_u(h)⟩ of each datum."""
+    if isinstance(inducing, GaussianWindows):
+        return inducing.expected_cross(kernel, inputs)
     if isinstance(inducing, InducingFeatures):
         return _applicable(inducing).of(lambda z: expectations.psi1(kernel, inputs, z).T).T
     return expectations.psi1(kernel, inputs, inducing)
@@ -37,6 +41,9 @@ def expected_quadratic(
     """Σ C_mn ⟨k_u(h)_m k_u(h)_n⟩ of each datum, for some matrices C; of features in O(B M²) memory."""
     if not isinstance(inducing, InducingFeatures):
         return expectations.psi2_quadratic(kernel, inputs, inducing, matrices)
+    if isinstance(inducing, GaussianWindows):
+        averages = inducing.expected_products(kernel, inputs)
+        return jnp.einsum("bmn,pmn->bp", averages, matrices, precision="highest")
     functionals = _applicable(inducing)
 
     def of_first(z: Array) -> Array:
@@ -54,6 +61,8 @@ def expected_input_cross(
     """⟨k_u(h) hᵀ⟩ of each datum."""
     if not isinstance(inducing, InducingFeatures):
         return expectations.input_kernel(kernel, inputs, inducing)
+    if isinstance(inducing, GaussianWindows):
+        return inducing.expected_input_cross(kernel, inputs)
     products = lambda z: jnp.moveaxis(expectations.input_kernel(kernel, inputs, z), 1, 0)
     return jnp.moveaxis(_applicable(inducing).of(products), 0, 1)
 

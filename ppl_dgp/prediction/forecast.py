@@ -38,7 +38,7 @@ from ppl_dgp.likelihoods import Gaussian as GaussianNoise
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.linalg import cholesky
 from ppl_dgp.prediction.growth import warn_of_growth
-from ppl_dgp.prediction.particle_forecast import DRAWN, forecast_seen, mixed
+from ppl_dgp.prediction.particle_forecast import DRAWN, averaged_over_draws, forecast_seen
 from ppl_dgp.prediction.posterior_path import (
     PosteriorPath,
     check_ahead,
@@ -243,7 +243,7 @@ def _along_paths(model: Model, guide: Model, num_samples: int, function: str, se
                 steps["log_density"] = ahead.log_prob(future)
             return steps
 
-        return mixed(jax.lax.map(one, jax.random.split(key, num_samples)))
+        return averaged_over_draws(jax.lax.map(one, jax.random.split(key, num_samples)))
 
     return jax.jit(program)
 

@@ -267,10 +267,10 @@ def _ahead(
     # a path's memory of f is a matrix of its steps
     together = max(1, min(num_samples, SIDE_BY_SIDE // max(controls.shape[0], 1) ** 2))
     turns = jax.random.split(key_paths, num_samples), chosen
-    return mixed(jax.lax.map(one, turns, batch_size=together))
+    return averaged_over_draws(jax.lax.map(one, turns, batch_size=together))
 
 
-def mixed(draws: dict[str, Array]) -> dict[str, Array]:
+def averaged_over_draws(draws: dict[str, Array]) -> dict[str, Array]:
     """The mixture over draws: its mean and variance (by the law of total variance), and its log density if any."""
     variance = draws["variance"].mean(0) + draws["mean"].var(0)
     steps = draws | {"mean": draws["mean"].mean(0), "variance": variance}
