@@ -64,7 +64,7 @@ class sparse_gp_classification(ZooModel):
     jitter: float | None = None
 
     def __post_init__(self) -> None:
-        self._settle(**_checked_classes(self.num_classes, self.likelihood))
+        self._settle(**checked_classes(self.num_classes, self.likelihood))
         self._settle_as(self._functions, "num_inducing", "kernel", "inducing")
 
     @cached_property
@@ -75,7 +75,7 @@ class sparse_gp_classification(ZooModel):
         self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None
     ) -> Any:
         y = as_columns(x, y, 1)
-        given = _class_likelihood(self.likelihood, self.num_classes, y)
+        given = class_likelihood(self.likelihood, self.num_classes, y)
         return self._functions.under(given, x, y, index, size)
 
 
@@ -105,7 +105,7 @@ class deep_gp_classification(ZooModel):
     jitter: float | None = None
 
     def __post_init__(self) -> None:
-        self._settle(**_checked_classes(self.num_classes, self.likelihood))
+        self._settle(**checked_classes(self.num_classes, self.likelihood))
         self._settle_as(self._functions, "widths", "num_inducing", "kernel", "inducing")
 
     @cached_property
@@ -116,7 +116,7 @@ class deep_gp_classification(ZooModel):
         self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None
     ) -> Any:
         y = as_columns(x, y, 1)
-        given = _class_likelihood(self.likelihood, self.num_classes, y)
+        given = class_likelihood(self.likelihood, self.num_classes, y)
         return self._functions.under(given, x, y, index, size)
 
     def shallow(self, x: Float[Array, "N D"]) -> Shallow | None:
@@ -129,7 +129,7 @@ class deep_gp_classification(ZooModel):
         return replace(found, model=model, closed=False)
 
 
-def _class_likelihood(likelihood: LikelihoodChoice | None, num_classes: int, y: Array | None) -> Likelihood:
+def class_likelihood(likelihood: LikelihoodChoice | None, num_classes: int, y: Array | None) -> Likelihood:
     chosen = likelihood
     if chosen is None:
         chosen = "bernoulli" if num_classes == 2 else "robust-max"
@@ -137,7 +137,7 @@ def _class_likelihood(likelihood: LikelihoodChoice | None, num_classes: int, y: 
     return chosen_likelihood
 
 
-def _checked_classes(num_classes: Any, likelihood: Any) -> dict[str, Any]:
+def checked_classes(num_classes: Any, likelihood: Any) -> dict[str, Any]:
     """Both settings as they were, if they fit each other."""
     num_classes = checked_whole(num_classes=num_classes)["num_classes"]
     if num_classes < 2:

@@ -135,6 +135,11 @@ _HOMES = {
     "ppl_dgp.gp.linear_map": ("Affine",),
     "ppl_dgp.gp.marginal": ("Marginal",),
     "ppl_dgp.gp.mixing": ("mixed",),
+    "ppl_dgp.gp.patches": (
+        "Convolutional",
+        "InducingPatches",
+        "Patches",
+    ),
     "ppl_dgp.gp.representation": ("offer",),
     "ppl_dgp.gp.sparse_gp": (
         "SparseGP",
@@ -210,6 +215,7 @@ _HOMES = {
         "additive_gp",
         "binned_counts_gp",
         "conditioned_gplvm",
+        "convolutional_gp",
         "deep_gp",
         "deep_gp_classification",
         "deep_gplvm",
