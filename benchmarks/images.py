@@ -8,8 +8,8 @@ DIR holds ``images/mnist.npz``. Rectangles (Larochelle et al. 2007 describe them
 wide on 28 × 28, sides from 3 to 28 that differ by 3 at least, anywhere; the class is whether they are taller than wide;
 12 000 rows to train on, or of ``rectangles-1000`` a thousand, and 10 000 others to test on. A convolutional GP of
 patches of 5 × 5 (of rectangles 3 × 3), M = 384 (16), robust-max (probit), 32 bits, minibatches of 64 under Adam at a
-rate that falls by a cosine from 0.01 to 0 over ``--steps``. A row every so many steps; minutes are of training alone, on
-two cores. RUN is a directory for checkpoints.
+rate that falls by a cosine from 0.01 to 0 over ``--steps``. A row every so many steps; minutes are of training alone,
+on two cores. RUN is a directory for checkpoints.
 """
 
 from __future__ import annotations
