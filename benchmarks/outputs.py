@@ -103,6 +103,8 @@ def fitted(name: str, how: str, split: int, model_name: str, data: Path) -> dict
 
 def shown() -> None:
     """The table: means over the splits, and paired differences."""
+    if not CSV.exists():
+        raise SystemExit(f"{CSV}: found none, expected rows; run the benchmark first")
     frame = pd.read_csv(CSV)
     measures = ["rmse", "log_density", "coverage95", "elbo", "gap", "converged", "seconds"]
     print(frame.groupby(["set", "held_out", "model"], sort=False)[measures].mean().round(3).to_string())
