@@ -10,7 +10,7 @@ from numpyro.handlers import seed, trace
 
 from ppl_dgp.fit import fit_svi
 from ppl_dgp.gp.contract import hidden_role
-from ppl_dgp.gp.emission import emission_of
+from ppl_dgp.gp.emission import JointEmission, emission_of
 from ppl_dgp.gp.mixing import mixed
 from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
@@ -214,6 +214,10 @@ def test_what_cannot_be_is_refused():
         mixed(g(X), W.T)
     with pytest.raises(ValueError, match="alpha: found 0.5 for mixed outputs under Poisson"):
         f.observe(Poisson()).tempered(jnp.ones((N, P)), 0.5)
+    beside = JointEmission(f.noisy(0.1), mixed(g(X), W[:1]).observe(Poisson()))
+    assert beside.tempered(jnp.ones((N, P + 1)), 0.0).shape == (N,)
+    with pytest.raises(ValueError, match=r"alpha: found mixtures of \['g'\] in two emissions side by side"):
+        beside.tempered(jnp.ones((N, P + 1)), 0.5)
     assert f.observe(Gaussian(NOISE)).tempered(Y, 0.5).shape == (N,)
     assert f.observe(Poisson()).tempered(jnp.ones((N, P)), 0.0).shape == (N,)
     assert emission_of(f.noisy(0.1)) is not None

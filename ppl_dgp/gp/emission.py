@@ -15,7 +15,7 @@ from numpyro.distributions.util import validate_sample
 
 from ppl_dgp import likelihoods
 from ppl_dgp.gp.wrappers import unwrap
-from ppl_dgp.numerics.power_mean import Alpha
+from ppl_dgp.numerics.power_mean import Alpha, is_number
 
 if TYPE_CHECKING:
     from ppl_dgp.gp.marginal import Marginal
@@ -33,8 +33,12 @@ class Emission(dist.Distribution):
     ``log_prob`` is t_1, the marginal density given u of the model in which the f_n are independent given u (FITC); an
     objective asks :meth:`tempered` for t_α instead. NumPyro's ``Trace_ELBO`` sees t_1 and bounds the FITC model.
 
+    ``correlated`` says whether the outputs of a row are correlated given u.
+
     :param partly: whether NaN in a value stands for an entry that was not observed, which then counts for nothing.
     """
+
+    correlated = False
 
     def __init__(self, marginal: Marginal, likelihood: likelihoods.Likelihood, partly: bool = False) -> None:
         self.marginal, self.likelihood, self.partly = marginal, likelihood, partly
@@ -145,9 +149,23 @@ class JointEmission(Emission):
 
     def tempered(self, value: Array, alpha: Alpha, *, u_outside: bool = False) -> Float[Array, "B"]:
         check_shape(value, self)
+        if not is_number(alpha, 0.0):
+            self._check_apart()
         pairs = zip(self._parts, self.split(value), strict=True)
         rows = [part.tempered(columns, alpha, u_outside=u_outside) for part, columns in pairs]
         return jnp.stack(rows).sum(0)
+
+    def _check_apart(self) -> None:
+        """Refuse, by a ValueError, mixtures of functions that another part has too: one integral would be of both."""
+        parts = [each for part in self._parts for each in part.parts]
+        names = [set(part.marginal.functions) for part in parts]
+        for place, part in enumerate(parts):
+            shared = set().union(*names[:place], *names[place + 1 :]) & names[place]
+            if part.correlated and shared:
+                raise ValueError(
+                    f"alpha: found mixtures of {sorted(shared)} in two emissions side by side, whose outputs are "
+                    "correlated given u; take alpha=0, or one mixed(…) of all columns"
+                )
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
         keys = jax.random.split(key, len(self._parts))

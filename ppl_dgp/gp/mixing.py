@@ -114,6 +114,7 @@ class MixedEmission(Emission):
     """Noisy or observed mixtures, whose outputs are correlated given u."""
 
     marginal: MixedMarginal
+    correlated = True
 
     def partly_observed(self) -> Emission:
         return MixedEmission(self.marginal, self.likelihood, partly=True)
