@@ -129,17 +129,18 @@ class Interrupted(KeyboardInterrupt):
 def best_restart(losses: Float[np.ndarray, "R steps"]) -> int:
     """The restart with the lowest mean loss over the last tenth of the steps, rejected ones left out, but none whose
     losses run away."""
-    steps = losses.shape[1]
-    if not steps:
-        return 0
-    last = losses[:, -max(1, steps // 10) :]
+    last = _last_tenth(losses)
     errors = [ends_of_parts(each, [len(each)], whole=True)[1][0] for each in last]
     return in_order(mean_loss(last).tolist(), errors, LEAST_TOLERANCE)[0]
 
 
 def last_losses(losses: Float[np.ndarray, "R steps"]) -> Float[np.ndarray, " R"]:
     """The mean loss over the last tenth of the steps, by which fits are compared."""
-    return mean_loss(losses[:, -max(1, losses.shape[1] // 10) :])
+    return mean_loss(_last_tenth(losses))
+
+
+def _last_tenth(losses: Float[np.ndarray, "R steps"]) -> Float[np.ndarray, "R last"]:
+    return losses[:, -max(1, losses.shape[1] // 10) :]
 
 
 def mean_loss(losses: Float[np.ndarray, "R steps"]) -> Float[np.ndarray, " R"]:

@@ -23,9 +23,27 @@ else:  # JAX rebuilds pytrees with batched leaves and placeholders: __post_init_
     Rows = Spans = Weights = Shares = Any
 
 
+class _OfSlopes(Functionals):
+    """Functionals at points of a function that has slopes there."""
+
+    points: Rows
+
+    @property
+    def places(self) -> Float[Array, "M D"]:
+        return self.points
+
+    def check(self, kernel: Kernel) -> None:
+        rough = lambda part: isinstance(part, Matern12)
+        if any(map(rough, jax.tree.leaves(kernel, is_leaf=rough))):
+            raise ValueError(
+                "kernel: found Matern12, of which f has no slopes, expected one that is differentiable twice; take "
+                "Matern32 or a smoother one"
+            )
+
+
 @register_dataclass
 @dataclass(frozen=True, eq=False)
-class Derivatives(Functionals):
+class Derivatives(_OfSlopes):
     r"""Slopes of f at ``points`` (M, D) along ``directions`` (M, D): :math:`u_m = d_m^\top \nabla f(x_m)`.
 
     Along a unit vector it is a partial derivative; :func:`gradients` makes all of them. The kernel has to be
@@ -39,13 +57,6 @@ class Derivatives(Functionals):
 
     def __post_init__(self) -> None:
         _check_alike("directions", self.directions, self.points)
-
-    @property
-    def places(self) -> Float[Array, "M D"]:
-        return self.points
-
-    def check(self, kernel: Kernel) -> None:
-        _check_slopes(kernel)
 
     def of(self, function: RowFunction) -> Array:
         slopes: Array = jax.jvp(function, (self.points,), (self.directions,))[1]
@@ -61,7 +72,7 @@ def gradients(points: Float[Array, "N D"]) -> Derivatives:
 
 @register_dataclass
 @dataclass(frozen=True, eq=False)
-class ValuesAndSlopes(Functionals):
+class ValuesAndSlopes(_OfSlopes):
     r"""Values at some points, slopes at others: :math:`u_m = s_m f(x_m) + d_m^\top \nabla f(x_m)`.
 
     Rows of one table, each of which says what it is, where ``Joined`` puts one kind behind the other; s = 1 and d = 0
@@ -83,13 +94,6 @@ class ValuesAndSlopes(Functionals):
                 f"shares: found shape {jnp.shape(self.shares)} beside points of shape {jnp.shape(self.points)}, "
                 "expected one for each point"
             )
-
-    @property
-    def places(self) -> Float[Array, "M D"]:
-        return self.points
-
-    def check(self, kernel: Kernel) -> None:
-        _check_slopes(kernel)
 
     def of(self, function: RowFunction) -> Array:
         values, slopes = jax.jvp(function, (self.points,), (self.directions,))
@@ -159,15 +163,6 @@ def box_averages(
     points = middle[:, None, :] + half[:, None, :] * jnp.asarray(grid, low.dtype)
     volume = jnp.prod(high - low, 1) if integral else jnp.ones(low.shape[0], low.dtype)
     return Averages(points, volume[:, None] * jnp.asarray(weights, low.dtype))
-
-
-def _check_slopes(kernel: Kernel) -> None:
-    rough = lambda part: isinstance(part, Matern12)
-    if any(map(rough, jax.tree.leaves(kernel, is_leaf=rough))):
-        raise ValueError(
-            "kernel: found Matern12, of which f has no slopes, expected one that is differentiable twice; take "
-            "Matern32 or a smoother one"
-        )
 
 
 def _check_alike(name: str, value: Any, points: Any) -> None:

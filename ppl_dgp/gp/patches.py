@@ -120,7 +120,7 @@ class Convolutional(Kernel):
 
         def of_image(image: Array) -> Array:
             cut = self.patches.of(image[None])[0]
-            between = jax.vmap(lambda other: self._shares(z) @ self.kernel(cut, other) @ shares)
+            between = jax.vmap(lambda other: shares @ self.kernel(cut, other) @ shares)
             return between(others)
 
         return _in_pieces(of_image, x, len(z) * self.patches.count**2)

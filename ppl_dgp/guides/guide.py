@@ -26,7 +26,6 @@ from ppl_dgp.gp.contract import (
     with_request,
 )
 from ppl_dgp.gp.emission import Emission, FirstLayer, emission_of
-from ppl_dgp.gp.mixing import MixedEmission
 from ppl_dgp.gp.representation import pushed_inputs
 from ppl_dgp.gp.wrappers import mask_of, unwrap
 from ppl_dgp.guides.dependence import DependsOn
@@ -46,7 +45,7 @@ class HiddenConditional(dist.Distribution):
     """A rule applied to one site: q's distribution for it, with the rule's own log weight."""
 
     def __init__(self, rule: HiddenRule, params: Parameters, step: Emission) -> None:
-        if isinstance(step, MixedEmission) and not rule.depends_on.on_model:
+        if step.correlated and not rule.depends_on.on_model:
             raise ValueError(
                 f"hidden: found {rule} for a layer of mixed outputs, whose correlations it does not know; take "
                 "DoublyStochastic()"
@@ -82,7 +81,7 @@ class HiddenConditional(dist.Distribution):
 
         :raises ValueError: for mixed outputs, whose correlations they would miss.
         """
-        if isinstance(self.step, MixedEmission):
+        if self.step.correlated:
             raise ValueError(
                 f"propagation: found {propagation!r} of a layer of mixed outputs, expected draws; take "
                 "propagation='draws'"
