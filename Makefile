@@ -23,6 +23,8 @@ BENCH_ARGS ?=
 PROBE   := import sys, venv, ensurepip; assert sys.version_info >= (3, 11)
 PIP     := -m pip --disable-pip-version-check install --quiet
 # a file stays with one process: its tests share what they have compiled
+# a process of tests for each core: the threads of OpenBLAS beside them wait for each other, a hundredfold
+export OPENBLAS_NUM_THREADS ?= 1
 PYTEST  := -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := test

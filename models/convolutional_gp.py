@@ -1,6 +1,7 @@
 r"""Convolutional Gaussian processes for images (van der Wilk, Rasmussen & Hensman 2017; Dutordoir et al. 2020).
 
     g_c ~ GP(0, k_g),   f_c(X) = (1/P) Σ_p w_p g_c(X[p]),   y_n ~ p(y | f(X_n))
+    or, a mixture over patches,                             y_n ~ Σ_p π_p p(y | g(X_n[p]))
 
 Card. For images that are told by what is in them, wherever it is: an answer to patches is learnt, from many fewer
 images than one to whole images. Rows are images, height by width by channels, one behind the other; numbers of about 1.
@@ -17,7 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpyro
 from jaxtyping import Array, Float
+from numpyro.distributions import constraints
 
+from ppl_dgp.gp.patch_layers import at_patches
 from ppl_dgp.gp.patches import Convolutional, InducingPatches, Patches
 from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.kernels import RBF
@@ -44,8 +47,11 @@ class convolutional_gp(ZooModel):
     :param num_classes: C.
     :param num_inducing: M patches, which all classes share.
     :param kernel: k_g of patches, see :mod:`ppl_dgp.models.kernel_values`.
-    :param weighted: whether each place of a patch has a weight w_p, learnt; else all have 1.
+    :param weighted: whether each place of a patch has a weight w_p, learnt; else all have 1 (of a mixture 1/P).
     :param located: whether an answer depends on where a patch is: row and column, from 0 to 1, behind its pixels.
+    :param stride: rows and columns from one patch to the next; 2 costs a fifth of 1.
+    :param mixture: whether an image has the answer to one of its patches, which is not known and summed out, rather
+        than the average of the answers to all.
     :param likelihood: as in :func:`ppl_dgp.models.sparse_gp_classification`.
     :param inducing: patches (M, d) to begin at.
     :param train_inducing: whether they are learnt; they start at k-means centres of patches if not given.
@@ -62,6 +68,8 @@ class convolutional_gp(ZooModel):
     kernel: KernelChoice = RBF
     weighted: bool = True
     located: bool = False
+    stride: int = 1
+    mixture: bool = False
     likelihood: LikelihoodChoice | None = None
     inducing: GivenInducing | None = None
     train_inducing: bool = True
@@ -69,13 +77,8 @@ class convolutional_gp(ZooModel):
 
     def __post_init__(self) -> None:
         settings = checked_classes(self.num_classes, self.likelihood)
-        for name, lengths in (("image", (2, 3)), ("patch", (2,))):
-            shape = whole_sequence(name, getattr(self, name), "whole numbers, height and width first")
-            if len(shape) not in lengths:
-                raise ValueError(f"{name}: found {shape}, expected {' or '.join(map(str, lengths))} numbers")
-            settings[name] = shape
-        settings["image"] = (*settings["image"], 1)[:3]
-        flags = {name: checked_flag(name, getattr(self, name)) for name in ("weighted", "located")}
+        settings |= checked_image(self.image, self.patch)
+        flags = {name: checked_flag(name, getattr(self, name)) for name in ("weighted", "located", "mixture")}
         cut = Patches(settings["image"], settings["patch"], flags["located"])
         without = ("image", "patch", "num_classes", "likelihood", *flags)
         self._settle(**settings, **flags, **checked_settings(self, without=without, dims=cut.size))
@@ -85,7 +88,7 @@ class convolutional_gp(ZooModel):
         """How they are cut."""
         height, width, channels = self.image
         h, w = self.patch
-        return Patches((height, width, channels), (h, w), self.located)
+        return Patches((height, width, channels), (h, w), self.located, self.stride)
 
     def __call__(
         self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None
@@ -94,20 +97,50 @@ class convolutional_gp(ZooModel):
         given, cut = class_likelihood(self.likelihood, self.num_classes, y), self.patches
         start = lambda: some_patches(cut, x)
         settings = self.num_inducing, self.train_inducing, self.inducing, cut.size
-        inducing = InducingPatches(inducing_inputs("gp", start, *settings), cut)
+        inducing = inducing_inputs("gp", start, *settings)
         kernel = kernel_parameters("gp", self.kernel, cut.size)
-        weights: Array | float = numpyro.param("gp/weights", jnp.ones(cut.count)) if self.weighted else 1.0
-        convolutional = Convolutional(kernel, cut, weights)
-        f = sparse_gp("gp", convolutional, inducing, given.num_functions(1), jitter=self.jitter)
+        functions = given.num_functions(1)
+        if self.mixture:
+            g = sparse_gp("gp", kernel, inducing, functions, reused=True, jitter=self.jitter)
+            shares = jnp.full(cut.count, 1.0 / cut.count)
+            if self.weighted:
+                shares = numpyro.param("gp/weights", shares, constraint=constraints.simplex)
+            observed = lambda images: at_patches(g, images, cut).given_any(given, shares)
+        else:
+            weights: Array | float = (
+                numpyro.param("gp/weights", jnp.ones(cut.count)) if self.weighted else 1.0
+            )
+            whole = Convolutional(kernel, cut, weights)
+            f = sparse_gp("gp", whole, InducingPatches(inducing, cut), functions, jitter=self.jitter)
+            observed = lambda images: f(images).observe(given)
         with rows_plate(x, index, size):
-            return numpyro.sample("y", f(x).observe(given), obs=y)
+            return numpyro.sample("y", observed(x), obs=y)
+
+
+def checked_image(image: Any, patch: Any) -> dict[str, tuple[int, ...]]:
+    """Sizes of images, a channel behind them if there is one alone, and of patches.
+
+    :raises ValueError: for what are none.
+    """
+    checked = {}
+    for name, sizes, lengths in (("image", image, (2, 3)), ("patch", patch, (2,))):
+        shape = whole_sequence(name, sizes, "whole numbers, height and width first")
+        if len(shape) not in lengths:
+            raise ValueError(f"{name}: found {shape}, expected {' or '.join(map(str, lengths))} numbers")
+        checked[name] = shape
+    checked["image"] = (*checked["image"], 1)[:3]
+    return checked
+
+
+def some_images(images: Float[Array, "N _"]) -> Float[Array, "K _"]:
+    """At most ``IMAGES`` of them, to begin at."""
+    number = min(IMAGES, len(images))
+    return images[jax.random.choice(jax.random.key(0), len(images), (number,), replace=False)]
 
 
 def some_patches(cut: Patches, images: Float[Array, "N _"]) -> Float[Array, "K d"]:
     """Patches of some images, some of each, to begin at."""
-    key_images, key_patches = jax.random.split(jax.random.key(0))
-    rows = jax.random.choice(key_images, len(images), (min(IMAGES, len(images)),), replace=False)
-    found = cut.of(images[rows])
     of_each = min(OF_EACH if len(images) > IMAGES // OF_EACH else cut.count, cut.count)
-    places = jax.random.randint(key_patches, (len(rows), of_each), 0, cut.count)
+    found = cut.of(some_images(images))
+    places = jax.random.randint(jax.random.key(1), (len(found), of_each), 0, cut.count)
     return jnp.take_along_axis(found, places[:, :, None], 1).reshape(-1, cut.size)

@@ -31,6 +31,7 @@ WHOLE_SETTINGS = (
     "times",
     "prior_inducing",
     "window",
+    "stride",
     "iterations",
     "subsample_size",
 )

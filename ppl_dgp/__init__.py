@@ -135,6 +135,7 @@ _HOMES = {
     "ppl_dgp.gp.linear_map": ("Affine",),
     "ppl_dgp.gp.marginal": ("Marginal",),
     "ppl_dgp.gp.mixing": ("mixed",),
+    "ppl_dgp.gp.patch_layers": ("at_patches", "centre_filter"),
     "ppl_dgp.gp.patches": (
         "Convolutional",
         "InducingPatches",
@@ -216,6 +217,7 @@ _HOMES = {
         "binned_counts_gp",
         "conditioned_gplvm",
         "convolutional_gp",
+        "deep_convolutional_gp",
         "deep_gp",
         "deep_gp_classification",
         "deep_gplvm",

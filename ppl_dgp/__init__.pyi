@@ -121,6 +121,8 @@ from ppl_dgp.gp.functionals import gradients as gradients
 from ppl_dgp.gp.linear_map import Affine as Affine
 from ppl_dgp.gp.marginal import Marginal as Marginal
 from ppl_dgp.gp.mixing import mixed as mixed
+from ppl_dgp.gp.patch_layers import at_patches as at_patches
+from ppl_dgp.gp.patch_layers import centre_filter as centre_filter
 from ppl_dgp.gp.patches import Convolutional as Convolutional
 from ppl_dgp.gp.patches import InducingPatches as InducingPatches
 from ppl_dgp.gp.patches import Patches as Patches
@@ -191,6 +193,7 @@ from ppl_dgp.models import additive_gp as additive_gp
 from ppl_dgp.models import binned_counts_gp as binned_counts_gp
 from ppl_dgp.models import conditioned_gplvm as conditioned_gplvm
 from ppl_dgp.models import convolutional_gp as convolutional_gp
+from ppl_dgp.models import deep_convolutional_gp as deep_convolutional_gp
 from ppl_dgp.models import deep_gp as deep_gp
 from ppl_dgp.models import deep_gp_classification as deep_gp_classification
 from ppl_dgp.models import deep_gplvm as deep_gplvm

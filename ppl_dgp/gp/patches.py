@@ -41,12 +41,14 @@ class Patches:
     """How patches are cut out of an image: height, width and channels of it, height and width of them.
 
     :param located: whether behind its pixels a patch has where it is, row and column of its first pixel from 0 to 1.
+    :param stride: rows and columns from one patch to the next.
     :raises ValueError: for sizes that are none, or patches that are larger than the image.
     """
 
     image: tuple[int, int, int]
     patch: tuple[int, int]
     located: bool = False
+    stride: int = 1
 
     def __post_init__(self) -> None:
         if len(self.image) != 3 or len(self.patch) != 2 or min(*self.image, *self.patch) < 1:
@@ -58,12 +60,19 @@ class Patches:
             raise ValueError(
                 f"patch: found {self.patch}, expected no more than the image of {self.image} has"
             )
+        if self.stride < 1:
+            raise ValueError(f"stride: found {self.stride}, expected at least 1")
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Patches below each other, and side by side."""
+        (height, width, _), (h, w) = self.image, self.patch
+        return (height - h) // self.stride + 1, (width - w) // self.stride + 1
 
     @property
     def count(self) -> int:
         """P."""
-        (height, width, _), (h, w) = self.image, self.patch
-        return (height - h + 1) * (width - w + 1)
+        return self.grid[0] * self.grid[1]
 
     @property
     def pixels(self) -> int:
@@ -81,7 +90,14 @@ class Patches:
         (height, width, channels), (h, w) = self.image, self.patch
         number = np.arange(height * width * channels).reshape(height, width, channels)
         windows = np.lib.stride_tricks.sliding_window_view(number, (h, w), axis=(0, 1))
-        return np.moveaxis(windows, 2, -1).reshape(self.count, -1)
+        return np.moveaxis(windows[:: self.stride, :: self.stride], 2, -1).reshape(self.count, -1)
+
+    @property
+    def _places(self) -> Float[np.ndarray, "P 2"]:
+        (height, width, _), (h, w) = self.image, self.patch
+        ends = max(height - h, 1), max(width - w, 1)
+        along = [self.stride * np.arange(number) / end for number, end in zip(self.grid, ends, strict=True)]
+        return np.stack(np.meshgrid(*along, indexing="ij"), -1).reshape(-1, 2)
 
     def of(self, images: Float[Array, "N _"]) -> Float[Array, "N P d"]:
         """The patches of images, one of them a row.
@@ -95,11 +111,15 @@ class Patches:
         cut = images[:, self._members]
         if not self.located:
             return cut
-        (height, width, _), (h, w) = self.image, self.patch
-        along = [np.linspace(0.0, 1.0, max(length, 1)) for length in (height - h + 1, width - w + 1)]
-        places = np.stack(np.meshgrid(*along, indexing="ij"), -1).reshape(-1, 2)
-        placed = jnp.broadcast_to(jnp.asarray(places, images.dtype), (*cut.shape[:2], 2))
+        placed = jnp.broadcast_to(jnp.asarray(self._places, images.dtype), (*cut.shape[:2], 2))
         return jnp.concatenate([cut, placed], -1)
+
+    def onto_images(self, of_patch: Float[Array, "C d"]) -> Float[Array, "Q D"]:
+        """Linear maps of a patch's pixels as maps of the image, (P·C, D), one for each place."""
+        members, maps = self._members, of_patch[:, : self._members.shape[1]]
+        image = jnp.zeros((self.count, len(maps), self.pixels), maps.dtype)
+        at_places = image.at[np.arange(self.count)[:, None], :, members].set(maps.T)
+        return at_places.reshape(-1, self.pixels)
 
 
 @register_dataclass
