@@ -112,6 +112,7 @@ _HOMES = {
         "inducing_role",
         "role_of",
     ),
+    "ppl_dgp.gp.convolved": ("convolved",),
     "ppl_dgp.gp.emission": (
         "Emission",
         "JointEmission",
@@ -141,6 +142,10 @@ _HOMES = {
         "Patches",
     ),
     "ppl_dgp.gp.representation": ("offer",),
+    "ppl_dgp.gp.smoothing": (
+        "Convolved",
+        "InducingLatents",
+    ),
     "ppl_dgp.gp.sparse_gp": (
         "SparseGP",
         "sparse_gp",
