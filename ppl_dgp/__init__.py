@@ -221,6 +221,7 @@ _HOMES = {
         "binned_counts_gp",
         "conditioned_gplvm",
         "convolutional_gp",
+        "convolved_gp",
         "deep_gp",
         "deep_gp_classification",
         "deep_gplvm",

@@ -194,6 +194,7 @@ from ppl_dgp.models import additive_gp as additive_gp
 from ppl_dgp.models import binned_counts_gp as binned_counts_gp
 from ppl_dgp.models import conditioned_gplvm as conditioned_gplvm
 from ppl_dgp.models import convolutional_gp as convolutional_gp
+from ppl_dgp.models import convolved_gp as convolved_gp
 from ppl_dgp.models import deep_gp as deep_gp
 from ppl_dgp.models import deep_gp_classification as deep_gp_classification
 from ppl_dgp.models import deep_gplvm as deep_gplvm
