@@ -6,7 +6,9 @@ r"""Convolved outputs of shared functions, by Gaussian smoothing (Boyle & Frean 
 Card. For outputs that are the same thing seen more or less sharply, or, ``delayed=True``, later: sensors beside each
 other, responses to one force. With widths of 0 it is ``multi_output_gp``, whose outputs are all as rough as g. An entry
 that is missing is NaN, and what the other outputs say of it is predicted. Of one function the data know ratios of S,
-differences of c² and of δ alone, unless the kernel is held. Guides: ``Guide(model)``. Sites ``gp/u`` (1, QM), ``y``.
+differences of c² and of δ alone, unless the kernel is held; delays longer than a lengthscale have to begin near where
+they are, in a kernel that is given. Guides: ``Guide(model)``; q(u) is in closed form under ``Collapsed``, with
+``fit_lbfgs``. Sites ``gp/u`` (1, QM), ``y``.
 """
 
 from __future__ import annotations

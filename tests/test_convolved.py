@@ -228,6 +228,10 @@ def test_energies_are_those_of_dense_matrices(alpha, gaps):
     y = jnp.where(GAPS, jnp.nan, Y) if gaps else Y
     table = lambda values: -loss(PowerEP(alpha), values, whole_table, Guide(whole_table), X, y)
     np.testing.assert_allclose(table(optimum), together, rtol=1e-9)
+    whole = Guide(whole_table)
+    np.testing.assert_allclose(-loss(Collapsed(alpha), {}, whole_table, whole, X, y), together, rtol=1e-9)
+    found = Collapsed(alpha).finish({}, whole_table, whole, X, y)
+    np.testing.assert_allclose(found["f/u_loc"], optimum["f/u_loc"], atol=1e-9)
     moved = optimum | {"f/u_loc": optimum["f/u_loc"] + 0.1}
     assert table(moved) < together
     rows, entries = rows_of_outputs(X, P)[keep], Y.ravel()[keep][:, None]
@@ -255,6 +259,24 @@ def test_with_all_inputs_inducing_it_is_the_evidence(alpha):
     # the matrix of all rows is inverted: its condition number is some 1e6
     found = -loss(Collapsed(alpha), {}, model, Guide(model), rows, entries)
     np.testing.assert_allclose(found, evidence, rtol=1e-7)
+
+
+def test_blocks_of_rows_hold_all_their_entries():
+    """One block of all is the evidence; blocks of rows, and powers of rows, are those of their entries."""
+    y, keep = jnp.where(GAPS, jnp.nan, Y), ~np.asarray(GAPS).ravel()
+    rows, noise = rows_of_outputs(X, P)[keep], np.tile(NOISE[0], N)[keep]
+    evidence = multivariate_normal.logpdf(
+        Y.ravel()[keep], cov=np.asarray(KERNEL(rows, rows)) + np.diag(noise)
+    )
+    table = lambda objective: -loss(objective, {}, whole_table, Guide(whole_table), X, y)
+    np.testing.assert_allclose(table(Collapsed.exact()), evidence, rtol=1e-9)
+    labels = np.array([1, 0, 0, 1, 2])
+    model = single_entries(InducingLatents(Z))
+    entries = Collapsed(0.5, np.repeat(labels, P)[keep])
+    alone = -loss(entries, {}, model, Guide(model), rows, Y.ravel()[keep][:, None])
+    np.testing.assert_allclose(table(Collapsed(0.5, labels)), alone, rtol=1e-9)
+    assert table(Collapsed(0.5, 2)) != table(Collapsed(0.5))
+    np.testing.assert_allclose(table(Collapsed(jnp.full(N, 0.5))), table(Collapsed(0.5)), rtol=1e-12)
 
 
 def test_many_latent_values_are_all_that_is_to_know():
