@@ -16,7 +16,7 @@ from ppl_dgp.fit import fit_svi
 from ppl_dgp.gp.smoothing import Convolved, rows_of_outputs
 from ppl_dgp.guides import Guide
 from ppl_dgp.kernels import RBF
-from ppl_dgp.models import convolved_gp, multi_output_gp
+from ppl_dgp.models import convolved_gp, multi_output_gp, sparse_gp_regression
 from ppl_dgp.objectives import PowerEP
 
 KEY = jax.random.key(0)
@@ -90,6 +90,18 @@ def test_a_start_is_a_kernel():
     np.testing.assert_allclose(fit.params["gp/strengths"], STRENGTHS, rtol=1e-6)
     np.testing.assert_allclose(fit.params["gp/widths"], 0.2, rtol=1e-6)
     assert "gp/delays" not in fit.params
+
+
+def test_entries_are_rows_of_plain_regression():
+    """The kernel in another model of the zoo, inducing inputs (z, p): what is missing is a row that is not there."""
+    kernel = Convolved(STRENGTHS, jnp.full((P, Q, 1), 0.2), jnp.full((Q, 1), 0.7))
+    rows, y = np.asarray(rows_of_outputs(jnp.asarray(X), P))[::2], Y.reshape(-1, 1)[::2]
+    model = sparse_gp_regression(4, kernel=kernel, inducing=rows[1:8:2], noise=0.1)
+    fit = fit_svi(KEY, model, Guide(model), PowerEP(0.5), rows, y, steps=20, batch_size=4, learning_rate=0.1)
+    np.testing.assert_array_equal(fit.params["gp/inducing"][:, 1], rows[1:8:2, 1])
+    assert np.abs(fit.params["gp/inducing"][:, 0] - rows[1:8:2, 0]).min() > 0.0
+    assert np.abs(fit.params["gp/strengths"] - STRENGTHS).min() > 0.0
+    assert np.isfinite(fit.predict(KEY, rows).mean).all()
 
 
 def test_what_a_fit_is_asked_for(tmp_path):

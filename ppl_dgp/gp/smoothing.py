@@ -61,7 +61,7 @@ class Convolved(Kernel):
     """The covariance of convolved outputs, of rows (x, p): D inputs and behind them the number of an output, from 0.
 
     Of one g the data know ratios of S, differences of δ and of c² alone: a smoother g under narrower Gaussians is the
-    same. ``jnp.zeros`` for widths is the linear model of coregionalisation.
+    same. Inducing inputs (z, p) have to be given, for centres of rows are of no output; learning moves z alone.
 
     strengths: S (P, Q). widths: c, deviations of at least 0, (P, Q, D) or a number. lengthscale: ℓ, (Q, D) or a number.
     delays: δ (P, Q, D), by which outputs come later; none if not given.
