@@ -5,6 +5,7 @@ from ppl_dgp.models.binned_counts_gp import binned_counts_gp
 from ppl_dgp.models.classification import deep_gp_classification, sparse_gp_classification
 from ppl_dgp.models.conditioned_gplvm import conditioned_gplvm, dynamical_gplvm
 from ppl_dgp.models.convolutional_gp import convolutional_gp
+from ppl_dgp.models.convolved_gp import convolved_gp
 from ppl_dgp.models.deep_convolutional_gp import deep_convolutional_gp
 from ppl_dgp.models.deep_gp import deep_gp
 from ppl_dgp.models.deep_gplvm import deep_gplvm, latent_input_gp
@@ -25,6 +26,7 @@ __all__ = [
     "binned_counts_gp",
     "conditioned_gplvm",
     "convolutional_gp",
+    "convolved_gp",
     "deep_convolutional_gp",
     "deep_gp",
     "deep_gp_classification",

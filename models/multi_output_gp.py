@@ -101,15 +101,26 @@ class multi_output_gp(ZooModel):
             return numpyro.sample("y", emission(f, given, index, y is not None, self.missing), obs=y)
 
     def first_weights(self, key: Array, y: Float[Array, "N P"] | None) -> Float[Array, "P Q"]:
-        """Where W begins: principal directions of y by the covariances of entries that were seen together."""
-        slight = SLIGHT_WEIGHT * jax.random.normal(key, (self.num_outputs, self.num_latents))
-        if y is None or self.likelihood is not None:
-            return slight
-        seen = ~jnp.isnan(y)
-        centre = jnp.where(seen, y, 0.0).sum(0) / jnp.maximum(seen.sum(0), 1)
-        left = jnp.where(seen, y - centre, 0.0)
-        together = seen.astype(left.dtype).T @ seen
-        covariance = left.T @ left / jnp.maximum(together, 1.0)
-        values, vectors = jnp.linalg.eigh(covariance)
-        strongest = (vectors * jnp.sqrt(jnp.maximum(values, 0.0)))[:, ::-1][:, : self.num_latents]
-        return slight.at[:, : strongest.shape[1]].add(strongest)
+        """Where W begins: principal directions of y, under Gaussian noise."""
+        seen = None if self.likelihood is not None else y
+        return principal_weights(key, seen, self.num_outputs, self.num_latents)
+
+
+def principal_weights(
+    key: Array, y: Float[Array, "N P"] | None, num_outputs: int, num_latents: int
+) -> Float[Array, "P Q"]:
+    """Principal directions of y by the covariances of entries that were seen together, times their deviations.
+
+    Further columns, or all where there is no y, are small random numbers.
+    """
+    slight = SLIGHT_WEIGHT * jax.random.normal(key, (num_outputs, num_latents))
+    if y is None:
+        return slight
+    seen = ~jnp.isnan(y)
+    centre = jnp.where(seen, y, 0.0).sum(0) / jnp.maximum(seen.sum(0), 1)
+    left = jnp.where(seen, y - centre, 0.0)
+    together = seen.astype(left.dtype).T @ seen
+    covariance = left.T @ left / jnp.maximum(together, 1.0)
+    values, vectors = jnp.linalg.eigh(covariance)
+    strongest = (vectors * jnp.sqrt(jnp.maximum(values, 0.0)))[:, ::-1][:, :num_latents]
+    return slight.at[:, : strongest.shape[1]].add(strongest)

@@ -112,6 +112,7 @@ _HOMES = {
         "inducing_role",
         "role_of",
     ),
+    "ppl_dgp.gp.convolved": ("convolved",),
     "ppl_dgp.gp.emission": (
         "Emission",
         "JointEmission",
@@ -142,6 +143,10 @@ _HOMES = {
         "Patches",
     ),
     "ppl_dgp.gp.representation": ("offer",),
+    "ppl_dgp.gp.smoothing": (
+        "Convolved",
+        "InducingLatents",
+    ),
     "ppl_dgp.gp.sparse_gp": (
         "SparseGP",
         "sparse_gp",
@@ -217,6 +222,7 @@ _HOMES = {
         "binned_counts_gp",
         "conditioned_gplvm",
         "convolutional_gp",
+        "convolved_gp",
         "deep_convolutional_gp",
         "deep_gp",
         "deep_gp_classification",

@@ -104,6 +104,7 @@ from ppl_dgp.gp.contract import SiteRole as SiteRole
 from ppl_dgp.gp.contract import hidden_role as hidden_role
 from ppl_dgp.gp.contract import inducing_role as inducing_role
 from ppl_dgp.gp.contract import role_of as role_of
+from ppl_dgp.gp.convolved import convolved as convolved
 from ppl_dgp.gp.eigenfunctions import reduced_rank_gp as reduced_rank_gp
 from ppl_dgp.gp.emission import Emission as Emission
 from ppl_dgp.gp.emission import JointEmission as JointEmission
@@ -127,6 +128,8 @@ from ppl_dgp.gp.patches import Convolutional as Convolutional
 from ppl_dgp.gp.patches import InducingPatches as InducingPatches
 from ppl_dgp.gp.patches import Patches as Patches
 from ppl_dgp.gp.representation import offer as offer
+from ppl_dgp.gp.smoothing import Convolved as Convolved
+from ppl_dgp.gp.smoothing import InducingLatents as InducingLatents
 from ppl_dgp.gp.sparse_gp import SparseGP as SparseGP
 from ppl_dgp.gp.sparse_gp import sparse_gp as sparse_gp
 from ppl_dgp.gp.windows import GaussianWindows as GaussianWindows
@@ -193,6 +196,7 @@ from ppl_dgp.models import additive_gp as additive_gp
 from ppl_dgp.models import binned_counts_gp as binned_counts_gp
 from ppl_dgp.models import conditioned_gplvm as conditioned_gplvm
 from ppl_dgp.models import convolutional_gp as convolutional_gp
+from ppl_dgp.models import convolved_gp as convolved_gp
 from ppl_dgp.models import deep_convolutional_gp as deep_convolutional_gp
 from ppl_dgp.models import deep_gp as deep_gp
 from ppl_dgp.models import deep_gp_classification as deep_gp_classification

@@ -194,6 +194,23 @@ def test_gradients_are_finite_differences(case, monkeypatch):
     check_grads(jax.jit(of), at, order=1, modes=["rev"], atol=1e-6, rtol=1e-6)
 
 
+@pytest.mark.parametrize(("alpha", "blocks"), [(0.0, None), (0.4, None), (0.4, LABELS), (1.0, LABELS)])
+def test_entries_may_be_missing(alpha, blocks):
+    """Infinite noise leaves an entry out of its block, in each column others; as if there were no such rows."""
+    y = jnp.concatenate([Y, Y**2], 1)
+    gaps = np.zeros((N, 2), bool)
+    gaps[[0, 1, 5], [0, 0, 1]] = gaps[LABELS == 7, 0] = True
+    own = lambda keep: dict(jitter=0.0, blocks=None if blocks is None else blocks[keep])
+    noise, known = jnp.where(gaps, jnp.inf, NOISE), jnp.where(gaps, 0.0, y)
+    together = jax.jit(lambda z: collapsed_energy(KERNEL, z, noise, X, known, alpha, **own(slice(None))))
+    parts = [
+        collapsed_energy(KERNEL, Z, NOISE, X[keep], y[keep, p : p + 1], alpha, **own(keep))
+        for p, keep in enumerate(~gaps.T)
+    ]
+    assert float(together(Z)) == pytest.approx(float(sum(parts)), abs=1e-10)
+    assert np.isfinite(jax.grad(together)(Z)).all()
+
+
 def test_the_log_determinant_over_alpha_is_accurate_at_every_alpha():
     root = RANDOM.normal(size=(4, 4))
     matrix = root @ root.T

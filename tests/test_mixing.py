@@ -187,7 +187,9 @@ def test_it_is_a_hidden_layer_of_the_models_own_conditional():
             numpyro.sample("y", second(h).noisy(0.1), obs=y)
 
     assert np.isfinite(fit_svi(KEY, deep, Guide(deep), PowerEP(0.5), X, Y[:, :1], steps=2).losses).all()
-    with pytest.raises(ValueError, match="for a layer of mixed outputs, whose correlations it does not know"):
+    with pytest.raises(
+        ValueError, match="for a layer of mixed or convolved outputs, whose correlations it does not know"
+    ):
         fit_svi(KEY, deep, Guide(deep, hidden=Conditional()), PowerEP(0.0), X, Y[:, :1], steps=1)
 
 

@@ -206,15 +206,17 @@ class SparseGP:
 
         :raises ValueError: if h is not (B, D) with the D of the inducing inputs.
         """
+        return offered_marginal(self.marginal(h))
+
+    def marginal(self, h: Float[Array, "B D"] | Gaussian | Functionals) -> Marginal:
+        """The same, of which no objective hears."""
         shape = jnp.shape(h.mean if isinstance(h, Gaussian) else h)
         if len(shape) != 2 or shape[1] != self.num_inputs:
             expected = f"(B, {self.num_inputs})"
             raise ValueError(f"{self.name}: found inputs of shape {shape}, expected {expected}, as Z has")
         if isinstance(h, Gaussian):
             moments = linearised(self, h)[0] if h.linearise else matched(self, h)
-            return _offered_marginal(
-                Marginal(self, h, moments.weights, moments.mean, moments.residual, moments.beyond)
-            )
+            return Marginal(self, h, moments.weights, moments.mean, moments.residual, moments.beyond)
         weights, residual = weights_and_residual(self.kernel, self.whiten, h, self.inducing)
         residual = residual if is_separate(self) else residual[:, None]
         if isinstance(self.u, Gaussian):
@@ -223,7 +225,7 @@ class SparseGP:
             centre = project(weights, self.u)
             from_u = jnp.zeros_like(centre)
         mean = features.mean_at(self.mean, h) + centre
-        return _offered_marginal(Marginal(self, h, weights, mean, residual, from_u))
+        return Marginal(self, h, weights, mean, residual, from_u)
 
     def joint(
         self, h: Float[Array, "B D"] | Functionals
@@ -239,6 +241,6 @@ class SparseGP:
         return marginal.mean, covariance
 
 
-def _offered_marginal(marginal: Marginal) -> Marginal:
+def offered_marginal(marginal: Marginal) -> Marginal:
     """Offer a function's marginals to an objective that would rather have a draw of it (as ``offer`` does of u)."""
     return answered(marginal, type="evaluate", marginal=marginal)  # type: ignore[no-any-return]

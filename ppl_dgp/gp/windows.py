@@ -103,12 +103,7 @@ class GaussianWindows(InducingFeatures):
     ) -> Float[Array, "N M"]:
         """Averages of k over windows and over Gaussians of those variances about x."""
         lengthscale2, variance = self._of(kernel)
-        log_total: Any = 0.0
-        for d in range(self.shape[1]):
-            added = spread[:, d, None] + jnp.square(self.widths[:, d])
-            away = jnp.square(x[:, d, None] - self.centres[:, d]) / (lengthscale2[d] + added)
-            log_total = log_total - 0.5 * (jnp.log1p(added / lengthscale2[d]) + away)
-        return variance * jnp.exp(log_total)
+        return variance * averaged_rbf(lengthscale2, x, spread, self.centres, jnp.square(self.widths))
 
     def _of(self, kernel: Kernel) -> tuple[Float[Array, " D"], Float[Array, ""]]:
         """ℓ² and σ².
@@ -126,6 +121,25 @@ class GaussianWindows(InducingFeatures):
             )
         lengthscale = jnp.broadcast_to(jnp.asarray(kernel.lengthscale), (self.shape[1],))
         return jnp.square(lengthscale), jnp.asarray(kernel.variance)
+
+
+def averaged_rbf(
+    lengthscale2: Float[Array, " D"],
+    x: Float[Array, "N D"],
+    spread: Float[Array, "N D"],
+    z: Float[Array, "M D"],
+    other: Float[Array, "M D"],
+) -> Float[Array, "N M"]:
+    """Averages of the RBF kernel of variance 1 over Gaussians about x and about z, of variances ``spread``, ``other``.
+
+    :param lengthscale2: ℓ².
+    """
+    log_total: Any = 0.0
+    for d in range(x.shape[1]):
+        added = spread[:, d, None] + other[:, d]
+        away = jnp.square(x[:, d, None] - z[:, d]) / (lengthscale2[d] + added)
+        log_total = log_total - 0.5 * (jnp.log1p(added / lengthscale2[d]) + away)
+    return jnp.exp(log_total)
 
 
 def _variances(inputs: Gaussian) -> Float[Array, "B D"]:

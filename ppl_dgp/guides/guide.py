@@ -47,8 +47,8 @@ class HiddenConditional(dist.Distribution):
     def __init__(self, rule: HiddenRule, params: Parameters, step: Emission) -> None:
         if step.correlated and not rule.depends_on.on_model:
             raise ValueError(
-                f"hidden: found {rule} for a layer of mixed outputs, whose correlations it does not know; take "
-                "DoublyStochastic()"
+                f"hidden: found {rule} for a layer of mixed or convolved outputs, whose correlations it does not know; "
+                "take DoublyStochastic()"
             )
         self.rule, self.params, self.step = rule, params, step
         self.conditional = rule.conditional(params, step)
@@ -79,11 +79,11 @@ class HiddenConditional(dist.Distribution):
     def moments(self, propagation: Propagation) -> Gaussian:
         """Moments of h in place of a draw.
 
-        :raises ValueError: for mixed outputs, whose correlations they would miss.
+        :raises ValueError: for mixed or convolved outputs, whose correlations they would miss.
         """
         if self.step.correlated:
             raise ValueError(
-                f"propagation: found {propagation!r} of a layer of mixed outputs, expected draws; take "
+                f"propagation: found {propagation!r} of a layer of mixed or convolved outputs, expected draws; take "
                 "propagation='draws'"
             )
         return moments(self.rule, self.params, self.step, propagation)

@@ -105,7 +105,10 @@ class DeterministicInputs(Features):
         phi = self._phi(x)
         residual = jnp.maximum(self.kernel.diag(x) - jnp.square(phi).sum(1), 0.0)[:, None]
         weights = 1.0 / (noise + alpha * residual)
-        sums = jnp.stack([gram(phi * jnp.sqrt(weights[:, c, None])) for c in range(weights.shape[1])])
+        # of an entry that is missing the weight is 0, where the root has no slope
+        seen = weights > 0.0
+        roots = jnp.where(seen, jnp.sqrt(jnp.where(seen, weights, 1.0)), 0.0)
+        sums = jnp.stack([gram(phi * roots[:, c, None]) for c in range(weights.shape[1])])
         squares = jnp.square(difference) + variance
         constant = row_constant(weights, squares, residual / noise, alpha, corrected)
         return sums, (difference * weights).T @ phi, constant
@@ -144,18 +147,19 @@ class DeterministicInputs(Features):
         outputs, columns = difference.shape[1], noise.shape[1]
         phi = self._phi(x)
         residual = self.kernel(x, x) - phi @ phi.T
-        # a place without a row has no part in anything
-        residual = jnp.where(valid[:, None] & valid, residual, 0.0)
-        deviation = jnp.where(valid[:, None], jnp.sqrt(noise), 1.0).T
+        # a place without a row, or without this column's entry in it, has no part in anything
+        seen = (valid[:, None] & jnp.isfinite(noise)).T
+        deviation = jnp.sqrt(jnp.where(seen, noise.T, 1.0))
+        residual = jnp.where(seen[:, :, None] & seen[:, None, :], residual, 0.0)
         ratio = residual / (deviation[:, :, None] * deviation[:, None, :])
         lower, _ = cholesky(jnp.eye(len(x), dtype=x.dtype) + alpha * ratio, 0.0)
         log_det = 2.0 * jnp.log(jnp.diagonal(lower, axis1=1, axis2=2)).sum(1)
-        phi = jnp.where(valid[:, None], phi, 0.0) / deviation[:, :, None]
-        rows = jnp.where(valid[:, None], difference, 0.0).T / deviation
+        phi = jnp.where(seen[:, :, None], phi, 0.0) / deviation[:, :, None]
+        rows = jnp.where(seen, difference.T, 0.0) / deviation
         targets = jnp.swapaxes(rows.reshape(columns, outputs // columns, -1), 1, 2)
         phi, targets = (solve_triangular(lower, each, lower=True) for each in (phi, targets))
         # of each column of noise; outputs that share it have the same
-        constant = -0.5 * (valid.sum() * log(2.0 * pi) + log_det) - jnp.log(deviation).sum(1)
+        constant = -0.5 * (seen.sum(1) * log(2.0 * pi) + log_det) - jnp.log(deviation).sum(1)
         if corrected:
             constant = constant - 0.5 * (1.0 - alpha) * log_det_ratio(alpha, ratio, log_det)
         total = constant.sum() * (outputs // columns) - 0.5 * jnp.square(targets).sum()

@@ -5,7 +5,7 @@ One factor per row, or one per block of rows, whose covariance given u is then k
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import jax
@@ -104,6 +104,17 @@ class Factors:
         valid = np.arange(sizes.max()) < sizes[:, None]
         members[block[order], np.arange(rows) - starts[block[order]]] = order
         return members, valid
+
+    def of_entries(self, outputs: int) -> Factors:
+        """The same of the entries of rows, of so many outputs each, that belong to one factor with their row."""
+        blocks = self.blocks
+        if blocks is None:
+            return self if self.at_zero else replace(self, blocks=outputs)
+        if isinstance(blocks, int):
+            return replace(self, blocks=blocks * outputs)
+        return (
+            self if isinstance(blocks, str) else replace(self, blocks=np.repeat(np.asarray(blocks), outputs))
+        )
 
     def powers(self, count: int) -> float | Float[Array, ""] | Float[Array, " F"]:
         """α, checked against the number of factors.

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 from ppl_dgp import likelihoods
 from ppl_dgp.expectations import is_rough
 from ppl_dgp.gp.contract import SCALE_SUFFIX, Parameters, Propagation, SiteRole, Trace, inducing_site, role_of
+from ppl_dgp.gp.convolved import ConvolvedMarginal
 from ppl_dgp.gp.emission import Emission, emission_of
 from ppl_dgp.gp.marginal import Marginal
 from ppl_dgp.gp.old_posterior import OldPosteriorFactor, old_posterior_of
@@ -112,6 +113,11 @@ class LayerRegressions:
     def _add_site(self, name: str, site: dict[str, Any], hidden: bool) -> None:
         """The layers in front of a site."""
         for emission, value in _checked(name, site):
+            factors = self.factors
+            if isinstance(emission.marginal, ConvolvedMarginal):
+                _check_gaussian(name, emission)
+                factors = factors.of_entries(value.shape[1])
+                emission, value = _entries(emission, emission.marginal), value.reshape(-1, 1)
             marginal = emission.marginal
             inducing = inducing_site(marginal.function.name)
             if inducing not in self.roles:
@@ -131,9 +137,9 @@ class LayerRegressions:
                 slope, targets = form.previous, form.noise
                 self.entropy = self.entropy + entropy(targets).sum()
             else:
-                noise, value = self._seen(emission, noise, value)
+                noise, value = _seen(emission, noise, value)
                 slope, targets = None, Gaussian(value, jnp.zeros_like(marginal.mean))
-            self.by_site[inducing] = Regression(_features(marginal, slope, targets), noise, self.factors)
+            self.by_site[inducing] = Regression(_features(marginal, slope, targets), noise, factors)
 
     def _add_memory(self, memory: OldPosteriorFactor) -> None:
         """What earlier batches of a stream said of a function."""
@@ -144,16 +150,23 @@ class LayerRegressions:
             )
         self.by_site[inducing] = replace(self.by_site[inducing], site=memory.site(self.factors.alpha))
 
-    def _seen(
-        self, emission: Emission, noise: Float[Array, "#N C"], y: Float[Array, "N P"]
-    ) -> tuple[Float[Array, "#N _"], Float[Array, "N P"]]:
-        """The noise, infinite where an entry is missing so that it counts for nothing, and the entries, 0 there."""
-        if not emission.partly:
-            return noise, y
-        if self.factors.blocks is not None:
-            raise ValueError("blocks: found entries that may be missing, expected none; leave blocks out")
-        missing = jnp.isnan(y)
-        return jnp.where(missing, jnp.inf, noise), jnp.where(missing, 0.0, y)
+
+def _seen(
+    emission: Emission, noise: Float[Array, "#N C"], y: Float[Array, "N P"]
+) -> tuple[Float[Array, "#N _"], Float[Array, "N P"]]:
+    """The noise, infinite where an entry is missing so that it counts for nothing, and the entries, 0 there."""
+    if not emission.partly:
+        return noise, y
+    missing = jnp.isnan(y)
+    return jnp.where(missing, jnp.inf, noise), jnp.where(missing, 0.0, y)
+
+
+def _entries(emission: Emission, marginal: ConvolvedMarginal) -> Emission:
+    """Convolved outputs as rows (x, p) of their function, each with its noise."""
+    variance = emission.likelihood.variance  # type: ignore[attr-defined]
+    noise = jnp.broadcast_to(variance, marginal.mean.shape).reshape(-1, 1)
+    (term,) = marginal.terms
+    return Emission(term.marginal, likelihoods.Gaussian(noise), emission.partly)
 
 
 def _checked_roles(sites: Trace) -> dict[str, SiteRole]:
