@@ -27,6 +27,7 @@ from ppl_dgp.gp.features import InducingFeatures, cross
 from ppl_dgp.kernels import Kernel
 from ppl_dgp.numerics.linalg import cholesky, gram, inverse_lower
 from ppl_dgp.numerics.power_mean import Alpha, log_det_ratio
+from ppl_dgp.numerics.structured_root import InverseRoot
 from ppl_dgp.objectives.factors import Factors
 from ppl_dgp.objectives.regression import Features, Statistics, row_constant
 
@@ -41,7 +42,7 @@ class DeterministicInputs(Features):
 
     kernel: Kernel
     inducing: Float[Array, "M D"] | InducingFeatures
-    whiten: Float[Array, "M M"]
+    whiten: Float[Array, "M M"] | InverseRoot
     x: Float[Array, "N D"]
     difference: Float[Array, "N P"]
     variance: Float[Array, "N P"] | float = 0.0
@@ -75,7 +76,11 @@ class DeterministicInputs(Features):
         variance = jnp.broadcast_to(self.variance, self.difference.shape)
 
         def part(x: Array, difference: Array, variance: Array) -> Sums:
-            sums = whitened_sums(cross(self.kernel, x, self.inducing), self.whiten, difference)
+            if isinstance(self.whiten, InverseRoot):
+                phi = self._phi(x)
+                sums = gram(phi), difference.T @ phi
+            else:
+                sums = whitened_sums(cross(self.kernel, x, self.inducing), self.whiten, difference)
             return *sums, (jnp.square(difference) + variance).sum(0)
 
         pieces = max(1, PIECE_NUMBERS // self.inducing.shape[0])
