@@ -24,9 +24,12 @@ from numpyro.optim import optax_to_numpyro
 from ppl_dgp.fit.adam import adam_at
 from ppl_dgp.fit.kept import keep, kept
 from ppl_dgp.fit.rows_at_hand import update_rows
+from ppl_dgp.gp.contract import Parameters
 from ppl_dgp.gp.numpyro_internals import bijections_of, svi_with
 from ppl_dgp.numerics.compatibility import compiled_to_run_once, shapes_compiled
+from ppl_dgp.objectives.capabilities import capabilities_of
 from ppl_dgp.objectives.padding import RealRows
+from ppl_dgp.objectives.row_sums import KnownSums, RowSums
 
 # tables of so many lengths under one model; beyond them all are compiled anew
 SHAPES_KEPT = 16
@@ -105,8 +108,26 @@ def _build_constrained(svi: SVI, stacked: bool) -> Callable[..., dict[str, Array
 
 
 def build_finish(svi: SVI) -> Callable[..., dict[str, Array]]:
-    """``run(params, x, y)``: the parameters, with those of the q(u) that ``Collapsed`` has optimised away."""
-    return jax.jit(lambda params, x, y: svi.loss.finish(params, svi.model, svi.guide, x, y))
+    """``run(params, x, y, sums)``: the parameters, with those of the q(u) that ``Collapsed`` has optimised away."""
+
+    def run(params: Parameters, x: Array, y: Array, sums: dict[str, RowSums]) -> dict[str, Array]:
+        with KnownSums(sums):
+            finish: dict[str, Array] = svi.loss.finish(params, svi.model, svi.guide, x, y)
+        return finish
+
+    return jax.jit(run)
+
+
+def sums_over_rows(svi: SVI, shapes: SVIState, x: Array, y: Array) -> dict[str, RowSums]:
+    """The sums over rows that no parameter enters, of an objective that has them (``Collapsed.row_sums``).
+
+    :param shapes: of the state that a fit starts from.
+    """
+    if not capabilities_of(svi.loss).optimises_inducing:
+        return {}
+    params = jax.eval_shape(svi.get_params, shapes)
+    sums: dict[str, RowSums] = svi.loss.row_sums(params, svi.model, svi.guide, x, y)
+    return sums
 
 
 def build_chunk(
