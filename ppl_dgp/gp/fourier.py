@@ -32,9 +32,9 @@ from ppl_dgp.numerics.structured_root import LowRankRoot
 class Fourier(FixedFunctions):
     """1 + 2·``frequencies`` Fourier features of a function on the interval from ``low`` to ``high``.
 
-    For one input and a kernel ``Matern12``, ``Matern32`` or ``Matern52``. Let the interval be wider than the data by a
-    lengthscale or two: at its ends the features' functions are periodic, as f is not. Inputs outside are an error, or
-    NaN where they are traced.
+    For one input and a kernel ``Matern12``, ``Matern32`` or ``Matern52``. Let the interval be wider than the data by
+    three or four lengthscales on each side: at its ends the features' functions are periodic, as f is not. Inputs
+    outside are an error, or NaN where they are traced.
 
     :raises ValueError: for an empty interval, or fewer than one frequency.
     """

@@ -17,12 +17,11 @@ from jaxtyping import Array, Float
 from numpyro.infer import ELBO
 
 from ppl_dgp.gp.contract import LOC_SUFFIX, SCALE_SUFFIX, Model, Parameters, Propagation
-from ppl_dgp.gp.features import FixedFunctions
 from ppl_dgp.numerics.compatibility import input_dependencies
 from ppl_dgp.objectives.closed_form import Powers
 from ppl_dgp.objectives.factors import Blocks, Factors
 from ppl_dgp.objectives.layer_regressions import LayerRegressions
-from ppl_dgp.objectives.row_sums import RowSums, SummedInputs, double_sums
+from ppl_dgp.objectives.row_sums import FixedRows, SummedInputs
 from ppl_dgp.objectives.runs import ProgramRuns
 
 
@@ -132,45 +131,39 @@ class Collapsed(ELBO):
         layers = LayerRegressions(self.factors, param_map, ProgramRuns(model, guide, args, kwargs), rng_key)
         return -(jnp.stack([layer.energy() for layer in layers.by_site.values()]).sum() + layers.entropy)
 
-    def row_sums(
+    def fixed_rows(
         self, param_map: Mapping[str, Any], model: Model, guide: Model, x: Array | None, y: Array
-    ) -> dict[str, RowSums]:
-        """Sums over the rows that no parameter enters, by inducing site; none of most models.
+    ) -> dict[str, FixedRows]:
+        """The rows of layers that enter by sums which no parameter changes, by inducing site; none of most models.
 
-        Inside ``KnownSums`` of them the loss takes no work that depends on the number of rows. It is so of ``Fourier``
-        features and those of ``reduced_rank_gp``, at α = 0 under one noise on inputs that are not learnt.
+        Inside ``KnownSums`` of their sums the loss takes no work that depends on the number of rows. It is so of
+        ``Fourier`` features and those of ``reduced_rank_gp``, at α = 0 under one noise on inputs that are not learnt.
+        To be compiled: else the model computes all that it says of the rows.
 
         :param param_map: constrained parameters, or their shapes.
         """
-        if not self.factors.at_zero:
-            return {}
-        features: dict[str, FixedFunctions] = {}
 
-        def rows(values: Parameters, x: Array | None, y: Array) -> dict[str, tuple[Array, Array]]:
+        def rows(values: Parameters) -> dict[str, FixedRows]:
             runs = ProgramRuns(model, guide, (x, y), {})
-            found = LayerRegressions(self.factors, values, runs, jax.random.PRNGKey(0)).by_site
-            summed = {site: layer.features for site, layer in found.items()}
-            pairs = {
-                site: (each.x, each.y) for site, each in summed.items() if isinstance(each, SummedInputs)
-            }
-            features.update({site: summed[site].inducing for site in pairs})  # type: ignore[attr-defined]
-            return pairs
+            layers = LayerRegressions(self.factors, values, runs, jax.random.PRNGKey(0)).by_site
+            features = {site: layer.features for site, layer in layers.items()}
+            return {site: each.rows for site, each in features.items() if isinstance(each, SummedInputs)}
 
         def named(values: Parameters) -> dict[str, Array]:
             return {
-                f"{site} {side}": array
-                for site, pair in rows(values, x, y).items()
-                for side, array in zip("xy", pair, strict=True)
+                f"{site} {number}": leaf
+                for site, each in rows(values).items()
+                for number, leaf in enumerate(jax.tree.leaves(each))
             }
 
-        depends = input_dependencies(named, dict(param_map))
-        fixed = [site for site in features if not depends[f"{site} x"] | depends[f"{site} y"]]
-        if not fixed:
+        if not self.factors.at_zero:
             return {}
+        learnt = {
+            name.rpartition(" ")[0] for name, on in input_dependencies(named, dict(param_map)).items() if on
+        }
         # what does not depend on the parameters is the same at any
-        values = {name: jnp.ones(value.shape, value.dtype) for name, value in param_map.items()}
-        known = jax.jit(lambda x, y: {site: rows(values, x, y)[site] for site in fixed})(x, y)
-        return {site: double_sums(features[site], *known[site]) for site in fixed}
+        found = rows({name: jnp.ones(value.shape, value.dtype) for name, value in param_map.items()})
+        return {site: each for site, each in found.items() if site not in learnt}
 
     def finish(
         self,

@@ -52,11 +52,21 @@ class RowSums(NamedTuple):
         return summed_in_pieces(part, (x, y), piece_of(features))
 
 
-def double_sums(features: FixedFunctions, x: Float[Array, "N D"], y: Float[Array, "N P"]) -> RowSums:
-    """The sums of rows that are known, in 64 bits whatever the precision of the program that they are for."""
+class FixedRows(NamedTuple):
+    """Rows ``x`` (N, D) and ``y`` (N, P) that were observed of a function with such features."""
+
+    features: FixedFunctions
+    x: Array
+    y: Array
+
+
+def double_sums(rows: Mapping[str, FixedRows]) -> dict[str, RowSums]:
+    """The sums over rows that are known, in 64 bits whatever the precision of the program that they are for."""
     with jax.enable_x64(True):
-        sums: RowSums = _compiled_sums(features, x.astype(jnp.float64), y.astype(jnp.float64))
-        return sums
+        wide = {
+            site: jax.tree.map(lambda leaf: leaf.astype(jnp.float64), each) for site, each in rows.items()
+        }
+        return {site: _compiled_sums(*each) for site, each in wide.items()}
 
 
 _compiled_sums = jax.jit(RowSums.of)
@@ -77,13 +87,11 @@ class KnownSums(Messenger):
 @register_dataclass
 @dataclass(frozen=True)
 class SummedInputs(Features):
-    """Observed rows under features whose functions are fixed: ``x`` and ``y``, and their sums where they are known."""
+    """Observed rows under features whose functions are fixed, and their sums where they are known."""
 
     kernel: Kernel
-    inducing: FixedFunctions
     mean: Mean
-    x: Float[Array, "N D"]
-    y: Float[Array, "N P"]
+    rows: FixedRows
     sums: RowSums | None
 
     wide = True
@@ -92,22 +100,23 @@ class SummedInputs(Features):
     def of(cls, f: SparseGP, x: Float[Array, "N D"], y: Float[Array, "N P"]) -> SummedInputs:
         """Those of a function, with the sums that :class:`KnownSums` gives."""
         assert isinstance(f.inducing, FixedFunctions)
-        return cls(
-            f.kernel, f.inducing, f.mean, x, y, answered(None, type="row_sums", site=inducing_site(f.name))
-        )
+        sums = answered(None, type="row_sums", site=inducing_site(f.name))
+        return cls(f.kernel, f.mean, FixedRows(f.inducing, x, y), sums)
 
     @staticmethod
     def may_sum(f: SparseGP, noise: Float[Array, "#N C"], factors: Factors) -> bool:
         """Whether all that observed rows say of a function is in their sums."""
-        fixed = isinstance(f.inducing, FixedFunctions) and not jax.tree.leaves(f.inducing)
-        return fixed and factors.at_zero and len(noise) == 1 and isinstance(f.mean, Zero | Constant | Linear)
+        alike = factors.at_zero and len(noise) == 1
+        return (
+            alike and isinstance(f.inducing, FixedFunctions) and isinstance(f.mean, Zero | Constant | Linear)
+        )
 
     def statistics(self, noise: Float[Array, "#N C"], factors: Factors) -> Statistics:
         """The sums under Gaussian noise that all rows share, whitened."""
-        sums = RowSums.of(self.inducing, self.x, self.y) if self.sums is None else self.sums
-        scales, whiten = self.inducing.scales(self.kernel), InverseRoot(self.inducing.root(self.kernel))
+        sums = RowSums.of(*self.rows) if self.sums is None else self.sums
+        features, outputs, inputs = self.rows.features, self.rows.y.shape[1], self.rows.x.shape[1]
+        scales, whiten = features.scales(self.kernel), InverseRoot(features.root(self.kernel))
         total = whiten @ (scales[:, None] * sums.gram * scales) @ whiten.T
-        outputs, inputs = self.y.shape[1], self.x.shape[1]
         weights, bias = affine(self.mean, inputs)
         # y − m(x) = Cᵀt
         slopes = jnp.zeros((inputs, outputs), bias.dtype) if weights is None else -weights
@@ -115,6 +124,6 @@ class SummedInputs(Features):
         coefficients = jnp.concatenate([jnp.eye(outputs, dtype=bias.dtype), slopes, offsets])
         products = (whiten @ (scales[:, None] * precise_matmul(sums.products, coefficients))).T
         squares = (coefficients * precise_matmul(sums.squares, coefficients)).sum(0)
-        rows = sums.squares[-1, -1]
-        variance = self.inducing.total_variance(self.kernel, rows, jnp.diagonal(sums.gram))
-        return Statistics.alike(total, products, squares, variance, rows, noise[0], factors.corrected)
+        count = sums.squares[-1, -1]
+        variance = features.total_variance(self.kernel, count, jnp.diagonal(sums.gram))
+        return Statistics.alike(total, products, squares, variance, count, noise[0], factors.corrected)
