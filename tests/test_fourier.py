@@ -7,6 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from compiled import initial, loss
+from fast import few
 from numpyro.distributions import constraints
 from numpyro.handlers import seed, trace
 
@@ -83,7 +84,7 @@ def at(features, rows=7):
     return jnp.asarray(low + (high - low) * RANDOM.random((rows, len(low))))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", few(CASES, 2, 3, 4))
 def test_features_have_a_root_of_their_covariance(name):
     kernel, features = CASES[name]
     dense = features.root(kernel).to_dense()
@@ -123,7 +124,7 @@ def test_products_and_sums_are_those_of_each_input():
     np.testing.assert_allclose(cross(own[0], x[:, :1], one), first, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["product", "sum"])
+@pytest.mark.parametrize("name", few(["product", "sum"], 0))
 def test_many_features_are_the_kernel(name):
     """Well within wide intervals, where what is left falls with the square of the highest frequency and faster."""
     kernel = {"product": LEFT * RIGHT, "sum": LEFT + RIGHT}[name]
@@ -210,7 +211,7 @@ def value_and_slope(params, model, guide, x, y, sums=None):
     return float(value), slope
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", few(ROWS, 1, 3))
 def test_the_bound_of_sums_is_that_of_rows(name, monkeypatch):
     """Value and gradient, with the sums known, found within the loss, and of rows in pieces."""
     model, inputs = ROWS[name]
@@ -221,7 +222,8 @@ def test_the_bound_of_sums_is_that_of_rows(name, monkeypatch):
     sums = sums_of(Collapsed(), params, model, guide, x, y)
     assert sums.keys() == {"f/u"}
     found = [value_and_slope(params, model, guide, x, y, known) for known in (sums, None)]
-    whole = Collapsed().finish(params, model, guide, x, y)
+    finish = lambda: jax.jit(lambda values: Collapsed().finish(values, model, guide, x, y))(params)
+    whole = finish()
     monkeypatch.setattr(deterministic_inputs, "PIECE_NUMBERS", 7 * sums["f/u"].gram.shape[0])
     pieces = {"f/u": RowSums.of(features, x, y)}
     found.append(value_and_slope(params, model, guide, x, y, pieces))
@@ -231,7 +233,7 @@ def test_the_bound_of_sums_is_that_of_rows(name, monkeypatch):
         assert other_value == pytest.approx(value, abs=1e-8)
         for key, expected in slope.items():
             np.testing.assert_allclose(other_slope[key], expected, rtol=1e-8, atol=1e-8)
-    expected = Collapsed().finish(params, model, guide, x, y)
+    expected = finish()
     for key in ("f/u_loc", "f/u_scale"):
         np.testing.assert_allclose(whole[key], expected[key], atol=1e-8)
 
@@ -292,7 +294,7 @@ def test_many_features_give_the_evidence_of_the_exact_gp():
     assert float(exact) - 1e-3 < found <= float(exact)
 
 
-@pytest.mark.parametrize("bits", [64, 32])
+@pytest.mark.parametrize("bits", few([64, 32], 1))
 def test_a_fit_takes_the_sums_once(bits, monkeypatch):
     """And ends where one of rows ends."""
     taken = []
