@@ -11,7 +11,7 @@ from fast import few
 from numpyro.distributions import constraints
 from numpyro.handlers import seed, trace
 
-from ppl_dgp.fit import fit_lbfgs, program
+from ppl_dgp.fit import fit_lbfgs, fixed_rows
 from ppl_dgp.gp.eigenfunctions import Eigenfunctions, reduced_rank_gp
 from ppl_dgp.gp.features import covariance, cross
 from ppl_dgp.gp.fourier import Fourier
@@ -299,7 +299,7 @@ def test_a_fit_takes_the_sums_once(bits, monkeypatch):
     """And ends where one of rows ends."""
     taken = []
     counted = lambda rows: taken.append(len(rows)) or double_sums(rows)
-    monkeypatch.setattr(program, "double_sums", counted)
+    monkeypatch.setattr(fixed_rows, "double_sums", counted)
     model, inputs = ROWS["fourier"]
     x, y = data(inputs)
     with jax.enable_x64(bits == 64):

@@ -25,6 +25,7 @@ from ppl_dgp.fit import program
 from ppl_dgp.fit.arguments import check_inducing, check_key, check_programs, check_settings
 from ppl_dgp.fit.convergence import Convergence, checked_tolerance, convergence_of_descent, until_check
 from ppl_dgp.fit.factors import GaussianFactors, gaussian_factors
+from ppl_dgp.fit.fixed_rows import sums_over_rows
 from ppl_dgp.fit.held_draws import beside_fresh_draws
 from ppl_dgp.fit.initial import traced_start
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
@@ -136,7 +137,7 @@ def fit_lbfgs(
             "model and guide: found no parameters, expected some to optimise; declare them by numpyro.param"
         )
     kept = program.cached_program(svi, _build_iterations, factors)
-    sums = program.sums_over_rows(svi, first.shapes, x, y)
+    sums = sums_over_rows(svi, first.shapes, x, y)
     limit = float(np.sqrt(jnp.finfo(x.dtype).eps))
     compiling = time.perf_counter()
     with program.compiled_beside(kept.run, shapes, loss_key, x, y, sums, limit, np.int32(0)):

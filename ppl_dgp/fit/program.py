@@ -27,9 +27,8 @@ from ppl_dgp.fit.rows_at_hand import update_rows
 from ppl_dgp.gp.contract import Parameters
 from ppl_dgp.gp.numpyro_internals import bijections_of, svi_with
 from ppl_dgp.numerics.compatibility import compiled_to_run_once, shapes_compiled
-from ppl_dgp.objectives.capabilities import capabilities_of
 from ppl_dgp.objectives.padding import RealRows
-from ppl_dgp.objectives.row_sums import FixedRows, KnownSums, RowSums, double_sums
+from ppl_dgp.objectives.row_sums import KnownSums, RowSums
 
 # tables of so many lengths under one model; beyond them all are compiled anew
 SHAPES_KEPT = 16
@@ -116,26 +115,6 @@ def build_finish(svi: SVI) -> Callable[..., dict[str, Array]]:
         return finish
 
     return jax.jit(run)
-
-
-def sums_over_rows(svi: SVI, shapes: SVIState, x: Array, y: Array) -> dict[str, RowSums]:
-    """The sums over rows that no parameter enters, of an objective that has them (``Collapsed.fixed_rows``).
-
-    :param shapes: of the state that a fit starts from.
-    """
-    if not capabilities_of(svi.loss).optimises_inducing:
-        return {}
-    params = jax.eval_shape(svi.get_params, shapes).items()
-    known = tuple((name, value.shape, value.dtype.name) for name, value in params)
-    return double_sums(cached_program(svi, _build_fixed_rows, known).run(x, y))
-
-
-def _build_fixed_rows(
-    svi: SVI, known: tuple[tuple[str, tuple[int, ...], str], ...]
-) -> Callable[..., dict[str, FixedRows]]:
-    """``run(x, y)``: ``Collapsed.fixed_rows`` under parameters of known shapes."""
-    params = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape, dtype in known}
-    return jax.jit(lambda x, y: svi.loss.fixed_rows(params, svi.model, svi.guide, x, y))
 
 
 def build_chunk(

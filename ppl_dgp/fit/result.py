@@ -160,7 +160,7 @@ def finished(
 ) -> dict[str, Array]:
     """The R stacked parameters, with those of the q(u) that a ``Collapsed`` objective has optimised away.
 
-    :param sums: over the rows, those that are known (:func:`ppl_dgp.fit.program.sums_over_rows`).
+    :param sums: over the rows, those that are known (:func:`ppl_dgp.fit.fixed_rows.sums_over_rows`).
     """
     if not capabilities_of(svi.loss).optimises_inducing:
         return dict(restart_params)
