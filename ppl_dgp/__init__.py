@@ -126,6 +126,10 @@ _HOMES = {
         "Points",
     ),
     "ppl_dgp.gp.fourier": ("Fourier",),
+    "ppl_dgp.gp.fourier_dimensions": (
+        "FourierProduct",
+        "FourierSum",
+    ),
     "ppl_dgp.gp.functionals": (
         "Averages",
         "Derivatives",

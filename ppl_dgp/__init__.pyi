@@ -114,6 +114,12 @@ from ppl_dgp.gp.features import InducingFeatures as InducingFeatures
 from ppl_dgp.gp.features import Joined as Joined
 from ppl_dgp.gp.features import Points as Points
 from ppl_dgp.gp.fourier import Fourier as Fourier
+from ppl_dgp.gp.fourier_dimensions import (
+    FourierProduct as FourierProduct,
+)
+from ppl_dgp.gp.fourier_dimensions import (
+    FourierSum as FourierSum,
+)
 from ppl_dgp.gp.functionals import Averages as Averages
 from ppl_dgp.gp.functionals import Derivatives as Derivatives
 from ppl_dgp.gp.functionals import ValuesAndSlopes as ValuesAndSlopes

@@ -25,6 +25,7 @@ from ppl_dgp.fit import program
 from ppl_dgp.fit.arguments import check_inducing, check_key, check_programs, check_settings
 from ppl_dgp.fit.convergence import Convergence, checked_tolerance, convergence_of_descent, until_check
 from ppl_dgp.fit.factors import GaussianFactors, gaussian_factors
+from ppl_dgp.fit.fixed_rows import sums_over_rows
 from ppl_dgp.fit.held_draws import beside_fresh_draws
 from ppl_dgp.fit.initial import traced_start
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
@@ -33,6 +34,7 @@ from ppl_dgp.fit.result import Fit, FitError, Interrupted, assemble, checked_dat
 from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.session import PIECE_SECONDS, deferred_interrupt, one_blas_thread, progress_bar
 from ppl_dgp.objectives import objective_of
+from ppl_dgp.objectives.row_sums import KnownSums, RowSums
 
 ITERATIONS_PER_PIECE = 50  # iterations between two looks at Ctrl-C, at most
 THREADED_ROWS = 1000  # so many rows in one dense matrix are worth several BLAS threads
@@ -135,9 +137,10 @@ def fit_lbfgs(
             "model and guide: found no parameters, expected some to optimise; declare them by numpyro.param"
         )
     kept = program.cached_program(svi, _build_iterations, factors)
+    sums = sums_over_rows(svi, first.shapes, x, y)
     limit = float(np.sqrt(jnp.finfo(x.dtype).eps))
     compiling = time.perf_counter()
-    with program.compiled_beside(kept.run, shapes, loss_key, x, y, limit, np.int32(0)):
+    with program.compiled_beside(kept.run, shapes, loss_key, x, y, sums, limit, np.int32(0)):
         state = begun(first.find())
     compile_seconds = time.perf_counter() - compiling
     losses, lasted, pace = np.empty(0), 0.0, 1
@@ -155,7 +158,7 @@ def fit_lbfgs(
 
     def result() -> Fit:
         stacked = program.stacked_params(kept.svi, state["params"], False)
-        stacked = finished(stacked, svi, x, y)
+        stacked = finished(stacked, svi, x, y, sums)
         about = {"model": model, "guide": guide, "objective": objective, "fingerprint": data}
         # an exact GP predicts from its training rows
         about["data"] = (x, y) if guide is no_latents else None
@@ -176,7 +179,7 @@ def fit_lbfgs(
     with saving.alone(), threads, deferred_interrupt() as presses, bar as advance:
         while not ended():
             count, before = min(pace, until_check(len(losses)), most - len(losses)), time.perf_counter()
-            state, piece, turns = kept.run(state, loss_key, x, y, limit, np.int32(count))
+            state, piece, turns = kept.run(state, loss_key, x, y, sums, limit, np.int32(count))
             losses = np.concatenate([losses, np.asarray(piece)[: int(turns)]])
             elapsed = time.perf_counter() - before
             pace = max(1, min(ITERATIONS_PER_PIECE, 4 * pace, int(count * PIECE_SECONDS / elapsed)))
@@ -193,7 +196,7 @@ def fit_lbfgs(
                 save()
         save()
     fit = result()
-    again = lambda fresh: _loss_again(kept.run, state, fresh, x, y, limit)
+    again = lambda fresh: _loss_again(kept.run, state, fresh, x, y, sums, limit)
     fit = dataclasses.replace(fit, convergence=beside_fresh_draws(known(), losses[-1], again, loss_key))
     jitter = used_jitter(kept.svi, fit.params, x, y)
     warn_of_jitter(jitter, x.dtype)
@@ -230,7 +233,7 @@ def _solver(
 
 
 def _build_iterations(svi: SVI, factors: GaussianFactors | None) -> Callable[..., Any]:
-    """``run(state, key, x, y, limit, count)``: at most ``count`` iterations; the state is donated.
+    """``run(state, key, x, y, sums, limit, count)``: at most ``count`` iterations; the state is donated.
 
     Gives the state (see ``_first_state``), the losses after each iteration (PIECE,), and the number of iterations
     done.
@@ -241,6 +244,7 @@ def _build_iterations(svi: SVI, factors: GaussianFactors | None) -> Callable[...
         key: Shaped[Array, "..."],
         x: Float[Array, "N D"],
         y: Num[Array, "N P"],
+        sums: dict[str, RowSums],
         limit: Float[Array, ""],
         count: Int[Array, ""],
     ) -> tuple[Any, Float[Array, " piece"], Int[Array, ""]]:
@@ -248,7 +252,10 @@ def _build_iterations(svi: SVI, factors: GaussianFactors | None) -> Callable[...
         solver = _solver(None if factors is None else factors.at(x, y), unravel)
 
         def loss(point: Float[Array, " K"]) -> Float[Array, ""]:
-            value: Array = svi.loss.loss(key, svi.constrain_fn(unravel(point)), svi.model, svi.guide, x, y)
+            with KnownSums(sums):
+                value: Array = svi.loss.loss(
+                    key, svi.constrain_fn(unravel(point)), svi.model, svi.guide, x, y
+                )
             return value
 
         def converged(value: Float[Array, ""], slope: Float[Array, " K"]) -> Bool[Array, ""]:

@@ -24,9 +24,11 @@ from numpyro.optim import optax_to_numpyro
 from ppl_dgp.fit.adam import adam_at
 from ppl_dgp.fit.kept import keep, kept
 from ppl_dgp.fit.rows_at_hand import update_rows
+from ppl_dgp.gp.contract import Parameters
 from ppl_dgp.gp.numpyro_internals import bijections_of, svi_with
 from ppl_dgp.numerics.compatibility import compiled_to_run_once, shapes_compiled
 from ppl_dgp.objectives.padding import RealRows
+from ppl_dgp.objectives.row_sums import KnownSums, RowSums
 
 # tables of so many lengths under one model; beyond them all are compiled anew
 SHAPES_KEPT = 16
@@ -105,8 +107,14 @@ def _build_constrained(svi: SVI, stacked: bool) -> Callable[..., dict[str, Array
 
 
 def build_finish(svi: SVI) -> Callable[..., dict[str, Array]]:
-    """``run(params, x, y)``: the parameters, with those of the q(u) that ``Collapsed`` has optimised away."""
-    return jax.jit(lambda params, x, y: svi.loss.finish(params, svi.model, svi.guide, x, y))
+    """``run(params, x, y, sums)``: the parameters, with those of the q(u) that ``Collapsed`` has optimised away."""
+
+    def run(params: Parameters, x: Array, y: Array, sums: dict[str, RowSums]) -> dict[str, Array]:
+        with KnownSums(sums):
+            finish: dict[str, Array] = svi.loss.finish(params, svi.model, svi.guide, x, y)
+        return finish
+
+    return jax.jit(run)
 
 
 def build_chunk(

@@ -22,6 +22,7 @@ from ppl_dgp.fit.program import build_finish, cached_program, selected
 from ppl_dgp.gp.emission import emission_of
 from ppl_dgp.gp.wrappers import unwrap
 from ppl_dgp.objectives.capabilities import capabilities_of
+from ppl_dgp.objectives.row_sums import RowSums
 
 
 class FitError(RuntimeError):
@@ -150,14 +151,23 @@ def mean_loss(losses: Float[np.ndarray, "R steps"]) -> Float[np.ndarray, " R"]:
     return np.where(kept.any(axis=1), total / np.maximum(kept.sum(axis=1), 1), np.inf)
 
 
-def finished(restart_params: Mapping[str, Array], svi: SVI, x: Array, y: Array) -> dict[str, Array]:
-    """The R stacked parameters, with those of the q(u) that a ``Collapsed`` objective has optimised away."""
+def finished(
+    restart_params: Mapping[str, Array],
+    svi: SVI,
+    x: Array,
+    y: Array,
+    sums: Mapping[str, RowSums] | None = None,
+) -> dict[str, Array]:
+    """The R stacked parameters, with those of the q(u) that a ``Collapsed`` objective has optimised away.
+
+    :param sums: over the rows, those that are known (:func:`ppl_dgp.fit.fixed_rows.sums_over_rows`).
+    """
     if not capabilities_of(svi.loss).optimises_inducing:
         return dict(restart_params)
     restarts = len(next(iter(restart_params.values())))
     each = [{name: value[r] for name, value in restart_params.items()} for r in range(restarts)]
     finish = cached_program(svi, build_finish).run
-    ends = [finish(one, x, y) for one in each]
+    ends = [finish(one, x, y, dict(sums or {})) for one in each]
     return {name: jnp.stack([end[name] for end in ends]) for name in ends[0]}
 
 

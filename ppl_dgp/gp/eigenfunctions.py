@@ -20,12 +20,13 @@ import numpy as np
 from jax.tree_util import register_dataclass
 from jaxtyping import Array, Float
 
-from ppl_dgp.gp.features import InducingFeatures
+from ppl_dgp.gp.features import FixedFunctions
 from ppl_dgp.gp.means import Mean
 from ppl_dgp.gp.sparse_gp import SparseGP, sparse_gp
 from ppl_dgp.kernels import RBF, Kernel, Matern12, Matern32, Matern52, Sum
 from ppl_dgp.kernels.kernel import pair
 from ppl_dgp.numerics.compatibility import is_traced
+from ppl_dgp.numerics.structured_root import LowRankRoot
 
 #: ν of a Matérn kernel
 _SMOOTHNESS: dict[type, float] = {Matern12: 0.5, Matern32: 1.5, Matern52: 2.5}
@@ -67,7 +68,7 @@ def reduced_rank_gp(
 
 @register_dataclass
 @dataclass(frozen=True, eq=False)
-class Eigenfunctions(InducingFeatures):
+class Eigenfunctions(FixedFunctions):
     """The weights v of a :class:`ReducedRank` kernel, as inducing outputs."""
 
     low: tuple[float, ...] = field(metadata={"static": True})
@@ -92,22 +93,28 @@ class Eigenfunctions(InducingFeatures):
     def shape(self) -> tuple[int, int]:
         return int(np.prod(self.number)), len(self.number)
 
-    def cross(self, kernel: Kernel, x: Float[Array, "N D"]) -> Float[Array, "N M"]:
-        return self.waves(x) * _reduced(kernel).root
+    @property
+    def corner(self) -> tuple[float, ...]:
+        return self.low
+
+    def scales(self, kernel: Kernel) -> Float[Array, " M"]:
+        return _reduced(kernel).root
+
+    def total_variance(
+        self, kernel: Kernel, rows: Float[Array, ""], squares: Float[Array, " M"]
+    ) -> Float[Array, ""]:
+        return jnp.square(_reduced(kernel).root) @ squares
 
     def covariance(self, kernel: Kernel) -> Float[Array, "M M"]:
         """The identity."""
         return jnp.eye(self.shape[0], dtype=_reduced(kernel).root.dtype)
 
-    def mean(self, mean: Mean) -> Float[Array, "M P"]:
-        """0: the weights are of what f adds to its mean."""
-        return jnp.zeros((self.shape[0], mean(jnp.asarray(self.low)[None]).shape[1]))
+    def root(self, kernel: Kernel) -> LowRankRoot:
+        """That of the identity."""
+        ones = jnp.ones_like(_reduced(kernel).root)
+        return LowRankRoot.of(ones, ones[:, None][:, :0])
 
     def waves(self, x: Float[Array, "N D"]) -> Float[Array, "N M"]:
-        """φ of rows; NaN of those outside the box where they are traced.
-
-        :raises ValueError: for rows outside that are known.
-        """
         low, high = (np.asarray(ends) for ends in (self.low, self.high))
         if not is_traced(x):
             known = np.asarray(x)

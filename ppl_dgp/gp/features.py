@@ -24,6 +24,7 @@ from jaxtyping import Array, Float
 
 from ppl_dgp.gp.means import Mean
 from ppl_dgp.kernels import Kernel
+from ppl_dgp.numerics.structured_root import StructuredRoot
 
 #: a function of rows, (N, D) → (N, …), each of its rows a function of one of theirs
 RowFunction: TypeAlias = Callable[[Array], Array]
@@ -56,10 +57,54 @@ class InducingFeatures(ABC):
     def mean(self, mean: Mean) -> Float[Array, "M P"]:
         """The functionals of a mean function."""
 
+    def root(self, kernel: Kernel) -> StructuredRoot | None:
+        """A square root of Kuu that stands in the place of its Cholesky factor, without jitter; None of most."""
+        return None
+
     @property
     def places(self) -> Float[Array, "M D"]:
         """Where they are, to be drawn; none (0, D) of functionals that are nowhere in particular."""
         return jnp.zeros((0, self.shape[1]))
+
+
+class FixedFunctions(InducingFeatures):
+    """Features whose k_u(x) = s φ(x) has functions φ that no kernel changes, of f less its mean.
+
+    With Gaussian noise all that rows say is then in sums that are taken once (:mod:`ppl_dgp.objectives.row_sums`).
+    """
+
+    @abstractmethod
+    def waves(self, x: Float[Array, "N D"]) -> Float[Array, "N M"]:
+        """φ of rows; NaN of those outside the features' domain where they are traced.
+
+        :raises ValueError: for rows outside that are known.
+        """
+
+    @abstractmethod
+    def scales(self, kernel: Kernel) -> Float[Array, " M"]:
+        """s."""
+
+    @abstractmethod
+    def total_variance(
+        self, kernel: Kernel, rows: Float[Array, ""], squares: Float[Array, " M"]
+    ) -> Float[Array, ""]:
+        """Σ k(x_n, x_n) of so many rows, whose Σ φ(x_n)² are given."""
+
+    @property
+    @abstractmethod
+    def corner(self) -> tuple[float, ...]:
+        """The lowest place of the domain, a number for each input."""
+
+    @abstractmethod
+    def root(self, kernel: Kernel) -> StructuredRoot:
+        """A square root of Kuu."""
+
+    def cross(self, kernel: Kernel, x: Float[Array, "N D"]) -> Float[Array, "N M"]:
+        return self.waves(x) * self.scales(kernel)
+
+    def mean(self, mean: Mean) -> Float[Array, "M P"]:
+        """0: the features are of what f adds to its mean."""
+        return jnp.zeros((self.shape[0], mean(jnp.asarray(self.corner)[None]).shape[1]))
 
 
 class Functionals(InducingFeatures):

@@ -6,33 +6,35 @@ r"""Fourier features of Matérn kernels on an interval (Hensman, Durrande & Soli
     \omega_j = 2 \pi j / (b - a)
 
 in the kernel's own Hilbert space of functions on [a, b], s_m the norm of φ_m: then k_u(x) = φ(x)/s whatever the kernel,
-and Kuu is the identity but for a matrix of low rank. The features have no places, nothing of them is learnt, and they
-say most about functions that repeat many times within the interval, where points would have to lie close.
+and Kuu is a diagonal and a matrix of rank 1 to 3, which has a root (:mod:`ppl_dgp.numerics.structured_root`).
+The features have no places, nothing of them is learnt, and they say most about functions that repeat many times within
+the interval, where points would have to lie close.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import register_dataclass
 from jaxtyping import Array, Float
 
-from ppl_dgp.gp.features import InducingFeatures
-from ppl_dgp.gp.means import Mean
+from ppl_dgp.gp.features import FixedFunctions
 from ppl_dgp.kernels import Kernel, Matern12, Matern32, Matern52, Stationary
 from ppl_dgp.numerics.compatibility import is_traced
+from ppl_dgp.numerics.structured_root import LowRankRoot
 
 
 @register_dataclass
 @dataclass(frozen=True, eq=False)
-class Fourier(InducingFeatures):
+class Fourier(FixedFunctions):
     """1 + 2·``frequencies`` Fourier features of a function on the interval from ``low`` to ``high``.
 
-    For one input and a kernel ``Matern12``, ``Matern32`` or ``Matern52``. Let the interval be wider than the data by a
-    lengthscale or two: at its ends the features' functions are periodic, as f is not. Inputs outside are an error, or
-    NaN where they are traced.
+    For one input and a kernel ``Matern12``, ``Matern32`` or ``Matern52``. Let the interval be wider than the data by
+    three or four lengthscales on each side: at its ends the features' functions are periodic, as f is not. Inputs
+    outside are an error, or NaN where they are traced.
 
     :raises ValueError: for an empty interval, or fewer than one frequency.
     """
@@ -53,23 +55,33 @@ class Fourier(InducingFeatures):
     def shape(self) -> tuple[int, int]:
         return 1 + 2 * self.frequencies, 1
 
-    def cross(self, kernel: Kernel, x: Float[Array, "N D"]) -> Float[Array, "N M"]:
+    @property
+    def corner(self) -> tuple[float, ...]:
+        return (self.low,)
+
+    def waves(self, x: Float[Array, "N D"]) -> Float[Array, "N M"]:
         if not is_traced(x):
             self._check_inside(np.asarray(x))
         inside = (x >= self.low) & (x <= self.high)
         phase = (x - self.low) * jnp.asarray(self._omega, x.dtype)
         waves = jnp.concatenate([jnp.ones_like(x), jnp.cos(phase), jnp.sin(phase)], 1)
-        return jnp.where(inside, waves, jnp.nan) / self._norms(kernel)
+        return jnp.where(inside, waves, jnp.nan)
+
+    def scales(self, kernel: Kernel) -> Float[Array, " M"]:
+        diagonal, low_rank = self._inner_products(kernel)
+        return jax.lax.rsqrt(diagonal + jnp.square(low_rank).sum(1))
+
+    def total_variance(
+        self, kernel: Kernel, rows: Float[Array, ""], squares: Float[Array, " M"]
+    ) -> Float[Array, ""]:
+        return rows * kernel.diag(jnp.asarray(self.corner)[None])[0]
 
     def covariance(self, kernel: Kernel) -> Float[Array, "M M"]:
-        diagonal, low_rank = self._inner_products(kernel)
-        norms = self._norms(kernel)
-        scaled = low_rank / norms[:, None]
-        return jnp.diag(diagonal / jnp.square(norms)) + scaled @ scaled.T
+        diagonal, low_rank = self._normed(kernel)
+        return jnp.diag(diagonal) + low_rank @ low_rank.T
 
-    def mean(self, mean: Mean) -> Float[Array, "M P"]:
-        """0: the features are of what f adds to its mean."""
-        return jnp.zeros((self.shape[0], mean(jnp.full((1, 1), self.low)).shape[1]))
+    def root(self, kernel: Kernel) -> LowRankRoot:
+        return LowRankRoot.of(*self._normed(kernel))
 
     def _check_inside(self, x: np.ndarray) -> None:
         if x.size and (x.min() < self.low or x.max() > self.high):
@@ -82,9 +94,11 @@ class Fourier(InducingFeatures):
     def _omega(self) -> np.ndarray:
         return 2.0 * np.pi * np.arange(1, self.frequencies + 1) / (self.high - self.low)
 
-    def _norms(self, kernel: Kernel) -> Float[Array, " M"]:
+    def _normed(self, kernel: Kernel) -> tuple[Float[Array, " M"], Float[Array, "M R"]]:
+        """Kuu as diag + V Vᵀ."""
         diagonal, low_rank = self._inner_products(kernel)
-        return jnp.sqrt(diagonal + jnp.square(low_rank).sum(1))
+        scales = self.scales(kernel)
+        return diagonal * jnp.square(scales), low_rank * scales[:, None]
 
     def _inner_products(self, kernel: Kernel) -> tuple[Float[Array, " M"], Float[Array, "M R"]]:
         """⟨φ_m, φ_n⟩ = diag + V Vᵀ: the integral over the interval, and what is added at its lower end."""

@@ -24,6 +24,7 @@ from ppl_dgp.gp.separate import Pieces, for_each_output, is_separate
 from ppl_dgp.kernels import Kernel
 from ppl_dgp.numerics.double_precision import in_double
 from ppl_dgp.numerics.gaussian import Gaussian
+from ppl_dgp.numerics.structured_root import InverseRoot
 
 
 @runtime_checkable
@@ -35,7 +36,7 @@ class Function(Protocol):
     @property
     def inducing(self) -> Array | InducingFeatures: ...
     @property
-    def whiten(self) -> Array: ...
+    def whiten(self) -> Array | InverseRoot: ...
     @property
     def mean(self) -> Mean: ...
     @property

@@ -91,7 +91,9 @@ class OldPosterior:
 def _prior(function: SparseGP) -> tuple[Array, Array, Array]:
     check_shared(function, f"{function.name}, whose old posterior is to be remembered")
     z = inducing_points(function.inducing)
-    return z, function.whiten, function.mean(z)
+    # of points it is an array
+    whiten: Array = function.whiten  # type: ignore[assignment]
+    return z, whiten, function.mean(z)
 
 
 @jax.tree_util.register_dataclass

@@ -17,6 +17,7 @@ from ppl_dgp.gp.features import Functionals, InducingFeatures, covariance, cross
 from ppl_dgp.gp.means import Linear, Mean, affine
 from ppl_dgp.kernels import Kernel
 from ppl_dgp.numerics.gaussian import Gaussian
+from ppl_dgp.numerics.structured_root import InverseRoot
 
 if TYPE_CHECKING:
     from ppl_dgp.gp.moment_matching import Function
@@ -31,7 +32,7 @@ class Pieces(NamedTuple):
 
     kernel: Kernel
     inducing: Array | InducingFeatures
-    whiten: Array
+    whiten: Array | InverseRoot
     mean: Mean
     u: Array | Gaussian
 
@@ -96,7 +97,7 @@ def check_shared(f: Function, where: str) -> None:
 
 
 def weights_and_residual(
-    kernel: Kernel, whiten: Array, h: Array | Functionals, z: Array | InducingFeatures
+    kernel: Kernel, whiten: Array | InverseRoot, h: Array | Functionals, z: Array | InducingFeatures
 ) -> tuple[Array, Array]:
     """φ (B, M), and k(h, h) less its square, (B,), of a shared kernel; of separate outputs (B, P, M) and (B, P)."""
     if z.ndim == 3:

@@ -28,6 +28,7 @@ from ppl_dgp.gp.separate import covariance_given_u, is_separate, kernels_togethe
 from ppl_dgp.kernels import Kernel
 from ppl_dgp.numerics.gaussian import Gaussian, project
 from ppl_dgp.numerics.linalg import whitening
+from ppl_dgp.numerics.structured_root import InverseRoot
 
 
 def sparse_gp(
@@ -49,7 +50,8 @@ def sparse_gp(
     :param kernel: shared by the P independent outputs, or one for each of them, of one structure; values may come from
         ``numpyro.param`` or ``sample``.
     :param inducing: inputs Z, (M, D), of each output's own (P, M, D) where kernels are; or other functionals of f than
-        its values, such as ``Derivatives`` and ``Averages``, and ``Fourier`` features (:mod:`ppl_dgp.gp.features`).
+        its values, such as ``Derivatives`` and ``Averages``, and ``Fourier`` features (:mod:`ppl_dgp.gp.features`),
+        whose root of Kuu is not triangular: the L of this page is then any with L Lᵀ = Kuu.
     :param num_outputs: P.
     :param mean: mean function (B, D) → (B, P); zero if not given.
     :param reused: whether the function is evaluated more than once per datum (a transition along a trajectory); then
@@ -60,16 +62,14 @@ def sparse_gp(
     :param behind: the function whose values are this one's inputs, of a layer in a deep model: under
         ``GlobalInducing()`` its draw at its inducing inputs takes the place of ``inducing``.
     :param jitter: first jitter of Kzz relative to its mean diagonal; by default 1e-8 (64 bits) or 1e-5 (32 bits).
+        Features that have a root of Kuu by its structure need none, and get none.
     :raises ValueError: if Z is not a matrix, ``num_outputs`` is not positive, or kernels are not one for each output.
     """
     if num_outputs < 1:
         raise ValueError(f"num_outputs: found {num_outputs}, expected at least 1")
     inducing = offer_inducing(name, inducing, behind)
     kernel, inducing = _checked_kernels(kernel, inducing, num_outputs)
-    matrices, scale = (jax.vmap(_gram) if inducing.ndim == 3 else _gram)(kernel, inducing)
-    whiten, used = whitening(matrices, jitter)
-    used = jax.lax.stop_gradient(used)
-    nugget = used * scale
+    whiten, used, nugget = _whitened(kernel, inducing, jitter)
     numpyro.deterministic(name + JITTER_SUFFIX, used.max())
     prior = dist.Normal(0.0, 1.0).expand((num_outputs, inducing.shape[-2])).to_event(2)
     mean = Zero(num_outputs) if mean is None else mean
@@ -82,6 +82,19 @@ def sparse_gp(
     return SparseGP(name, kernel, inducing, whiten, mean, offer(inducing_site(name), draw), nugget)
 
 
+def _whitened(
+    kernel: Kernel, inducing: Array | InducingFeatures, jitter: float | None
+) -> tuple[Array | InverseRoot, Float[Array, "*P"], Float[Array, "*P"]]:
+    """L⁻¹, the jitter that it needed, and what that is in units of Kuu."""
+    root = inducing.root(kernel) if isinstance(inducing, InducingFeatures) else None
+    if root is not None:
+        return InverseRoot(root), jnp.zeros(()), jnp.zeros(())
+    matrices, scale = (jax.vmap(_gram) if inducing.ndim == 3 else _gram)(kernel, inducing)
+    whiten, used = whitening(matrices, jitter)
+    used = jax.lax.stop_gradient(used)
+    return whiten, used, used * scale
+
+
 def _gram(kernel: Kernel, z: Array | InducingFeatures) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
     """Kuu and its mean diagonal."""
     matrix = features.covariance(kernel, z)
@@ -89,7 +102,7 @@ def _gram(kernel: Kernel, z: Array | InducingFeatures) -> tuple[Float[Array, "M 
 
 
 def _at_inducing(
-    kernel: Kernel, z: Array | InducingFeatures, whiten: Float[Array, "*P M M"], mean: Mean
+    kernel: Kernel, z: Array | InducingFeatures, whiten: Float[Array, "*P M M"] | InverseRoot, mean: Mean
 ) -> tuple[Float[Array, "*P M M"], Float[Array, "M P"]]:
     """A = Kuu L⁻ᵀ and m(Z), of separate outputs each at its own: f at the inducing inputs is m(Z) + A v."""
     if z.ndim == 2:
@@ -135,7 +148,7 @@ def _checked_kernels(
 def _regression_start(
     kernel: Kernel,
     z: Array | InducingFeatures,
-    whiten: Array,
+    whiten: Array | InverseRoot,
     mean: Mean,
     inputs: Array,
     targets: Array,
@@ -147,7 +160,7 @@ def _regression_start(
         return _regressed(features.cross(kernel, inputs, z) @ whiten.T, left, noise)
     noises = jnp.broadcast_to(noise, left.shape)
 
-    def of_one(kernel: Kernel, whiten: Array, z: Array, left: Array, noise: Array) -> Array:
+    def of_one(kernel: Kernel, whiten: Array | InverseRoot, z: Array, left: Array, noise: Array) -> Array:
         return _regressed(kernel(inputs, z) @ whiten.T, left[:, None], noise[:, None])[0]
 
     z = features.inducing_points(z)
@@ -177,7 +190,7 @@ class SparseGP:
     name: str
     kernel: Kernel
     inducing: Float[Array, "*P M D"] | InducingFeatures
-    whiten: Float[Array, "*P M M"]
+    whiten: Float[Array, "*P M M"] | InverseRoot
     mean: Mean
     u: Array | Gaussian
     nugget: Float[Array, "*P"] | float = 0.0

@@ -7,6 +7,7 @@ rows of one layer.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -16,9 +17,11 @@ from jaxtyping import Array, Float
 from numpyro.infer import ELBO
 
 from ppl_dgp.gp.contract import LOC_SUFFIX, SCALE_SUFFIX, Model, Parameters, Propagation
+from ppl_dgp.numerics.compatibility import input_dependencies
 from ppl_dgp.objectives.closed_form import Powers
 from ppl_dgp.objectives.factors import Blocks, Factors
 from ppl_dgp.objectives.layer_regressions import LayerRegressions
+from ppl_dgp.objectives.row_sums import FixedRows, SummedInputs
 from ppl_dgp.objectives.runs import ProgramRuns
 
 
@@ -127,6 +130,40 @@ class Collapsed(ELBO):
         """
         layers = LayerRegressions(self.factors, param_map, ProgramRuns(model, guide, args, kwargs), rng_key)
         return -(jnp.stack([layer.energy() for layer in layers.by_site.values()]).sum() + layers.entropy)
+
+    def fixed_rows(
+        self, param_map: Mapping[str, Any], model: Model, guide: Model, x: Array | None, y: Array
+    ) -> dict[str, FixedRows]:
+        """The rows of layers that enter by sums which no parameter changes, by inducing site; none of most models.
+
+        Inside ``KnownSums`` of their sums the loss takes no work that depends on the number of rows. It is so of
+        ``Fourier`` features and those of ``reduced_rank_gp``, at α = 0 under one noise on inputs that are not learnt.
+        To be compiled: else the model computes all that it says of the rows.
+
+        :param param_map: constrained parameters, or their shapes.
+        """
+
+        def rows(values: Parameters) -> dict[str, FixedRows]:
+            runs = ProgramRuns(model, guide, (x, y), {})
+            layers = LayerRegressions(self.factors, values, runs, jax.random.PRNGKey(0)).by_site
+            features = {site: layer.features for site, layer in layers.items()}
+            return {site: each.rows for site, each in features.items() if isinstance(each, SummedInputs)}
+
+        def named(values: Parameters) -> dict[str, Array]:
+            return {
+                f"{site} {number}": leaf
+                for site, each in rows(values).items()
+                for number, leaf in enumerate(jax.tree.leaves(each))
+            }
+
+        if not self.factors.at_zero:
+            return {}
+        learnt = {
+            name.rpartition(" ")[0] for name, on in input_dependencies(named, dict(param_map)).items() if on
+        }
+        # what does not depend on the parameters is the same at any
+        found = rows({name: jnp.ones(value.shape, value.dtype) for name, value in param_map.items()})
+        return {site: each for site, each in found.items() if site not in learnt}
 
     def finish(
         self,

@@ -27,8 +27,9 @@ from ppl_dgp.gp.features import InducingFeatures, cross
 from ppl_dgp.kernels import Kernel
 from ppl_dgp.numerics.linalg import cholesky, gram, inverse_lower
 from ppl_dgp.numerics.power_mean import Alpha, log_det_ratio
+from ppl_dgp.numerics.structured_root import InverseRoot
 from ppl_dgp.objectives.factors import Factors
-from ppl_dgp.objectives.regression import Features, Statistics, row_constant
+from ppl_dgp.objectives.regression import Features, Part, Statistics, row_constant
 
 #: of the features that are held at a time, R M: 64 MB in 64 bits
 PIECE_NUMBERS = 2**23
@@ -41,7 +42,7 @@ class DeterministicInputs(Features):
 
     kernel: Kernel
     inducing: Float[Array, "M D"] | InducingFeatures
-    whiten: Float[Array, "M M"]
+    whiten: Float[Array, "M M"] | InverseRoot
     x: Float[Array, "N D"]
     difference: Float[Array, "N P"]
     variance: Float[Array, "N P"] | float = 0.0
@@ -55,7 +56,7 @@ class DeterministicInputs(Features):
         if len(noise) < rows and factors.at_zero:
             return self._alike(noise[0], factors.corrected)
         noise = jnp.broadcast_to(noise, (rows, noise.shape[1]))
-        pieces = max(1, PIECE_NUMBERS // self.inducing.shape[0])
+        pieces = piece_of(self.inducing)
         blocks = factors.members(rows)
         powers = factors.powers(rows if blocks is None else len(blocks[0]))
         # one power for all needs no place among the pieces
@@ -63,30 +64,28 @@ class DeterministicInputs(Features):
         if blocks is None:
             variance = jnp.broadcast_to(self.variance, self.difference.shape)
             part: Callable[..., Sums] = partial(self._rows, powers, factors.corrected)
-            return Statistics(*_summed(part, (self.x, self.difference, variance, noise, each), pieces))
+            return Statistics(
+                *summed_in_pieces(part, (self.x, self.difference, variance, noise, each), pieces)
+            )
         members, valid = blocks
         gathered = (self.x[members], self.difference[members], noise[members], jnp.asarray(valid), each)
         part = partial(self._blocks, powers, factors.corrected)
-        return Statistics(*_summed(part, gathered, max(1, pieces // members.shape[1])))
+        return Statistics(*summed_in_pieces(part, gathered, max(1, pieces // members.shape[1])))
 
     def _alike(self, noise: Float[Array, " C"], corrected: bool) -> Statistics:
         """At α = 0 under the same noise everywhere: the sums without it, which cost three products of N rows."""
-        rows, outputs = self.difference.shape
         variance = jnp.broadcast_to(self.variance, self.difference.shape)
 
         def part(x: Array, difference: Array, variance: Array) -> Sums:
-            sums = whitened_sums(cross(self.kernel, x, self.inducing), self.whiten, difference)
+            if isinstance(self.whiten, InverseRoot):
+                phi = self._phi(x)
+                sums = gram(phi), difference.T @ phi
+            else:
+                sums = whitened_sums(cross(self.kernel, x, self.inducing), self.whiten, difference)
             return *sums, (jnp.square(difference) + variance).sum(0)
 
-        pieces = max(1, PIECE_NUMBERS // self.inducing.shape[0])
-        total, products, squares = _summed(part, (self.x, self.difference, variance), pieces)
-        each = jnp.broadcast_to(noise, (outputs,))
-        constant = -0.5 * (rows * jnp.log(2.0 * pi * each) + squares / each).sum()
-        if corrected:
-            # Σ_n D_n, not negative in exact arithmetic
-            left = jnp.maximum(self.kernel.diag(self.x).sum() - jnp.trace(total), 0.0)
-            constant = constant - 0.5 * (left / each).sum()
-        return Statistics(total / noise[:, None, None], products / each[:, None], constant)
+        sums = summed_in_pieces(part, (self.x, self.difference, variance), piece_of(self.inducing))
+        return Statistics.alike(*sums, self.kernel.diag(self.x).sum(), len(self.x), noise, corrected)
 
     def _phi(self, x: Float[Array, "R D"]) -> Float[Array, "R M"]:
         return cross(self.kernel, x, self.inducing) @ self.whiten.T
@@ -187,7 +186,12 @@ def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
     return (total, products), (half + half.T, dproducts)
 
 
-def _summed(part: Callable[..., Sums], rows: tuple[Any, ...], size: int) -> Sums:
+def piece_of(inducing: Array | InducingFeatures) -> int:
+    """So many rows are held at a time."""
+    return max(1, PIECE_NUMBERS // inducing.shape[0])
+
+
+def summed_in_pieces(part: Callable[..., Part], rows: tuple[Any, ...], size: int) -> Part:
     """Σ part over pieces of at most ``size`` of the leading axis."""
     count = rows[0].shape[0]
     if count <= size:
@@ -197,16 +201,16 @@ def _summed(part: Callable[..., Sums], rows: tuple[Any, ...], size: int) -> Sums
     # what the gradient needs of a piece is computed again, not kept
     again = jax.checkpoint(part)
 
-    def step(total: Sums, piece: tuple[Any, ...]) -> tuple[Sums, None]:
+    def step(total: Part, piece: tuple[Any, ...]) -> tuple[Part, None]:
         return jax.tree.map(jnp.add, total, again(*piece)), None
 
     shapes = jax.eval_shape(part, *jax.tree.map(lambda each: each[0], pieces))
-    total: Sums
+    total: Part
     total, _ = jax.lax.scan(
         step, jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), shapes), pieces
     )
     if whole == count:
         return total
     rest = jax.tree.map(lambda leaf: leaf[whole:], rows)
-    sums: Sums = jax.tree.map(jnp.add, total, again(*rest))
+    sums: Part = jax.tree.map(jnp.add, total, again(*rest))
     return sums

@@ -35,6 +35,7 @@ from ppl_dgp.objectives.factors import Factors
 from ppl_dgp.objectives.regression import Features, GaussianInputs, Regression, SeparateInputs
 from ppl_dgp.objectives.representation import RepresentationHandler, choose_representations
 from ppl_dgp.objectives.research.tied_chain import whole, with_columns
+from ppl_dgp.objectives.row_sums import SummedInputs
 from ppl_dgp.objectives.runs import ProgramRuns
 from ppl_dgp.objectives.weights import row_divergence
 from ppl_dgp.state_space.trajectory import trajectory_of
@@ -138,6 +139,10 @@ class LayerRegressions:
                 self.entropy = self.entropy + entropy(targets).sum()
             else:
                 noise, value = _seen(emission, noise, value)
+                if SummedInputs.may_sum(marginal.function, noise, factors):
+                    summed = SummedInputs.of(marginal.function, marginal.rows, value)
+                    self.by_site[inducing] = Regression(summed, noise, factors)
+                    continue
                 slope, targets = None, Gaussian(value, jnp.zeros_like(marginal.mean))
             self.by_site[inducing] = Regression(_features(marginal, slope, targets), noise, factors)
 

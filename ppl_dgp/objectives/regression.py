@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import pi
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -45,6 +45,26 @@ class Statistics:
     gram: Float[Array, "C M M"]
     products: Float[Array, "P M"]
     constant: Float[Array, ""]
+
+    @classmethod
+    def alike(
+        cls,
+        total: Float[Array, "M M"],
+        products: Float[Array, "P M"],
+        squares: Float[Array, " P"],
+        variance: Float[Array, ""],
+        rows: Float[Array, ""] | int,
+        noise: Float[Array, " C"],
+        corrected: bool,
+    ) -> Statistics:
+        """At α = 0 under the same noise everywhere, of Σ φφᵀ, Σ rφᵀ, Σ ⟨r²⟩ and Σ k(x_n, x_n) of so many rows."""
+        each = jnp.broadcast_to(noise, squares.shape)
+        constant = -0.5 * (rows * jnp.log(2.0 * pi * each) + squares / each).sum()
+        if corrected:
+            # Σ_n D_n, not negative in exact arithmetic
+            left = jnp.maximum(variance - jnp.trace(total), 0.0)
+            constant = constant - 0.5 * (left / each).sum()
+        return cls(total / noise[:, None, None], products / each[:, None], constant)
 
     def remembering(self, site: Site) -> Statistics:
         """With what earlier data said of u beside them: rows like any other, and what does not depend on u."""
@@ -83,6 +103,9 @@ class Statistics:
 class Features:
     """The inputs of a layer, as its regression needs them."""
 
+    #: whether 32 bits do not hold the sums; a gram matrix that is a product with its transpose is positive in any
+    wide: ClassVar[bool] = False
+
     def statistics(self, noise: Float[Array, "#N C"], factors: Factors) -> Statistics:
         """The sums over rows under Gaussian noise of the given variance, one row of it if all have the same."""
         raise NotImplementedError
@@ -119,6 +142,8 @@ class GaussianInputs(Features):
     rest: Float[Array, "N P D"] | None
     offset: Float[Array, "N P"]
     variance: Float[Array, "N P"]
+
+    wide = True
 
     @classmethod
     def of(
@@ -175,6 +200,8 @@ class SeparateInputs(Features):
     parts: Any
     inputs: Gaussian
 
+    wide = True
+
     @classmethod
     def of(
         cls, phi: Float[Array, "N P M"], f: Function, inputs: Gaussian, slope: Array | None, noise: Gaussian
@@ -204,10 +231,6 @@ class SeparateInputs(Features):
         return Statistics(gram, products, constant.sum())
 
 
-#: features whose sums are expectations, which 32 bits do not hold
-UNCERTAIN = GaussianInputs | SeparateInputs
-
-
 @dataclass(frozen=True)
 class Regression:
     """A layer's features, the variances of its noise and its factors, and what earlier data said of u."""
@@ -231,5 +254,4 @@ class Regression:
             return what(sums if site is None else sums.remembering(site))
 
         given = self.features, self.noise, self.site
-        # of certain inputs the gram matrix is a product with its transpose, positive in any precision
-        return in_double(part, *given) if isinstance(self.features, UNCERTAIN) else part(*given)
+        return in_double(part, *given) if self.features.wide else part(*given)
