@@ -153,6 +153,7 @@ _HOMES = {
         "Conditional",
         "Containment",
         "Coupled",
+        "Decoupled",
         "DependsOn",
         "Diagonal",
         "DoublyStochastic",

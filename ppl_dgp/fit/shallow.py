@@ -30,10 +30,11 @@ from ppl_dgp.fit.program import as_numpyro
 from ppl_dgp.fit.pushed_start import pushed_start
 from ppl_dgp.fit.result import FitError, Interrupted, checked_data
 from ppl_dgp.fit.training import Deepen
-from ppl_dgp.gp.contract import Model, Parameters
+from ppl_dgp.gp.contract import Model, Parameters, inducing_site
 from ppl_dgp.gp.shallow import NOISE_OF_Y, Shallow, shallow_of
 from ppl_dgp.gp.wrappers import unwrap
-from ppl_dgp.guides import GlobalInducing, Guide
+from ppl_dgp.guides import Decoupled, GlobalInducing, Guide
+from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.objectives import Collapsed, PowerEP
 from ppl_dgp.objectives.runs import traced_run
 
@@ -118,6 +119,9 @@ def _found_start(
     )
     found = shallow.deepened(usual, fitted, slope)
     rule = guide.inducing
+    if isinstance(rule, Decoupled):
+        q = Gaussian(fitted["gp/u_loc"], fitted["gp/u_scale"])
+        return found | rule.nearest(inducing_site(shallow.layers[-1]), q)
     if isinstance(rule, GlobalInducing):
         return pushed_start(guide, rule, shallow, rows, targets, key, found, fitted)
     return found
