@@ -81,6 +81,7 @@ INDUCING: dict[str, InducingRule] = {
     "decoupled": Decoupled(2),
     "decoupled-diagonal": Decoupled(2, "diagonal"),
     "decoupled-full": Decoupled(1, "full"),
+    "decoupled-weights": Decoupled(2, "weights"),
     "global": GlobalInducing(),
     "global-diagonal": GlobalInducing("diagonal"),
 }

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import pytest
 from compiled import initial, loss, noise_like, on_host
 from fast import few
@@ -12,6 +13,7 @@ from scipy import stats
 
 from ppl_dgp.diagnostics import to_arviz
 from ppl_dgp.fit import (
+    Fit,
     Posterior,
     fit_lbfgs,
     fit_svi,
@@ -20,11 +22,15 @@ from ppl_dgp.fit import (
     optimal_inducing,
     shallow_start,
 )
+from ppl_dgp.gp.sparse_gp import sparse_gp
+from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.guides import Decoupled, Diagonal, FullRank, Guide, LayerChain, LowRank
 from ppl_dgp.guides.nesting import nested_start
+from ppl_dgp.kernels import RBF
 from ppl_dgp.models import deep_gp, sparse_gp_regression
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.objectives import ApproximatePowerEP, BlackBoxAlpha, Collapsed, PowerEP
+from ppl_dgp.prediction.joint import sample_functions
 from ppl_dgp.prediction.predict import predict
 
 KEY = jax.random.key(0)
@@ -117,11 +123,11 @@ def parameters(orthogonal):
     root_u, root_v = root_of(kernel(Z, Z)), root_of(residual_kernel(OTHERS, OTHERS))
     found = {
         "gp/u_first_loc": np.linalg.solve(root_u, MEAN_U)[None],
-        "gp/u_first_scale": np.linalg.solve(root_u, root_of(COVARIANCE_U))[None],
+        "gp/u_first_scale": np.tril(np.linalg.solve(root_u, root_of(COVARIANCE_U)))[None],
         "gp/u_orthogonal_loc": (root_v.T @ WEIGHTS)[None],
     }
     if orthogonal == "full":
-        found["gp/u_orthogonal_scale"] = np.linalg.solve(root_v, root_of(COVARIANCE_V))[None]
+        found["gp/u_orthogonal_scale"] = np.tril(np.linalg.solve(root_v, root_of(COVARIANCE_V)))[None]
     return hyperparameters() | {name: jnp.asarray(value) for name, value in found.items()}
 
 
@@ -236,8 +242,8 @@ def test_natural_gradients_are_of_the_blocks_with_a_covariance():
 
 
 @pytest.mark.parametrize("orthogonal", few(["prior", "diagonal", "full"], 0))
-def test_a_deep_gp_trains_on_minibatches(orthogonal):
-    """Losses fall; predictions, draws and the export to ArviZ are numbers; an average of minibatches is the whole."""
+def test_a_deep_gp_trains_on_minibatches(orthogonal, tmp_path):
+    """Losses fall; predictions, draws and the export to ArviZ are numbers; a fit is saved and loaded as it is."""
     x, y = AT, SEEN
     model = deep_gp((2,), 9)
     guide = Guide(model, inducing=Decoupled(4, orthogonal))
@@ -250,6 +256,12 @@ def test_a_deep_gp_trains_on_minibatches(orthogonal):
     exported = to_arviz(KEY, fit, x, y, num_draws=4)
     assert exported.posterior["layer1.u"].shape == (1, 4, 2, 9)
     assert np.isfinite(exported.posterior["layer2.u_unwhitened"]).all()
+    fit.save(tmp_path / "fit")
+    loaded = Fit.load(tmp_path / "fit")
+    assert loaded.guide == guide
+    np.testing.assert_array_equal(
+        loaded.params["layer2/u_orthogonal_loc"], fit.params["layer2/u_orthogonal_loc"]
+    )
     for alpha in (0.5, 1.0):
         assert np.isfinite(loss(PowerEP(alpha, 2), dict(fit.params), model, guide, x, y))
 
@@ -269,8 +281,9 @@ def test_32_bits_are_near_64():
     """To what rounding of the kernel's matrix, whose condition number is 20, can do to sums of 30 terms."""
     model = regression()
     narrow = lambda tree: jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), tree)
-    for orthogonal in ("prior", "full"):
+    for orthogonal in ("prior", "full", "weights"):
         guide, params = Guide(model, inducing=Decoupled(4, orthogonal)), parameters(orthogonal)
+        params = weighted(params) if orthogonal == "weights" else params
         x, y = AT, SEEN
         wide = loss(PowerEP(0.5), params, model, guide, x, y)
         found = loss(PowerEP(0.5), narrow(params), model, guide, narrow(x), narrow(y))
@@ -337,18 +350,29 @@ def test_a_deep_gp_begins_at_the_sparse_gp():
     y = jnp.sin(3.0 * x[:, :1])
     model = deep_gp((2,), 6)
     losses = []
-    for rule in (FullRank(), Decoupled(6), Decoupled(5, "full"), Decoupled(5, "diagonal")):
+    for rule in (
+        FullRank(),
+        Decoupled(6),
+        Decoupled(5, "full"),
+        Decoupled(5, "diagonal"),
+        Decoupled(5),
+        Decoupled(5, "weights"),
+    ):
         guide = Guide(model, inducing=rule)
         losses.append(loss(PowerEP(0.0, 50), shallow_start(KEY, model, guide, x, y), model, guide, x, y))
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-6)
     assert losses[1] < losses[2]
     np.testing.assert_allclose(losses[2], losses[3], rtol=1e-10)  # one input has one deviation
+    assert losses[3] < losses[4]
+    np.testing.assert_allclose(losses[4], losses[5], rtol=1e-6)
 
 
 def test_what_is_refused():
     with pytest.raises(ValueError, match=r"num_covariance: found 0, expected at least 1; .*Decoupled\(1\)"):
         Decoupled(0)
-    with pytest.raises(ValueError, match="orthogonal: found 'none', expected one of prior, diagonal, full"):
+    with pytest.raises(
+        ValueError, match="orthogonal: found 'none', expected one of prior, diagonal, full, weights"
+    ):
         Decoupled(2, "none")
     model = regression()
     guide = Guide(model, inducing=Decoupled(4))
@@ -360,3 +384,109 @@ def test_what_is_refused():
     # of which it would leave the guide's parameters untrained
     with pytest.raises(TypeError, match="inducing: found the parameters gp/u_first_loc, .*take inducing=Opt"):
         fit_lbfgs(KEY, model, AT, SEEN, guide=guide, objective=Collapsed())
+
+
+def weighted(params):
+    """The same q by weights of the residual's kernel."""
+    left = {name: value for name, value in params.items() if name != "gp/u_orthogonal_loc"}
+    return left | {"gp/u_orthogonal_weights": jnp.asarray(WEIGHTS)[None]}
+
+
+@pytest.mark.parametrize("alpha", few(ALPHAS, 0))
+def test_weights_have_the_bound_of_the_papers(alpha):
+    model = regression()
+    guide, prior = (Guide(model, inducing=Decoupled(4, kind)) for kind in ("weights", "prior"))
+    params = parameters("prior")
+    found = loss(PowerEP(alpha), weighted(params), model, guide, AT, SEEN)
+    np.testing.assert_allclose(-found, by_hand("prior", alpha), atol=1e-8, rtol=0.0)
+    for objective in (BlackBoxAlpha(alpha, 2), ApproximatePowerEP(alpha, 2)):
+        losses = [
+            loss(objective, values, model, each, AT, SEEN)
+            for values, each in ((weighted(params), guide), (params, prior))
+        ]
+        np.testing.assert_allclose(*losses, rtol=1e-9)
+
+
+def test_weights_are_the_prior_rule_wherever_u_is_looked_at():
+    """Draws of u and of functions, joint covariances, predictions; a function of two layers and its gradients."""
+    model = regression()
+    guides = [Guide(model, inducing=Decoupled(4, kind)) for kind in ("weights", "prior")]
+    values = [weighted(parameters("prior")), parameters("prior")]
+    posteriors = [Posterior(model, *pair) for pair in zip(guides, values, strict=True)]
+    sites = [
+        trace(substitute(seed(guide, KEY), params)).get_trace(AT, SEEN)["gp/u"]
+        for guide, params in zip(guides, values, strict=True)
+    ]
+    np.testing.assert_allclose(sites[0]["value"], sites[1]["value"], atol=1e-9)
+    np.testing.assert_allclose(*(site["fn"].moments.covariance() for site in sites), atol=1e-12)
+    np.testing.assert_allclose(*(site["fn"].log_prob(sites[0]["value"]) for site in sites), rtol=1e-9)
+    found = [predict(KEY, posterior, AT, SEEN) for posterior in posteriors]
+    for name in ("mean", "f_variance", "log_density"):
+        np.testing.assert_allclose(*(getattr(each, name) for each in found), atol=1e-8, err_msg=name)
+    drawn = [sample_functions(KEY, posterior, AT[:5], 3) for posterior in posteriors]
+    np.testing.assert_allclose(
+        *drawn, atol=1e-6
+    )  # by a factor of the covariance of f, singular but for its jitter
+
+
+def test_a_step_by_weights_factorises_the_first_alone():
+    """No factorisation of M × M is left in the compiled gradient, of one layer or two, at α = 0; at others there is."""
+    deep = deep_gp((2,), 9)
+    for model in (regression(), deep):
+        for kind, alpha, there in (("weights", 0.0, False), ("weights", 0.5, True), ("prior", 0.0, True)):
+            guide = Guide(model, inducing=Decoupled(4, kind))
+            params = initial(KEY, model, guide, AT, SEEN)
+            run = jax.value_and_grad(
+                lambda values, a=alpha, g=guide, m=model: PowerEP(a, 1).loss(KEY, values, m, g, AT, SEEN)
+            )
+            text = jax.jit(run).lower(params).compile().as_text()
+            whole = [line for line in text.splitlines() if "potrf" in line and "f64[9,9]" in line]
+            assert bool(whole) == there, (model, kind, alpha)
+            assert (
+                any("potrf" in line and "f64[4,4]" in line for line in text.splitlines()) or kind == "prior"
+            )
+
+
+def test_weights_train_a_deep_gp():
+    model = deep_gp((2,), 9)
+    guide = Guide(model, inducing=Decoupled(4, "weights"))
+    fit = fit_svi(KEY, model, guide, PowerEP(0.0), AT, SEEN, steps=150, batch_size=10)
+    losses = np.ravel(fit.losses)
+    assert np.mean(losses[-20:]) < np.mean(losses[:20]) - 5.0
+    assert [factor.site for factor in gaussian_factors(guide, AT, SEEN).factors] == [
+        "layer1/u_first",
+        "layer2/u_first",
+    ]
+
+
+def test_weights_start_where_a_model_has_its_means():
+    """A model's regression start, whitened, by weights."""
+
+    def model(x, y=None):
+        f = sparse_gp("f", RBF(1.0, 1.0), AT[:9], begin_at=lambda: (AT, SEEN, 0.1))
+        with data_plate(x.shape[0]):
+            numpyro.sample("y", f(x).noisy(0.1), obs=y)
+
+    qs = [
+        trace(seed(Guide(model, inducing=rule), KEY)).get_trace(AT, SEEN)["f/u"]["fn"]
+        for rule in (FullRank(), Decoupled(4), Decoupled(4, "weights"))
+    ]
+    assert np.abs(qs[0].mean).max() > 0.5
+    for q in qs[1:]:
+        np.testing.assert_allclose(q.mean, qs[0].mean, atol=1e-6)
+
+
+def test_weights_of_kernels_of_each_output_are_refused():
+    def model(x, y=None):
+        f = sparse_gp("f", [RBF(1.0, 1.0), RBF(1.0, 2.0)], AT[:9], 2)
+        with data_plate(x.shape[0]):
+            numpyro.sample("y", f(x).noisy(0.1), obs=y)
+
+    wide = jnp.concatenate([SEEN, SEEN], 1)
+    assert np.isfinite(
+        loss(PowerEP(0.0), {}, model, seed(Guide(model, inducing=Decoupled(4)), KEY), AT, wide)
+    )
+    with pytest.raises(
+        ValueError, match="orthogonal: found 'weights' for the site 'f/u', .*orthogonal='prior'"
+    ):
+        seed(Guide(model, inducing=Decoupled(4, "weights")), KEY)(AT, wide)

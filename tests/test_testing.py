@@ -116,6 +116,7 @@ INDUCING = {
     "decoupled": Decoupled(2),
     "decoupled-diagonal": Decoupled(2, "diagonal"),
     "decoupled-full": Decoupled(1, "full"),
+    "decoupled-weights": Decoupled(2, "weights"),
     "optimal": Optimal(),
 }
 OBJECTIVES = {

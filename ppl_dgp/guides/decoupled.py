@@ -23,12 +23,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpyro
-import numpyro.distributions as dist
-from jax.scipy.linalg import block_diag
+from jax.scipy.linalg import block_diag, solve_triangular
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
 from ppl_dgp.gp.contract import LOC_SUFFIX, SCALE_SUFFIX, Parameters, SiteRole
+from ppl_dgp.guides.blocks import InducingBlocks, InducingWeights
 from ppl_dgp.guides.containment import Containment
 from ppl_dgp.guides.inducing import Diagonal, Earlier, InducingRule
 from ppl_dgp.numerics.gaussian import Gaussian, InducingGaussian
@@ -36,55 +36,10 @@ from ppl_dgp.numerics.linalg import inverse_lower, lower_inverse_root
 
 #: behind an inducing site's name: the two blocks, each with a ``_loc`` and a ``_scale``
 FIRST_SUFFIX, ORTHOGONAL_SUFFIX = "_first", "_orthogonal"
-#: the covariance of q(v), each contained in the next
-ORTHOGONAL = ("prior", "diagonal", "full")
-
-
-class InducingBlocks(InducingGaussian):
-    """q(u_p) = N(loc_p, blockdiag(L_p L_pᵀ, diag(s_p²))): K coordinates with a dense covariance before M − K without.
-
-    :param loc: means, (P, M).
-    :param lower: lower Cholesky factors L of the first block, (P, K, K).
-    :param deviations: s, those of the others, (P, M − K).
-    """
-
-    reparametrized_params = ["loc", "lower", "deviations"]
-    pytree_data_fields = ("lower", "deviations")
-
-    def __init__(
-        self,
-        loc: Float[Array, "P M"],
-        lower: Float[Array, "P K K"],
-        deviations: Float[Array, "P R"],
-        *,
-        validate_args: bool | None = None,
-    ) -> None:
-        self.lower, self.deviations = lower, deviations
-        size, others = lower.shape[-1], deviations.shape[-1]
-        # as moments S = diag(scale²) + F Fᵀ, the scale 0 where F is L and F 0 where the scale is s
-        scale = jnp.pad(deviations, ((0, 0), (size, 0)))
-        factor = jnp.pad(lower, ((0, 0), (0, others), (0, 0)))
-        super().__init__(loc, scale, factor, validate_args=validate_args)
-
-    def noise(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
-        noise = jax.random.normal(key, sample_shape + self.event_shape, self.loc.dtype)
-        first, others = self._blocks(noise)
-        dense = jnp.einsum("pmk,...pk->...pm", self.lower, first)
-        return jnp.concatenate([dense, self.deviations * others], -1)
-
-    def log_prob(self, value: Array) -> Array:
-        first, others = self._blocks(value - self.loc)
-        dense = dist.MultivariateNormal(0.0, scale_tril=self.lower).log_prob(first).sum(-1)
-        log_density: Array = dense + dist.Normal(0.0, self.deviations).log_prob(others).sum((-2, -1))
-        return log_density
-
-    def log_det(self) -> Array:
-        dense = jnp.log(jnp.diagonal(self.lower, axis1=-2, axis2=-1)).sum()
-        return 2.0 * (dense + jnp.log(self.deviations).sum())
-
-    def _blocks(self, value: Array) -> tuple[Array, Array]:
-        size = self.lower.shape[-1]
-        return value[..., :size], value[..., size:]
+#: behind the second block's name: weights a in the place of its mean
+WEIGHTS_SUFFIX = "_weights"
+#: the covariance of q(v), each contained in the next; then the first of them by weights
+ORTHOGONAL = ("prior", "diagonal", "full", "weights")
 
 
 @dataclass(frozen=True)
@@ -98,8 +53,13 @@ class Decoupled(InducingRule):
     the others ``…/u_orthogonal_loc`` (P, M − K) and, but for "prior", ``…/u_orthogonal_scale``. ``gaussian_factors``
     has natural gradients of every block with a scale.
 
+    "weights" is the q of "prior" with its mean by weights a of k̃(·, O), ``…/u_orthogonal_weights`` (P, M − K). Where u
+    is carried as moments at α = 0, as under ``DoublyStochastic`` and ``MeanField``, a step factorises K × K alone and
+    costs O(B M K + M² (D + P) + M K²). All else, draws of u among it, is as of "prior", at the cost of Kuu's factor.
+
     :param num_covariance: K, at least 1; where there are no more inducing inputs than that, it is ``FullRank``.
-    :param orthogonal: S', whitened: "prior", which is I (orthogonally decoupled), "diagonal", or "full" (SOLVE-GP).
+    :param orthogonal: S', whitened: "prior", which is I (orthogonally decoupled), "diagonal", or "full" (SOLVE-GP); or
+        "weights".
     :raises ValueError: if ``num_covariance`` is not positive, or for another covariance.
     """
 
@@ -134,6 +94,15 @@ class Decoupled(InducingRule):
         loc, lower = _param(head + LOC_SUFFIX, means(slice(first))), factors(head, first)
         if first == size:
             return InducingGaussian(loc, lower)
+        if self.orthogonal == "weights":
+            if role.gram is None:
+                raise ValueError(
+                    f"orthogonal: found 'weights' for the site {name!r}, of which Kuu is not known or is each output's "
+                    "own, expected one of a sparse_gp with one kernel; take Decoupled(orthogonal='prior')"
+                )
+            gram, whiten = role.gram()
+            as_weights = lambda key: _weights_of(means(slice(first, None))(key), gram, whiten)
+            return InducingWeights(loc, lower, _param(other + WEIGHTS_SUFFIX, as_weights), gram, whiten)
         loc = jnp.concatenate([loc, _param(other + LOC_SUFFIX, means(slice(first, None)))], 1)
         if self.orthogonal == "full":
             return InducingGaussian(loc, jax.vmap(block_diag)(lower, factors(other, size - first)))
@@ -148,12 +117,13 @@ class Decoupled(InducingRule):
     ) -> InducingGaussian:
         return self.of_site(name, shape, SiteRole("inducing", initial_scale=initial_scale), earlier)
 
-    def nearest(self, site: str, q: Gaussian) -> Parameters:
+    def nearest(self, site: str, q: Gaussian, gram: tuple[Array, Array] | None = None) -> Parameters:
         """The parameters of a site at which KL[this ‖ q] is least: the blocks' precisions are those of q.
 
         Under Gaussian noise, q the optimal full-rank q(u), it is this family's optimum.
 
         :param q: (P, M), its scale deviations or lower Cholesky factors.
+        :param gram: Kuu with its jitter, and L⁻¹, as the site's role gives them; without them weights are left out.
         """
         first = min(self.num_covariance, q.mean.shape[1])
         root = jnp.swapaxes(inverse_lower(q.scale_tril), -1, -2)  # q⁻¹ = root rootᵀ
@@ -165,6 +135,10 @@ class Decoupled(InducingRule):
         }
         if first == q.mean.shape[1]:
             return found
+        if self.orthogonal == "weights":
+            if gram is not None:
+                found[other + WEIGHTS_SUFFIX] = _weights_of(q.mean[:, first:], *gram)
+            return found
         found[other + LOC_SUFFIX] = q.mean[:, first:]
         if self.orthogonal == "full":
             found[other + SCALE_SUFFIX] = of_block(root[:, first:])
@@ -173,9 +147,9 @@ class Decoupled(InducingRule):
         return found
 
     def contains(self, other: InducingRule) -> Containment | None:
-        if type(other) is Diagonal and self.orthogonal != "prior":
+        if type(other) is Diagonal and self.orthogonal in ("diagonal", "full"):
             return Containment(translate=partial(_from_diagonal, self))
-        if type(other) is not Decoupled:
+        if type(other) is not Decoupled or "weights" in (self.orthogonal, other.orthogonal):
             return None
         richer, poorer = (ORTHOGONAL.index(rule.orthogonal) for rule in (self, other))
         # a dense second block of fewer is none of ours
@@ -184,8 +158,18 @@ class Decoupled(InducingRule):
         )
         return Containment(translate=partial(_from_decoupled, self)) if aligned and richer >= poorer else None
 
-    def in_full_rank(self) -> Containment:
-        return Containment(translate=_as_full_rank)
+    def in_full_rank(self) -> Containment | None:
+        # what weights are whitened is not known from parameters alone
+        return None if self.orthogonal == "weights" else Containment(translate=_as_full_rank)
+
+
+def _weights_of(
+    means: Float[Array, "P R"], gram: Float[Array, "M M"], whiten: Float[Array, "M M"]
+) -> Float[Array, "P R"]:
+    """a of whitened means L_vᵀ a, L_vᵀ the last block of L⁻¹ K."""
+    first = gram.shape[0] - means.shape[1]
+    weights: Array = solve_triangular(whiten[first:] @ gram[:, first:], means.T).T
+    return weights
 
 
 def _param(name: str, start: Any, **settings: Any) -> Array:
