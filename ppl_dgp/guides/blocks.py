@@ -67,6 +67,8 @@ class InducingBlocks(InducingGaussian):
 class InducingWeights(InducingBlocks):
     """The same with s = 1 and for the others' mean L_vᵀ a: KL and moments of f need no Cholesky factor over O.
 
+    They take Kuu with its usual jitter; where its own factor needs more, draws of u differ by that.
+
     :param mean: of the first block, (P, K).
     :param lower: its Cholesky factors.
     :param weights: a, (P, M − K).
