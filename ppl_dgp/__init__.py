@@ -163,6 +163,7 @@ _HOMES = {
         "Conditional",
         "Containment",
         "Coupled",
+        "Decoupled",
         "DependsOn",
         "Diagonal",
         "DoublyStochastic",

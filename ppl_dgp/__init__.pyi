@@ -147,6 +147,7 @@ from ppl_dgp.guides import Amortised as Amortised
 from ppl_dgp.guides import Conditional as Conditional
 from ppl_dgp.guides import Containment as Containment
 from ppl_dgp.guides import Coupled as Coupled
+from ppl_dgp.guides import Decoupled as Decoupled
 from ppl_dgp.guides import DependsOn as DependsOn
 from ppl_dgp.guides import Diagonal as Diagonal
 from ppl_dgp.guides import DoublyStochastic as DoublyStochastic

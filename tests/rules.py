@@ -15,6 +15,7 @@ from ppl_dgp.guides import (
     AcrossOutputs,
     Conditional,
     Coupled,
+    Decoupled,
     Diagonal,
     DoublyStochastic,
     FullRank,
@@ -77,6 +78,10 @@ INDUCING: dict[str, InducingRule] = {
     "layer-chain-rank": LayerChain(rank=2),
     "coupled-stripes": Coupled(),
     "coupled-full": Coupled("full"),
+    "decoupled": Decoupled(2),
+    "decoupled-diagonal": Decoupled(2, "diagonal"),
+    "decoupled-full": Decoupled(1, "full"),
+    "decoupled-weights": Decoupled(2, "weights"),
     "global": GlobalInducing(),
     "global-diagonal": GlobalInducing("diagonal"),
 }

@@ -21,6 +21,7 @@ from ppl_dgp.guides import (
     AcrossOutputs,
     Conditional,
     Coupled,
+    Decoupled,
     Diagonal,
     DoublyStochastic,
     FullRank,
@@ -54,9 +55,9 @@ def _moved(params):
     moved = {}
     for position, (name, value) in enumerate(sorted(on_host(params).items())):
         step = 0.3 * noise_like(value, position)
-        if name.endswith("u_scale") and value.shape[-1] == value.shape[-2]:
+        if name.endswith("_scale") and (value.ndim == 3 or value.shape[-1] == value.shape[-2] > 1):
             moved[name] = np.tril(step, -1) + 0.4 * np.eye(value.shape[-1])
-        elif "/u_" in name and not name.endswith("u_scale"):
+        elif "/u_" in name and not name.endswith("_scale"):
             moved[name] = value + step
         else:
             moved[name] = value * np.exp(0.3 * step)
@@ -72,7 +73,7 @@ def sites_of(rule, key=KEY):
 def dense(rule):
     """Mean and covariance of all u together, from the loadings of each layer on the independent noise."""
     qs, _ = sites_of(rule)
-    if isinstance(rule, AcrossOutputs | Diagonal | LowRank):
+    if isinstance(rule, AcrossOutputs | Decoupled | Diagonal | LowRank):
         blocks = []
         for q in qs:
             if isinstance(rule, AcrossOutputs):
@@ -100,7 +101,7 @@ def dense(rule):
     return np.concatenate([np.ravel(q.loc) for q in qs]), covariance
 
 
-@pytest.mark.parametrize("name", few(RULES, 3, 7))
+@pytest.mark.parametrize("name", few(RULES, 3, 7, 8))
 def test_density_of_all_layers_is_the_joint_gaussians(name):
     qs, values = sites_of(RULES[name])
     mean, covariance = dense(RULES[name])
@@ -111,7 +112,7 @@ def test_density_of_all_layers_is_the_joint_gaussians(name):
     np.testing.assert_allclose(ours, expected, rtol=1e-9)
 
 
-@pytest.mark.parametrize("name", few(RULES, 0, 1, 2, 3, 4, 7))
+@pytest.mark.parametrize("name", few(RULES, 0, 1, 2, 3, 4, 7, 9))
 def test_kl_is_the_joint_gaussians(name):
     qs, _ = sites_of(RULES[name])
     mean, covariance = dense(RULES[name])

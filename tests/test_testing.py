@@ -18,6 +18,7 @@ from ppl_dgp.guides import (
     AcrossOutputs,
     Containment,
     Coupled,
+    Decoupled,
     Diagonal,
     FullRank,
     InducingRule,
@@ -112,6 +113,10 @@ INDUCING = {
     "layer-chain-rank": LayerChain(rank=2),
     "coupled-stripes": Coupled(),
     "coupled-full": Coupled("full"),
+    "decoupled": Decoupled(2),
+    "decoupled-diagonal": Decoupled(2, "diagonal"),
+    "decoupled-full": Decoupled(1, "full"),
+    "decoupled-weights": Decoupled(2, "weights"),
     "optimal": Optimal(),
 }
 OBJECTIVES = {

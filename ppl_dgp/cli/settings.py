@@ -63,6 +63,7 @@ INDUCING = {
     "across-outputs": "q(u) with one full covariance for all outputs of a layer",
     "layer-chain": "q(u) of a layer linear in the u of the layer before",
     "coupled": "q(u) of a layer linear in the u of all layers before",
+    "decoupled": "q(u) with a full covariance at the first 100 inducing inputs, beyond them a mean alone",
     "global": "q(u) of each layer given pseudo-observations at the draw of the layer before",
 }
 OBJECTIVE_HELP = {

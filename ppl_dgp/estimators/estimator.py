@@ -22,6 +22,7 @@ from ppl_dgp.fit.plan import BUDGET
 from ppl_dgp.guides import (
     HIDDEN_RULES,
     INDUCING_RULES,
+    Decoupled,
     Diagonal,
     FullRank,
     Guide,
@@ -118,7 +119,8 @@ class GPEstimator(BaseEstimator):
         key = jax.random.key(self._seed + 1)
         # quantiles, and a q(u) that links outputs, need draws
         drawn = len(levels) > 0 or not isinstance(
-            named("inducing_rule", self.inducing_rule, INDUCING_RULES), FullRank | Diagonal | LowRank
+            named("inducing_rule", self.inducing_rule, INDUCING_RULES),
+            FullRank | Diagonal | LowRank | Decoupled,
         )
         number = max(self.num_samples, FEWEST_PREDICTION_DRAWS) if drawn else self.num_samples
         # a row's prediction must not depend on the rows beside it: that is scikit-learn's contract

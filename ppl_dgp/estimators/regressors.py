@@ -82,8 +82,8 @@ class SparseGPRegressor(_Regressor):
         likelihood or a function, as the models take them. Targets of a likelihood that is not one of all real numbers
         are not standardised.
     :param num_inducing: inducing points M; fewer where there are fewer rows.
-    :param inducing_rule: of q(u): full-rank, diagonal or low-rank covariance, or across-outputs; of a deep GP also
-        layer-chain or coupled.
+    :param inducing_rule: of q(u): full-rank, diagonal, low-rank or decoupled covariance, or across-outputs; of a deep
+        GP also layer-chain, coupled or global.
     :param objective: power-ep or black-box-alpha.
     :param alpha: 0 (the ELBO) to 1.
     :param num_particles: draws per step; 1 at alpha 0, else 8, if None.

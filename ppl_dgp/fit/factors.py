@@ -18,7 +18,8 @@ from ppl_dgp.fit.result import checked_data, fingerprint
 from ppl_dgp.gp.contract import LOC_SUFFIX, SCALE_SUFFIX, Parameters, Trace, role_of
 from ppl_dgp.gp.emission import emission_of
 from ppl_dgp.gp.wrappers import unwrap
-from ppl_dgp.guides import AcrossOutputs, Diagonal, Guide, LowRank, Markov, MeanField, Optimal
+from ppl_dgp.guides import AcrossOutputs, Decoupled, Diagonal, Guide, LowRank, Markov, MeanField, Optimal
+from ppl_dgp.guides.decoupled import FIRST_SUFFIX, ORTHOGONAL_SUFFIX
 from ppl_dgp.guides.guide import HiddenConditional
 from ppl_dgp.guides.latents import GaussianLatent
 from ppl_dgp.guides.linear_conditional import noise_of
@@ -90,8 +91,9 @@ def gaussian_factors(guide: Callable[..., Any], x: ArrayLike | None, y: ArrayLik
     """The factors of a guide's q that have natural gradients in closed form; run once, without numbers.
 
     They are: q(u) of ``FullRank`` and ``Diagonal`` (and ``AcrossOutputs``; of ``LayerChain`` and ``Coupled`` the offset
-    and covariance of each conditional), q(h_n) of ``MeanField``, q(x_n) of latents without a GP in front, and q of a
-    trajectory under ``Markov`` and ``MeanField``. What other rules keep for each row is no such factor.
+    and covariance of each conditional; of ``Decoupled`` the blocks that have a covariance of their own), q(h_n) of
+    ``MeanField``, q(x_n) of latents without a GP in front, and q of a trajectory under ``Markov`` and ``MeanField``.
+    What other rules keep for each row is no such factor.
 
     :param guide: of the fit.
     :param x: of the fit, (N, D), None for none.
@@ -132,9 +134,12 @@ def _factors_of(guide: Guide, name: str, site: dict[str, Any], sites: Trace, x: 
     has = lambda *names: all(
         f"{head}{suffix}" in sites for head in names for suffix in (LOC_SUFFIX, SCALE_SUFFIX)
     )
+    full = lambda head: jnp.ndim(sites[head + SCALE_SUFFIX]["value"]) == 3
+    if role.inducing and isinstance(guide.inducing, Decoupled):
+        blocks = [name + suffix for suffix in (FIRST_SUFFIX, ORTHOGONAL_SUFFIX) if has(name + suffix)]
+        return [FullRankFactor(block) if full(block) else RowsFactor(block) for block in blocks]
     if not has(name):
         return []
-    full = lambda head: jnp.ndim(sites[head + SCALE_SUFFIX]["value"]) == 3
     if role.inducing:
         if isinstance(guide.inducing, Diagonal):
             return [RowsFactor(name)]

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Num, Shaped
+from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import SVI, Trace_ELBO
 
 from ppl_dgp.fit.adam import adam
@@ -30,10 +31,11 @@ from ppl_dgp.fit.program import as_numpyro
 from ppl_dgp.fit.pushed_start import pushed_start
 from ppl_dgp.fit.result import FitError, Interrupted, checked_data
 from ppl_dgp.fit.training import Deepen
-from ppl_dgp.gp.contract import Model, Parameters
+from ppl_dgp.gp.contract import Model, Parameters, inducing_site, role_of
 from ppl_dgp.gp.shallow import NOISE_OF_Y, Shallow, shallow_of
 from ppl_dgp.gp.wrappers import unwrap
-from ppl_dgp.guides import GlobalInducing, Guide
+from ppl_dgp.guides import Decoupled, GlobalInducing, Guide
+from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.objectives import Collapsed, PowerEP
 from ppl_dgp.objectives.runs import traced_run
 
@@ -118,6 +120,10 @@ def _found_start(
     )
     found = shallow.deepened(usual, fitted, slope)
     rule = guide.inducing
+    if isinstance(rule, Decoupled):
+        site, q = inducing_site(shallow.layers[-1]), Gaussian(fitted["gp/u_loc"], fitted["gp/u_scale"])
+        gram = role_of(trace(substitute(seed(guide, key), data=found)).get_trace(rows, targets)[site]).gram
+        return found | rule.nearest(site, q, None if gram is None else gram())
     if isinstance(rule, GlobalInducing):
         return pushed_start(guide, rule, shallow, rows, targets, key, found, fitted)
     return found

@@ -56,6 +56,7 @@ class SiteRole:
     :param follows_function: of inducing outputs, whether q of the hidden variables behind depends on the function.
     :param at_inducing: of inducing outputs v, gives A, (M, M) or (P, M, M), and m(Z), (M, P): f at the inducing inputs
         is m(Z) + A v.
+    :param gram: of inducing outputs v, gives Kuu, the usual jitter on its diagonal, and L⁻¹, both (M, M).
     :param pushed_from: of inducing outputs, the site of those whose draw the guide has put in the place of the inducing
         inputs.
     :param propagation: of hidden variables, how the guide asks for them to be propagated.
@@ -68,6 +69,7 @@ class SiteRole:
     representation: Representation | None = None
     follows_function: bool = False
     at_inducing: Callable[[], tuple[Array, Array]] | None = None
+    gram: Callable[[], tuple[Array, Array]] | None = None
     pushed_from: str | None = None
     propagation: Propagation | None = None
 
@@ -96,6 +98,7 @@ def inducing_role(
     initial_scale: float = 1.0,
     reused: bool = False,
     at_inducing: Callable[[], tuple[Array, Array]] | None = None,
+    gram: Callable[[], tuple[Array, Array]] | None = None,
 ) -> dict[str, Any]:
     """The ``infer`` of a function's inducing outputs, as ``sparse_gp`` gives it.
 
@@ -103,8 +106,10 @@ def inducing_role(
     :param initial_scale: where a guide starts the scale of q(u).
     :param reused: whether the function is evaluated more than once per datum.
     :param at_inducing: gives A and m(Z), f at the inducing inputs being m(Z) + A v; ``GlobalInducing`` needs it.
+    :param gram: gives Kuu, the usual jitter on its diagonal, and L⁻¹; ``Decoupled(orthogonal="weights")`` needs them.
     """
-    return {"role": SiteRole("inducing", start, initial_scale, reused, at_inducing=at_inducing)}
+    role = SiteRole("inducing", start, initial_scale, reused, at_inducing=at_inducing, gram=gram)
+    return {"role": role}
 
 
 #: the fields of a role that may be written beside its kind: ``infer={"role": "inducing", "reused": True}``

@@ -166,6 +166,27 @@ class Marginal:
 
 
 @dataclass(frozen=True, eq=False)
+class WeightedMarginal(Marginal):
+    """Marginals of f under moments that know its mean and variance by themselves, as weights of a residual's kernel do.
+
+    ``weights``, ``residual`` and ``from_u`` are what they always are, by Kuu's Cholesky factor, which a compiled
+    program that reads ``mean`` and ``variance`` alone leaves out.
+
+    :param total: the variance of f, (B, P).
+    """
+
+    total: Float[Array, "B P"]
+
+    @property
+    def variance(self) -> Float[Array, "B P"]:
+        return self.total
+
+    def output(self, which: Int[Array, " B"]) -> Marginal:
+        mean, from_u, total = (_pick(part, which) for part in (self.mean, self.from_u, self.total))
+        return replace(self, mean=mean, from_u=from_u, total=total)
+
+
+@dataclass(frozen=True, eq=False)
 class MarginalSum(Marginal):
     """Marginals of Σ_i c_i f_i(h_i) + offset, as ``f(x) + g(z)``, ``2 * f(x)`` and ``f(x) + x @ beta`` make them.
 

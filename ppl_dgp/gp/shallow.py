@@ -72,7 +72,8 @@ class Shallow:
             return jnp.minimum(value, SLIGHT_NOISE * slight)
         if "variance" in parameter:
             return slight * value
-        if parameter in ("u_scale", "u_factor"):  # at the prior, where it costs nothing
+        # at the prior, where it costs nothing
+        if parameter.startswith("u_") and parameter.endswith(("_scale", "_factor")):
             return value / self.inner_scale
         return value
 

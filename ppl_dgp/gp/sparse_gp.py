@@ -20,15 +20,16 @@ from jaxtyping import Array, Float
 from ppl_dgp.gp import features
 from ppl_dgp.gp.contract import JITTER_SUFFIX, inducing_role, inducing_site
 from ppl_dgp.gp.features import Functionals, InducingFeatures
-from ppl_dgp.gp.marginal import Marginal
+from ppl_dgp.gp.marginal import Marginal, WeightedMarginal
 from ppl_dgp.gp.means import Mean, Zero
 from ppl_dgp.gp.moment_matching import linearised, matched
 from ppl_dgp.gp.representation import answered, offer, offer_inducing
 from ppl_dgp.gp.separate import covariance_given_u, is_separate, kernels_together, weights_and_residual
 from ppl_dgp.kernels import Kernel
 from ppl_dgp.numerics.gaussian import Gaussian, project
-from ppl_dgp.numerics.linalg import whitening
+from ppl_dgp.numerics.linalg import whitening, with_jitter
 from ppl_dgp.numerics.structured_root import InverseRoot
+from ppl_dgp.numerics.weighted_gaussian import WeightedGaussian
 
 
 def sparse_gp(
@@ -77,7 +78,12 @@ def sparse_gp(
     if begin_at is not None:
         start = lambda: _regression_start(kernel, inducing, whiten, mean, *begin_at())
     at_inducing = lambda: _at_inducing(kernel, inducing, whiten, mean)
-    role = inducing_role(start, initial_scale=initial_scale, reused=reused, at_inducing=at_inducing)
+    gram = None
+    if inducing.ndim == 2 and not isinstance(whiten, InverseRoot):
+        gram = lambda: (with_jitter(features.covariance(kernel, inducing), jitter), whiten)
+    role = inducing_role(
+        start, initial_scale=initial_scale, reused=reused, at_inducing=at_inducing, gram=gram
+    )
     draw = numpyro.sample(inducing_site(name), prior, infer=role)
     return SparseGP(name, kernel, inducing, whiten, mean, offer(inducing_site(name), draw), nugget)
 
@@ -237,8 +243,12 @@ class SparseGP:
         else:
             centre = project(weights, self.u)
             from_u = jnp.zeros_like(centre)
-        mean = features.mean_at(self.mean, h) + centre
-        return Marginal(self, h, weights, mean, residual, from_u)
+        mean = features.mean_at(self.mean, h)
+        if isinstance(self.u, WeightedGaussian):
+            across, prior = features.cross(self.kernel, h, self.inducing), features.variance(self.kernel, h)
+            centre, total = self.u.of_function(across, prior)
+            return WeightedMarginal(self, h, weights, mean + centre, residual, from_u, total)
+        return Marginal(self, h, weights, mean + centre, residual, from_u)
 
     def joint(
         self, h: Float[Array, "B D"] | Functionals

@@ -3,6 +3,7 @@
 from ppl_dgp.guides.amortised import Amortised
 from ppl_dgp.guides.conditional import Conditional, NestedCompression
 from ppl_dgp.guides.containment import Containment
+from ppl_dgp.guides.decoupled import Decoupled
 from ppl_dgp.guides.dependence import DependsOn
 from ppl_dgp.guides.empirical import EmpiricalPosterior
 from ppl_dgp.guides.ensemble import EnsembleSmoother
@@ -39,6 +40,7 @@ __all__ = [
     "Conditional",
     "Containment",
     "Coupled",
+    "Decoupled",
     "DependsOn",
     "Diagonal",
     "DoublyStochastic",

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from numpyro.handlers import seed, substitute, trace
 
-from ppl_dgp.gp.contract import Parameters
+from ppl_dgp.gp.contract import Parameters, inducing_site
 from ppl_dgp.guides.amortised import Amortised
 from ppl_dgp.guides.conditional import CoupledConditional, CoupledMarkov, TiedConditional
 from ppl_dgp.guides.ensemble import EnsembleSmoother
@@ -89,7 +89,8 @@ def following_start(
         if high.depends_on.on_model:
             continue
         # f at the mean of q(u)
-        function = replace(trajectory.function, u=params[f"{trajectory.function.name}/u_loc"])
+        inducing = inducing_site(trajectory.function.name)
+        function = replace(trajectory.function, u=sites[inducing]["fn"].mean)
         towards = _through(trajectory, function).steps(means).marginal.mean
         coupling = jnp.minimum(jnp.square(scale), STRONGEST_COUPLING)
         start[f"{name}_shrinkage"] = (1.0 - coupling) / jnp.sqrt(trajectory.noise_at(trajectory.controls))

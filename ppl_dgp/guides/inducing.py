@@ -60,12 +60,16 @@ class InducingRule:
         """Where this rule is ``other``, so that it can begin at its optimum; None where it cannot be it."""
         return None
 
+    def in_full_rank(self) -> Containment | None:
+        """Where ``FullRank``, and what contains it, is this rule; None where it is not known."""
+        return None
+
 
 def _full_rank_contains(other: InducingRule) -> Containment | None:
     """What a rule contains that has one full Gaussian for each output."""
     if type(other) is LowRank:
         return Containment(translate=_as_cholesky)
-    return Containment() if type(other) in (Diagonal, FullRank, Optimal) else None
+    return Containment() if type(other) in (Diagonal, FullRank, Optimal) else other.in_full_rank()
 
 
 def _as_cholesky(site: str, before: str | None, params: Parameters) -> Parameters:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from ppl_dgp.guides.amortised import Amortised
 from ppl_dgp.guides.conditional import Conditional, NestedCompression
+from ppl_dgp.guides.decoupled import Decoupled
 from ppl_dgp.guides.global_inducing import GlobalInducing
 from ppl_dgp.guides.hidden import DoublyStochastic, Markov, MeanField, MomentMatched
 from ppl_dgp.guides.inducing import (
@@ -44,6 +45,7 @@ INDUCING_RULES: dict[str, InducingRule] = {
     "layer-chain": LayerChain(),
     "coupled": Coupled(),
     "global": GlobalInducing(),
+    "decoupled": Decoupled(),
 }
 
 

@@ -3,9 +3,9 @@
 ``Conditional() ⊇ MeanField, DoublyStochastic``;  ``Conditional(markov=True) ⊇ Conditional(), Markov``, and all that
 these contain;  ``Conditional(tied=True), Conditional(free=True), Markov ⊇ MeanField``;  a rule with full noise, or
 across outputs, contains the one without;  ``AcrossOutputs, LayerChain, Coupled ⊇ FullRank ⊇ LowRank ⊇ Diagonal``, the
-higher rank the lower; ``Coupled("full") ⊇ Coupled("stripes"), LayerChain`` (docs/design.md, 4). A richer guide that is
-trained from there ends no lower. Which rule contains which is said by the rules themselves, by ``contains``, so that a
-user's own takes part.
+higher rank the lower; ``FullRank ⊇ Decoupled``, the larger covariance the smaller; ``Coupled("full") ⊇
+Coupled("stripes"), LayerChain`` (docs/design.md, 4). A richer guide that is trained from there ends no lower. Which
+rule contains which is said by the rules themselves, by ``contains``, so that a user's own takes part.
 """
 
 from __future__ import annotations
@@ -53,15 +53,16 @@ def nested_start(poorer: Guide, richer: Guide, params: Parameters, *args: Any, *
     """
     hidden, inducing = check_nested(poorer, richer)
     # left out, so that the richer guide shows the shapes it has
-    common = {k: value for k, value in params.items() if not k.endswith(_RESHAPED) and "u_link" not in k}
-    model_sites = trace(substitute(seed(richer.model, jax.random.PRNGKey(0)), common)).get_trace(
-        *args, **kwargs
-    )
+    common = lambda known: {k: v for k, v in known.items() if not k.endswith(_RESHAPED) and "u_link" not in k}
+    run = lambda program, known: trace(
+        substitute(seed(program, jax.random.PRNGKey(0)), common(known))
+    ).get_trace(*args, **kwargs)
+    model_sites = run(richer.model, params)
     inducing_sites = [name for name, site in model_sites.items() if role_of(site).inducing]
     start = dict(params)
     for before, name in zip([None, *inducing_sites], inducing_sites, strict=False):
         start = inducing.translate(name, before, start)
-    guide_sites = trace(substitute(seed(richer, jax.random.PRNGKey(0)), common)).get_trace(*args, **kwargs)
+    guide_sites = run(richer, start)
     for name, site in guide_sites.items():
         role = role_of(site)
         if site["type"] == "param":

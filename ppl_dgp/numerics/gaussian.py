@@ -120,7 +120,7 @@ class InducingGaussian(dist.Distribution):
     arg_constraints = {"loc": constraints.real_matrix}
     support = constraints.real_matrix
     reparametrized_params = ["loc", "scale", "factor"]
-    pytree_data_fields = ("loc", "scale", "factor")
+    pytree_data_fields: tuple[str, ...] = ("loc", "scale", "factor")
 
     def __init__(
         self, loc: Array, scale: Array, factor: Array | None = None, *, validate_args: bool | None = None

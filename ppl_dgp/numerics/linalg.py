@@ -66,6 +66,15 @@ def whitening(
     return _for_each_matrix(_whitening, matrix, jitter)
 
 
+def with_jitter(
+    matrix: Float[Array, "M M"], jitter: float | Float[Array, ""] | None = None
+) -> Float[Array, "M M"]:
+    """What :func:`cholesky` factorises first: the matrix with the relative jitter on its diagonal."""
+    first = first_jitter(matrix.dtype) if jitter is None else jitter
+    nugget: Array = first * jnp.diagonal(matrix).mean() * jnp.eye(matrix.shape[0], dtype=matrix.dtype)
+    return matrix + nugget
+
+
 def _for_each_matrix(
     of_one: Any, matrix: Float[Array, "*batch M M"], jitter: float | Float[Array, ""] | None
 ) -> tuple[Float[Array, "*batch M M"], Float[Array, "*batch"]]:

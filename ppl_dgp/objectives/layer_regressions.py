@@ -203,6 +203,12 @@ def _features(marginal: Marginal, slope: Array | None, targets: Gaussian) -> Fea
 
 def _check_full_rank(inducing: str, params: dict[str, Array]) -> None:
     scale = params.get(inducing + SCALE_SUFFIX)
+    others = sorted(name for name in params if name.startswith(f"{inducing}_"))
+    if scale is None and others:
+        raise TypeError(
+            f"inducing: found the parameters {', '.join(others)}, expected those of a full-rank q(u), which is what "
+            "Collapsed finds; take inducing=Optimal() or FullRank()"
+        )
     if scale is not None and jnp.ndim(scale) != 3:
         raise TypeError(
             f"inducing: found parameters {jnp.shape(scale)} at {inducing}_scale, expected those of a full-rank q(u), "
