@@ -55,7 +55,8 @@ class Decoupled(InducingRule):
 
     "weights" is the q of "prior" with its mean by weights a of k̃(·, O), ``…/u_orthogonal_weights`` (P, M − K). Where u
     is carried as moments at α = 0, as under ``DoublyStochastic`` and ``MeanField``, a step factorises K × K alone and
-    costs O(B M K + M² (D + P) + M K²). All else, draws of u among it, is as of "prior", at the cost of Kuu's factor.
+    costs O(B M K + M² (D + P) + M K²); a is worse conditioned than whitened means, and takes Adam more steps. All else,
+    draws of u among it, is as of "prior", at the cost of Kuu's factor.
 
     :param num_covariance: K, at least 1; where there are no more inducing inputs than that, it is ``FullRank``.
     :param orthogonal: S', whitened: "prior", which is I (orthogonally decoupled), "diagonal", or "full" (SOLVE-GP); or
