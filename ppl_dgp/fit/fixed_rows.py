@@ -10,16 +10,16 @@ from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
 
 from ppl_dgp.fit.program import cached_program
-from ppl_dgp.objectives.capabilities import capabilities_of
+from ppl_dgp.objectives import Collapsed
 from ppl_dgp.objectives.row_sums import FixedRows, RowSums, double_sums
 
 
 def sums_over_rows(svi: SVI, shapes: SVIState, x: Array, y: Array) -> dict[str, RowSums]:
-    """The sums over rows that no parameter enters, of an objective that has them (``Collapsed.fixed_rows``).
+    """The sums over rows that no parameter enters, of ``Collapsed.fixed_rows``; none of other objectives.
 
     :param shapes: of the state that a fit starts from.
     """
-    if not capabilities_of(svi.loss).optimises_inducing:
+    if not isinstance(svi.loss, Collapsed):
         return {}
     params = jax.eval_shape(svi.get_params, shapes).items()
     known = tuple((name, value.shape, value.dtype.name) for name, value in params)
