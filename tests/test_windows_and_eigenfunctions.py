@@ -1,5 +1,7 @@
 """Gaussian windows and eigenfunctions: by quadrature, Fourier transforms, limits, and dense evidences."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,6 +25,7 @@ from ppl_dgp.kernels import RBF, Matern12, Matern32, Matern52
 from ppl_dgp.kernels import Linear as LinearKernel
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.objectives import PowerEP
+from ppl_dgp.prediction.rollout import FunctionPath
 
 KEY = jax.random.key(0)
 RANDOM = np.random.default_rng(0)
@@ -168,6 +171,26 @@ def test_the_bound_is_the_evidence_of_the_weights():
     np.testing.assert_allclose(f(x).residual, 0.0, atol=1e-14)
     both = f(x) + f(0.5 * x)  # sums, of one function at two places
     assert both.variance.max() < 1e-13
+
+
+def test_a_path_of_it_is_its_mean_and_has_slopes():
+    """What its weights tell whole has nothing left to draw, and the root of nothing no slope that is NaN."""
+    u = jnp.asarray(RANDOM.normal(size=(1, 9)))
+
+    def ends(lengthscale):
+        with seed(rng_seed=0):
+            f = reduced_rank_gp("f", RBF(1.0, lengthscale), [-3.0], [3.0], 9)
+        f = replace(f, u=u)
+        memory, values = FunctionPath.empty(f, 3, jnp.ones((3, 1))), []
+        for place in (0.1, 0.4, 0.1):
+            value, memory = memory.meet(f, jnp.full((1, 1), place))
+            values.append(value - f(jnp.full((1, 1), place)).mean[0])
+        return jnp.stack(values), f(jnp.full((1, 1), 0.4)).mean.sum()
+
+    np.testing.assert_allclose(ends(0.7)[0], 0.0, atol=1e-14)
+    slope = jax.grad(lambda lengthscale: sum(part.sum() for part in ends(lengthscale)))(0.7)
+    alone = jax.grad(lambda lengthscale: ends(lengthscale)[1])(0.7)
+    np.testing.assert_allclose(slope, alone, rtol=1e-12)
 
 
 @pytest.mark.slow

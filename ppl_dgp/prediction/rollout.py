@@ -162,9 +162,14 @@ class FunctionPath:
         row = solve_triangular(lower, covariance, lower=True)
         # a path may return to where it was; then rounding must not say that f there is known better than it is
         explained, smallest = jnp.square(row).sum(), first_jitter(row.dtype) * kernel.diag(at)[0]
-        row = row * jnp.sqrt(jnp.minimum(residual / jnp.maximum(explained, smallest), 1.0))
+        # of a function that u tells whole nothing is left, and the root of 0 has no slope
+        uncertain = residual > 0.0
+        most = jnp.where(uncertain, residual, 1.0)
+        row = jnp.where(
+            uncertain, row * jnp.sqrt(jnp.minimum(most / jnp.maximum(explained, smallest), 1.0)), 0.0
+        )
         left = jnp.sqrt(residual - jnp.square(row).sum() + smallest)
-        beyond = row @ z + left * z[self.count]
+        beyond = jnp.where(uncertain, row @ z + left * z[self.count], 0.0)
         return (
             beyond,
             known.at[self.count].set(weights),
