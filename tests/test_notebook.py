@@ -1,4 +1,4 @@
-"""The tour: its two halves say the same, what is committed was run, and it still runs."""
+"""Notebooks: their two halves say the same, what is committed was run, and they still run."""
 
 from pathlib import Path
 
