@@ -7,15 +7,29 @@ import numpyro
 import pytest
 from compiled import initial, loss
 
+from ppl_dgp.fit import fit_lbfgs
 from ppl_dgp.gp.contract import hidden_role
+from ppl_dgp.gp.eigenfunctions import Eigenfunctions, ReducedRank
 from ppl_dgp.gp.features import Joined, Points, cross
 from ppl_dgp.gp.fourier import Fourier
 from ppl_dgp.gp.functionals import Derivatives
 from ppl_dgp.gp.means import Linear
 from ppl_dgp.gp.representation import offer
 from ppl_dgp.gp.sparse_gp import sparse_gp
+from ppl_dgp.gp.windows import GaussianWindows
 from ppl_dgp.gp.wrappers import data_plate
-from ppl_dgp.guides import Conditional, DoublyStochastic, Guide, Markov
+from ppl_dgp.guides import (
+    AcrossOutputs,
+    Conditional,
+    Coupled,
+    Decoupled,
+    DoublyStochastic,
+    Guide,
+    LayerChain,
+    LowRank,
+    Markov,
+)
+from ppl_dgp.guides.nesting import nested_start
 from ppl_dgp.kernels import RBF, Matern32, Matern52
 from ppl_dgp.objectives import Collapsed, PowerEP
 
@@ -25,9 +39,12 @@ Y = jnp.sin(3.0 * X) + 0.1 * jnp.cos(17.0 * X)
 NOISE = 0.04
 Z = jnp.array([[-0.9], [0.1], [1.1]])
 SLOPES = Derivatives(Z, jnp.ones((3, 1)))
+BOX = Eigenfunctions((-3.0,), (3.0,), (6,))
 CASES = {
     "fourier": (Matern32(1.2, 0.7), Fourier(-2.0, 2.0, 4)),
     "values and slopes": (Matern52(0.9, 0.6), Joined((Points(Z), SLOPES))),
+    "windows": (RBF(1.1, 0.6), GaussianWindows(Z, jnp.full((3, 1), 0.3))),
+    "eigenfunctions": (ReducedRank(RBF(1.1, 0.6), BOX), BOX),
 }
 
 
@@ -81,9 +98,10 @@ def test_32_bits(case):
 
 def deep(inducing):
     """Two layers, the first with the inducing outputs in question."""
+    kernel = Matern32(1.0, 0.9) if isinstance(inducing, Fourier) else RBF(1.0, 0.9)
 
     def model(x, y=None, index=None, size=None):
-        warp = sparse_gp("warp", RBF(1.0, 0.9), inducing, mean=Linear(jnp.eye(1)))
+        warp = sparse_gp("warp", kernel, inducing, mean=Linear(jnp.eye(1)))
         f = sparse_gp("f", RBF(1.0, 0.7), Z)
         with data_plate(size or x.shape[0], index):
             h = offer("h", numpyro.sample("h", warp(x).noisy(0.05), infer=hidden_role()))
@@ -103,8 +121,51 @@ def deep(inducing):
 )
 def test_every_rule_takes_values_as_features_for_inducing_points(rule, objective):
     """Whatever a guide makes of u: the same losses, of which closed forms go another way."""
+    same_losses(objective, hidden=rule)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Coupled(),
+        AcrossOutputs(),
+        Decoupled(2, "weights"),
+        pytest.param(LayerChain(), marks=pytest.mark.slow),
+        pytest.param(LowRank(1), marks=pytest.mark.slow),
+        pytest.param(Decoupled(2, "full"), marks=pytest.mark.slow),
+    ],
+    ids=repr,
+)
+def test_every_inducing_rule_does_too(rule):
+    same_losses(PowerEP(0.5, 3), inducing=rule)
+
+
+def same_losses(objective, **rules):
     models = deep(Z), deep(Points(Z))
-    guides = [Guide(model, hidden=rule) for model in models]
+    guides = [Guide(model, **rules) for model in models]
     params = initial(KEY, models[0], guides[0], X, Y)
     ends = [loss(objective, params, model, guide, X, Y) for model, guide in zip(models, guides, strict=True)]
     assert float(ends[1]) == pytest.approx(float(ends[0]), rel=1e-9)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_natural_gradients_find_the_best_q(case):
+    """Under Gaussian noise one step of size 1 is there."""
+    model = regression(*CASES[case])
+    fit = fit_lbfgs(KEY, model, X, Y, guide=Guide(model), objective=PowerEP(0.0), natural=True)
+    assert -fit.losses[0, -1] == pytest.approx(dense_energy(*CASES[case], 0.0), abs=1e-6)
+
+
+def test_nested_starts_carry_features_along():
+    """A richer rule begins where the poorer one is: q(u) of each layer has the same moments."""
+    model = deep(CASES["fourier"][1])
+    poorer, richer = Guide(model, hidden=Markov()), Guide(model, hidden=Markov(), inducing=Coupled())
+    params = initial(KEY, model, poorer, X, Y)
+    params = {name: value + 0.1 if name.endswith("u_loc") else value for name, value in params.items()}
+    start = nested_start(poorer, richer, params, X, Y)
+    found = [
+        -loss(PowerEP(0.0, 400), each, model, guide, X, Y)
+        for each, guide in ((params, poorer), (start, richer))
+    ]
+    # of 400 draws of each: u is drawn by the richer rule, integrated by the poorer
+    assert float(found[1]) == pytest.approx(float(found[0]), rel=0.05)
