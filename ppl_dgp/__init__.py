@@ -72,8 +72,10 @@ _HOMES = {
     ),
     "ppl_dgp.estimators": (
         "GPLVM",
+        "AdditiveGPRegressor",
         "DeepGPClassifier",
         "DeepGPRegressor",
+        "MultiOutputGPRegressor",
         "SparseGPClassifier",
         "SparseGPRegressor",
     ),

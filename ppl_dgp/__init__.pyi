@@ -69,8 +69,10 @@ from ppl_dgp.diagnostics import summary as summary
 from ppl_dgp.diagnostics import tabulate as tabulate
 from ppl_dgp.diagnostics import to_arviz as to_arviz
 from ppl_dgp.estimators import GPLVM as GPLVM
+from ppl_dgp.estimators import AdditiveGPRegressor as AdditiveGPRegressor
 from ppl_dgp.estimators import DeepGPClassifier as DeepGPClassifier
 from ppl_dgp.estimators import DeepGPRegressor as DeepGPRegressor
+from ppl_dgp.estimators import MultiOutputGPRegressor as MultiOutputGPRegressor
 from ppl_dgp.estimators import SparseGPClassifier as SparseGPClassifier
 from ppl_dgp.estimators import SparseGPRegressor as SparseGPRegressor
 from ppl_dgp.fit import Fit as Fit

@@ -2,6 +2,7 @@
 
 import pickle
 
+import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
@@ -15,9 +16,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator, estimator_checks_generator
 
+from ppl_dgp.diagnostics import layer_maps
 from ppl_dgp.estimators import (
+    AdditiveGPRegressor,
     DeepGPClassifier,
     DeepGPRegressor,
+    MultiOutputGPRegressor,
     SparseGPClassifier,
     SparseGPRegressor,
 )
@@ -31,6 +35,9 @@ TINY = {
     "deep classes": DeepGPClassifier(
         widths=(1,), num_inducing=10, steps=100, learning_rate=0.1, num_samples=20
     ),
+    "additive": AdditiveGPRegressor(num_inducing=5, steps=100, learning_rate=0.1),
+    "several": MultiOutputGPRegressor(num_inducing=5, steps=100, learning_rate=0.1),
+    "smoothed": MultiOutputGPRegressor(smoothed=True, num_inducing=5, steps=100, learning_rate=0.1),
 }
 # cheap, and every one of them has caught an estimator of this kind before
 FAST_CHECKS = {
@@ -66,7 +73,13 @@ def sparse() -> SparseGPRegressor:
     return SparseGPRegressor(num_inducing=30, tolerance=1e-3, random_state=0).fit(*_data())
 
 
-@pytest.mark.parametrize("kind", ["sparse", pytest.param("sparse classes", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind",
+    ["sparse"]
+    + [
+        pytest.param(k, marks=pytest.mark.slow) for k in ("sparse classes", "additive", "several", "smoothed")
+    ],
+)
 def test_fast_part_of_the_contract(kind: str) -> None:
     checks = [
         (estimator, check)
@@ -226,3 +239,85 @@ def test_bad_labels_and_settings_name_themselves(settings: dict, labels: np.ndar
     x = np.arange(20.0)[:, None]
     with pytest.raises(ValueError, match=words):
         clone(TINY["sparse classes"]).set_params(**settings).fit(x, labels)
+
+
+def _two_features() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(3)
+    x = rng.uniform(-2.0, 2.0, (40, 2)) * np.array([1.0, 50.0])
+    return x, 100.0 + 10.0 * np.sin(2.0 * x[:, 0]) + 0.2 * x[:, 1] + rng.normal(0.0, 0.1, 40)
+
+
+def test_an_additive_prediction_is_the_sum_of_its_terms() -> None:
+    x, y = _two_features()
+    model = AdditiveGPRegressor(num_inducing=8, steps=150, learning_rate=0.1, random_state=0).fit(x, y)
+    terms = layer_maps(model._posterior(), jnp.asarray((x - x.mean(0)) / x.std(0)))
+    total = y.mean() + y.std() * sum(term.mean for term in terms)
+    assert_allclose(model.predict(x), total[:, 0], rtol=1e-9)
+    assert_allclose(model.explained_, [term.mean.var(0) for term in terms], rtol=1e-9)
+    # what a term makes of a feature does not depend on the other, and each explains its share
+    effects = [
+        model.predict(x * [1.0, 0.0] + [0.0, at]) - model.predict(x * 0.0 + [0.0, at]) for at in (0.0, 30.0)
+    ]
+    assert_allclose(*effects, atol=1e-8)
+    share = np.array([10.0 * np.sin(2.0 * x[:, 0]), 0.2 * x[:, 1]]).var(1) / y.var()
+    assert_allclose(model.explained_[:, 0], share, atol=0.1)
+
+
+@pytest.mark.slow
+def test_terms_of_several_columns_and_targets() -> None:
+    x, y = _two_features()
+    model = AdditiveGPRegressor(groups=[(0, 1), (1,)], num_inducing=4, steps=2)
+    model.fit(x, np.stack([y, -y], 1))
+    # of each term and target
+    assert model.explained_.shape == (2, 2) and model.predict(x).shape == (40, 2)
+
+
+def test_missing_targets_are_filled_from_the_others() -> None:
+    x, y = _two_features()
+    targets = np.stack([y, -3.0 * y + 5.0], 1)
+    targets[::2, 0] = np.nan
+    targets[1::4, 1] = np.nan
+    settings = dict(num_latents=1, num_inducing=10, steps=150, learning_rate=0.1, random_state=0)
+    model = MultiOutputGPRegressor(**settings).fit(x, targets)
+    mean, deviation = model.predict(x, return_std=True)
+    assert mean.shape == deviation.shape == (40, 2) and (deviation > 0.0).all()
+    # standardised by the entries that are there
+    assert_allclose(model.y_units_.mean, np.nanmean(targets, 0))
+    assert_allclose(model.y_units_.scale, np.nanstd(targets, 0))
+    gone = np.isnan(targets[:, 0])
+    assert np.sqrt(np.mean((mean[gone, 0] - y[gone]) ** 2)) < 0.5 * y.std()
+    # where no target has gaps, to say that some may have changes nothing
+    whole = np.stack([y, -3.0 * y + 5.0], 1)
+    assert_array_equal(
+        clone(model).set_params(steps=3).fit(x, whole).predict(x[:5]),
+        clone(model).set_params(steps=3).fit(x, whole.tolist()).predict(x[:5]),
+    )
+
+
+@pytest.mark.slow
+def test_an_entry_of_a_convolved_target_that_is_missing_is_predicted() -> None:
+    x, y = _two_features()
+    targets = np.stack([y, -3.0 * y + 5.0], 1)
+    targets[::2, 0] = np.nan
+    model = MultiOutputGPRegressor(
+        smoothed=True, num_latents=1, num_inducing=10, steps=300, learning_rate=0.1, random_state=0
+    ).fit(x, targets)
+    assert np.sqrt(np.mean((model.predict(x)[::2, 0] - y[::2]) ** 2)) < 0.5 * y.std()
+    with pytest.raises(ValueError, match="kernel: found 'matern32'"):
+        clone(model).set_params(kernel="matern32").fit(x, targets)
+
+
+@pytest.mark.parametrize(
+    "model, targets, words",
+    [
+        (AdditiveGPRegressor(groups=[(0, 5)]), np.zeros(20), "groups: found the column 5"),
+        (AdditiveGPRegressor(groups=[()]), np.zeros(20), "groups"),
+        (MultiOutputGPRegressor(), np.zeros(20), r"y: found shape \(20,\)"),
+        (MultiOutputGPRegressor(), np.array([[1.0, np.nan]] * 20), "no entry in column 1"),
+        (MultiOutputGPRegressor(), np.full((20, 2), np.inf), "infinity"),
+        (MultiOutputGPRegressor(num_latents=0), np.eye(20)[:, :2], "num_latents"),
+    ],
+)
+def test_bad_targets_and_settings_of_sums_and_mixtures_name_themselves(model, targets, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        clone(model).set_params(num_inducing=3, steps=2).fit(np.arange(40.0).reshape(20, 2), targets)

@@ -26,6 +26,7 @@ from ppl_dgp.cli.options import (
     with_settings,
 )
 from ppl_dgp.cli.settings import Settings
+from ppl_dgp.cli.uses import UNUSED
 from ppl_dgp.cli.values import number_of_steps, real_numbers, whole_numbers, words
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=False)
@@ -216,19 +217,6 @@ def show(run_dir: RunDir, as_json: Json = False) -> None:
 
 _LISTS = ("model", "hidden", "inducing_rule", "objective")
 
-_SPARSE = {"hidden", "widths", "latent"}
-_SERIES = {"controls", "sequence_column", "step_column", "window", "emission", "separate"}
-_UNUSED = {
-    "deep-gp": {"latent"} | _SERIES,
-    "sparse-gp": _SPARSE | _SERIES,
-    "gpssm": {"inducing_rule", "objective", "widths", "drop_missing", "controls"},
-    "gplvm": {"inducing_rule", "objective", "alpha", "particles", "restarts", "widths", "drop_missing"}
-    | _SERIES,
-    "gp": _SPARSE
-    | _SERIES
-    | {"inducing", "inducing_rule", "objective", "alpha", "particles", "learning_rate", "restarts"},
-}
-
 
 def _settings(given: dict[str, Any]) -> Settings:
     """The settings given on the command line, checked, the others at their defaults; ``given`` is completed."""
@@ -272,7 +260,7 @@ def _print_record(folder: str, record: Any) -> None:
     shown = {"rows": f"{record.num_train} to train on, {record.num_test} to test"}
     features = "controls" if record.settings.model == "gpssm" else "features"
     shown |= {features: ", ".join(record.feature_names), "targets": ", ".join(record.target_names)}
-    unused = _UNUSED[record.settings.model]
+    unused = UNUSED[record.settings.model]
     settings = {
         name: value
         for name, value in record.settings.to_json().items()
@@ -280,6 +268,9 @@ def _print_record(folder: str, record: Any) -> None:
     }
     result = dict(record.result)
     advice = result.pop("advice", ())
+    if "explained" in result:
+        shares = zip(record.feature_names, result["explained"], strict=True)
+        result["explained"] = ", ".join(f"{name} {share:.3g}" for name, share in shares)
     for name, value in (shown | settings | result).items():
         if isinstance(value, bool):
             value = "yes" if value else "no"

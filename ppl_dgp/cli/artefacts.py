@@ -26,12 +26,12 @@ def trust(
     fitted: Fit,
     x: Float[np.ndarray, "N D"],
     y: Float[np.ndarray, "N P"],
-    row_nats: float,
+    nats: float,
 ) -> dict[str, float | None]:
     """k-hat of the guide's global sites, importance-weighted bound and LOO with their standard errors.
 
-    The last two are total nats, ``row_nats`` less per row than in standardised units. All None for a model
-    without latent sites, for which the log evidence is exact.
+    The last two are total nats, ``nats`` less than in standardised units. All None for a model without latent sites,
+    for which the log evidence is exact.
     """
     if program.guide is None:
         return dict.fromkeys(("khat", "iw_bound", "iw_bound_se", "loo", "loo_se"))
@@ -51,9 +51,9 @@ def trust(
     loo, loo_se, _ = expected_log_density(draws.log_likelihood)
     return {
         "khat": finite(sites_khat(draws)),
-        "iw_bound": finite(bound - len(x) * row_nats),
+        "iw_bound": finite(bound - nats),
         "iw_bound_se": finite(bound_se),
-        "loo": finite(loo - len(x) * row_nats),
+        "loo": finite(loo - nats),
         "loo_se": finite(loo_se),
     }
 
@@ -109,11 +109,13 @@ def write_figures(
     figures = {
         "losses": plots.plot_losses(fitted),
         "calibration": plots.plot_calibration(prediction, new[1]),
-        "predicted": plots.plot_predicted(prediction, new[1]),
+        "predicted": plots.plot_predicted(
+            prediction, new[1], column=int((~np.isnan(new[1])).any(0).argmax())
+        ),
     }
     if x.shape[1] == 1:
         figures["fit"] = plots.plot_fit(prediction, new[0], *data)
-    if program.guide is not None:
+    if program.guide is not None and program.settings.model != "additive-gp":  # whose terms have a figure
         maps = layer_maps(fitted, jnp.asarray(x[:LAYER_ROWS]))
         figures["layers"] = plots.plot_layers(maps)
     for name, figure in figures.items():

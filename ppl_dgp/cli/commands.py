@@ -17,11 +17,24 @@ from ppl_dgp.cli import latent, run_directory, series
 from ppl_dgp.cli.artefacts import trust, write_figures, write_posterior
 from ppl_dgp.cli.errors import BadInput, Stopped
 from ppl_dgp.cli.programs import Program, build, nested_start_of, predict_rows, program_elbo, train
-from ppl_dgp.cli.report import finite, in_units, metrics, nats_per_row, of_held_out, prediction_frame
+from ppl_dgp.cli.report import (
+    effort,
+    finite,
+    in_units,
+    metrics,
+    nats_of_units,
+    of_held_out,
+    prediction_frame,
+    tightest_bound,
+)
 from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.settings import Settings
 from ppl_dgp.cli.task import Task
+from ppl_dgp.cli.terms import explain_terms
+from ppl_dgp.cli.uses import SEVERAL_TARGETS
 from ppl_dgp.data import DataError, Standardiser, load_rows, load_table, split
+from ppl_dgp.data.load import columns_vary
+from ppl_dgp.estimators.latent import standardise
 from ppl_dgp.fit import Fit, Interrupted, JitterWarning
 from ppl_dgp.fit.advice import advice_of
 
@@ -34,16 +47,17 @@ def load_task(source: str, settings: Settings) -> Task:
         return latent.load_latent_task(source, settings)
     if settings.model == "gpssm":
         return series.load_series_task(source, settings)
-    table = load_table(source, settings.target, settings.drop_missing, settings.seed)
+    read = settings.target, settings.drop_missing, settings.seed
+    table = load_table(source, *read, target_gaps=settings.model in SEVERAL_TARGETS)
     train_rows, test_rows = split(table, settings.split, settings.test_fraction, settings.seed)
     y = table.y[train_rows]
-    for name, varies in zip(table.target_names, (y != y[0]).any(axis=0), strict=True):
+    for name, varies in zip(table.target_names, columns_vary(y), strict=True):
         if not varies:
             raise BadInput(
                 f"target {name!r} of {table.name} is constant over the rows to train on",
                 "choose another target, --split or --seed",
             )
-    units = Standardiser.fit(table.X[train_rows]), Standardiser.fit(y)
+    units = Standardiser.fit(table.X[train_rows]), standardise(y)
     return Task(table, train_rows, test_rows, *units)
 
 
@@ -202,31 +216,6 @@ def finish(folder: Path, record: Record, task: Task, program: Program, fitted: F
     return done
 
 
-def tightest_bound(task: Task, measures: dict[str, Any]) -> tuple[float, float] | None:
-    """The greatest known bound of the log evidence in the units of training, and its standard error."""
-    bounds = [measures[name] for name in ("elbo", "iw_bound") if measures.get(name) is not None]
-    if not bounds:
-        return None
-    observed = ~np.isnan(task.table.y[task.train_rows])
-    units = float((observed @ np.log(task.y_units.scale)).sum())
-    return max(bounds) + units, measures.get("elbo_se") or 0.0
-
-
-def effort(fitted: Fit) -> dict[str, Any]:
-    """Time and steps of a fit."""
-    running = max(fitted.seconds - fitted.compile_seconds, 1e-9)
-    return {
-        "seconds": finite(fitted.seconds),
-        "steps": fitted.steps,
-        "steps_per_second": finite(fitted.steps / running),
-        "rejected_steps": fitted.rejected_steps,
-        "converged": fitted.converged,
-        "gap": finite(fitted.gap),
-        "jitter": max(fitted.jitter.values(), default=None),
-        "parameters": int(sum(np.size(value) for value in fitted.params.values())),
-    }
-
-
 def _evaluate(folder: Path, record: Record, task: Task, program: Program, fitted: Fit) -> dict[str, Any]:
     """The results of a regression; its predictions, posterior and figures are written."""
     x, y = task.rows(task.train_rows)
@@ -234,19 +223,21 @@ def _evaluate(folder: Path, record: Record, task: Task, program: Program, fitted
     tested = len(task.test_rows) > 0
     rows = task.test_rows if tested else task.train_rows
     standardised = predict_rows(program, fitted.params, *task.rows(rows), training=(x, y))
-    prediction = in_units(standardised, task.y_units)
-    targets = task.table.y[rows]
+    targets, nats = task.table.y[rows], float(nats_of_units(task.y_units, y).sum())
+    prediction = in_units(standardised, task.y_units, targets)
     frame = prediction_frame(prediction, targets, record.target_names, rows)
     run_directory.place(folder / "predictions.csv", lambda path: frame.to_csv(path, index=False))
-    result = {
-        # log p(y) of the data = log p of the standardised data − N Σ log s
-        "elbo": finite(bound - len(x) * nats_per_row(task.y_units)),
+    result: dict[str, Any] = {
+        # log p(y) of the data = log p of the standardised data − Σ log s over its entries
+        "elbo": finite(bound - nats),
         "elbo_se": finite(error),
         **metrics(prediction if tested else None, targets),
-        **trust(program, fitted, x, y, nats_per_row(task.y_units)),
+        **trust(program, fitted, x, y, nats),
     }
     write_posterior(folder, program, fitted, x, y)
     write_figures(folder, program, fitted, x, task.raw(task.train_rows), task.raw(rows), prediction)
+    if record.settings.model == "additive-gp":
+        result |= explain_terms(folder, record, fitted, x)
     return result
 
 
@@ -313,13 +304,14 @@ def _predicted(
         target=target,
         drop_missing=drop_missing,
         seed=rows_seed,
+        target_gaps=settings.model in SEVERAL_TARGETS,
     )
     for note in notes:
         say(f"note: {note}")
     targets = None if y is None else record.y_units.transform(y)
     with jax.enable_x64(settings.precision == "float64"):
         standardised = predict_rows(program, params, record.x_units.transform(x), targets, training=training)
-    prediction = in_units(standardised, record.y_units)
+    prediction = in_units(standardised, record.y_units, y)
     if not (np.isfinite(prediction.mean).all() and np.isfinite(prediction.variance).all()):
         raise BadInput(
             f"predictions of a {settings.model} at {source} are not finite",

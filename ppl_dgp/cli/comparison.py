@@ -16,12 +16,10 @@ from ppl_dgp.cli.commands import load_task, record_of, run_program
 from ppl_dgp.cli.errors import BadInput
 from ppl_dgp.cli.programs import contained
 from ppl_dgp.cli.run_directory import Record
-from ppl_dgp.cli.settings import Settings
+from ppl_dgp.cli.settings import MODELS, Settings
 from ppl_dgp.cli.task import Task
+from ppl_dgp.cli.uses import SEVERAL_TARGETS, STRICT, UNUSED, unused_defaults
 from ppl_dgp.diagnostics.comparison import Comparison, tabulate
-
-UNUSED_BY_SPARSE = ("hidden",)
-UNUSED_BY_EXACT = ("hidden", "inducing_rule", "objective", "alpha")
 
 
 def combinations(base: Settings, lists: dict[str, Sequence[Any]]) -> dict[str, Settings]:
@@ -36,9 +34,15 @@ def combinations(base: Settings, lists: dict[str, Sequence[Any]]) -> dict[str, S
     for values in itertools.product(*lists.values()):
         choice = dict(zip(lists, values, strict=True))
         model = choice.get("model", base.model)
-        unused = {"gp": UNUSED_BY_EXACT, "sparse-gp": UNUSED_BY_SPARSE}.get(model, ())
+        if model not in MODELS:
+            dataclasses.replace(base, model=model).check()
+        unused = UNUSED[model]
         choice |= {name: lists[name][0] for name in unused if name in lists}
         settings = dataclasses.replace(base, **choice)
+        if model in STRICT:  # what the others make use of; a kernel is the same for all
+            kept = unused_defaults(settings)
+            kept.pop("kernel", None)
+            settings = dataclasses.replace(settings, **kept)
         settings.check()
         varied = [name for name in lists if len(lists[name]) > 1 and name not in unused and name != "model"]
         parts = [model, *(f"alpha={choice[n]:g}" if n == "alpha" else str(choice[n]) for n in varied)]
@@ -72,7 +76,10 @@ def compare(
     else:
         stem = f"{Path(source).stem}-compare"
         folder = run_directory.fresh_folder(out, stem, "name another directory, or continue it with --resume")
-    task = load_task(source, base)
+    # entries may be missing where no model needs them all
+    models = [candidate.model for candidate in settings.values()]
+    strictest = next((name for name in models if name not in SEVERAL_TARGETS), models[0])
+    task = load_task(source, dataclasses.replace(base, model=strictest))
     # all are checked before the first is fitted
     records = {name: record_of(source, task, candidate) for name, candidate in settings.items()}
     for note in task.table.notes:

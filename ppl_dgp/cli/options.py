@@ -46,10 +46,19 @@ SETTINGS: dict[str, tuple[type, str, str | None]] = {
     "objective": (str, " | ".join(choices.OBJECTIVE_HELP), "power-ep"),
     "alpha": (float, "Divergence, from 0 (the ELBO) to 1", "0"),
     "widths": (str, "Widths of the hidden layers", "2,2"),
-    "latent": (int, "Latent dimensions of a gplvm, or state dimensions of a gpssm", "2; as many as targets"),
+    "latent": (
+        int,
+        "Latent dimensions of a gplvm, state dimensions of a gpssm, or functions that the targets of a multi-output-gp "
+        "or convolved-gp have in common",
+        "2, of a gpssm as many as targets",
+    ),
     "inducing": (int, "Inducing points per layer", "100 (gplvm 50, gpssm 20), or fewer rows"),
     "kernel": (str, " | ".join(choices.KERNEL_HELP) + ", or several with + and * between", "rbf"),
-    "likelihood": (str, " | ".join(choices.LIKELIHOOD_HELP) + ", of a sparse-gp or deep-gp", "gaussian"),
+    "likelihood": (
+        str,
+        " | ".join(choices.LIKELIHOOD_HELP) + ", of a sparse-gp, additive-gp or deep-gp",
+        "gaussian",
+    ),
     "particles": (int, "Draws per step", "1 at α = 0, else 8"),
     "steps": (str, "Training steps, or auto: until the fit has converged or the budget is spent", "auto"),
     "budget": (
@@ -97,7 +106,12 @@ SETTINGS: dict[str, tuple[type, str, str | None]] = {
         "linear",
     ),
     "separate": (bool, "Give every state of a gpssm a kernel and inducing inputs of its own", None),
-    "drop_missing": (bool, "Leave out rows with missing or infinite values", None),
+    "drop_missing": (
+        bool,
+        "Leave out rows with missing or infinite values; of a multi-output-gp or convolved-gp, which take targets that "
+        "are missing as they are, those of features",
+        None,
+    ),
     "split": (int, "Which split", "0"),
     "test_fraction": (float, "Share of the rows kept for the test, of a gpssm the last, 0 for none", "0.1"),
     "float32": (bool, "Compute in 32 bits", None),

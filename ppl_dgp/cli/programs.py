@@ -23,8 +23,17 @@ from ppl_dgp.guides import HIDDEN_RULES, INDUCING_RULES, Amortised, Guide, MeanF
 from ppl_dgp.guides.following import follows
 from ppl_dgp.guides.nesting import contains, nested_start
 from ppl_dgp.guides.rule import knows_states
-from ppl_dgp.models import deep_gp, exact_gp_regression, gpssm, sparse_gp_regression
+from ppl_dgp.models import (
+    additive_gp,
+    convolved_gp,
+    deep_gp,
+    exact_gp_regression,
+    gpssm,
+    multi_output_gp,
+    sparse_gp_regression,
+)
 from ppl_dgp.models.kernel_values import named_kernel
+from ppl_dgp.models.zoo_model import ZooModel
 from ppl_dgp.objectives import OBJECTIVES, PowerEP
 from ppl_dgp.prediction.predict import Prediction, predict
 
@@ -61,13 +70,19 @@ def build(settings: Settings, num_outputs: int, num_sequences: int = 1) -> Progr
     objective = OBJECTIVES[settings.objective](settings.alpha, settings.particles)
     likelihood = None if settings.likelihood == "gaussian" else settings.likelihood
     choices: dict[str, Any] = {"num_outputs": num_outputs, "kernel": kernel, "likelihood": likelihood}
+    if settings.model == "deep-gp":
+        deep = deep_gp(settings.widths, settings.inducing, **choices)
+        return Program(settings, deep, _guide(deep, settings), objective)
+    model: ZooModel
     if settings.model == "sparse-gp":
         model = sparse_gp_regression(settings.inducing, **choices)
-        return Program(
-            settings, model, Guide(model, inducing=INDUCING_RULES[settings.inducing_rule]), objective
-        )
-    deep = deep_gp(settings.widths, settings.inducing, **choices)
-    return Program(settings, deep, _guide(deep, settings), objective)
+    elif settings.model == "additive-gp":
+        model = additive_gp(None, settings.inducing, **choices)
+    elif settings.model == "multi-output-gp":
+        model = multi_output_gp(num_outputs, settings.latent, settings.inducing, kernel=kernel)
+    else:
+        model = convolved_gp(num_outputs, settings.latent, settings.inducing)
+    return Program(settings, model, Guide(model, inducing=INDUCING_RULES[settings.inducing_rule]), objective)
 
 
 def _state_space(settings: Settings, num_outputs: int, num_sequences: int) -> Program:

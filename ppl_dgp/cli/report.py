@@ -12,20 +12,28 @@ import pandas as pd
 from jaxtyping import Float, Int
 from scipy.stats import norm
 
+from ppl_dgp.cli.task import Task
 from ppl_dgp.data import Standardiser
+from ppl_dgp.fit import Fit
 from ppl_dgp.fit.advice import held_out_advice
 from ppl_dgp.prediction.predict import Prediction
 
 
-def nats_per_row(units: Standardiser) -> float:
-    """Σ_p log s_p: what a row's log density loses on the way from standardised to original units."""
-    return float(np.log(units.scale).sum())
+def nats_of_units(units: Standardiser, y: Float[np.ndarray, "N P"]) -> Float[np.ndarray, " N"]:
+    """Σ_p log s_p over the entries of each row: what its log density loses on the way to original units."""
+    lost: np.ndarray = ~np.isnan(y) @ np.log(units.scale)
+    return lost
 
 
-def in_units(prediction: Prediction, units: Standardiser) -> Prediction:
-    """A prediction of standardised targets in the units of the data."""
+def in_units(
+    prediction: Prediction, units: Standardiser, y: Float[np.ndarray, "N P"] | None = None
+) -> Prediction:
+    """A prediction of standardised targets in the units of the data; its density is of the entries of ``y``."""
     squared = np.square(units.scale)
     density = prediction.log_density
+    if density is not None and y is not None:
+        # nothing is known of a row without entries
+        density = np.where(np.isnan(y).all(1), np.nan, density - nats_of_units(units, y))
     return dataclasses.replace(
         prediction,
         f_mean=units.inverse(prediction.f_mean),
@@ -34,14 +42,14 @@ def in_units(prediction: Prediction, units: Standardiser) -> Prediction:
         variance=prediction.variance * squared,
         quantiles=None if prediction.quantiles is None else units.inverse(prediction.quantiles),
         samples=None if prediction.samples is None else units.inverse(prediction.samples),
-        log_density=None if density is None else density - nats_per_row(units),
+        log_density=density,
     )
 
 
 def metrics(prediction: Prediction | None, y: Float[np.ndarray, "N P"] | None) -> dict[str, float | None]:
     """Mean log density per row, RMSE and coverage of the 95 % interval against ``y``, both in original units.
 
-    None throughout where there is nothing to compare with.
+    Over the entries that were observed; None throughout where there is nothing to compare with.
     """
     from ppl_dgp.diagnostics.scores import scores
 
@@ -93,3 +101,27 @@ def of_held_out(
     )
     mean = float(each.sum(1)[there.any(1)].mean())
     return held_out_advice(coverage, density, mean, int(there.sum()), remedy, too_wide=False)
+
+
+def tightest_bound(task: Task, measures: dict[str, Any]) -> tuple[float, float] | None:
+    """The greatest known bound of the log evidence in the units of training, and its standard error."""
+    bounds = [measures[name] for name in ("elbo", "iw_bound") if measures.get(name) is not None]
+    if not bounds:
+        return None
+    units = float(nats_of_units(task.y_units, task.table.y[task.train_rows]).sum())
+    return max(bounds) + units, measures.get("elbo_se") or 0.0
+
+
+def effort(fitted: Fit) -> dict[str, Any]:
+    """Time and steps of a fit."""
+    running = max(fitted.seconds - fitted.compile_seconds, 1e-9)
+    return {
+        "seconds": finite(fitted.seconds),
+        "steps": fitted.steps,
+        "steps_per_second": finite(fitted.steps / running),
+        "rejected_steps": fitted.rejected_steps,
+        "converged": fitted.converged,
+        "gap": finite(fitted.gap),
+        "jitter": max(fitted.jitter.values(), default=None),
+        "parameters": int(sum(np.size(value) for value in fitted.params.values())),
+    }

@@ -14,11 +14,15 @@ from dataclasses import dataclass
 from typing import Any, get_args, get_type_hints
 
 from ppl_dgp.cli.errors import BadInput
+from ppl_dgp.cli.uses import SEVERAL_TARGETS, check_unused
 
 MODELS = {
     "gp": "exact GP regression: closed form, O(N³), for up to a few thousand rows",
     "sparse-gp": "sparse GP regression: inducing points, minibatches",
     "deep-gp": "deep GP: layers of sparse GPs, for steps and changing lengthscales",
+    "additive-gp": "a sum of sparse GPs, one of each feature, and which of them explains what",
+    "multi-output-gp": "several targets that mix the same functions; entries may be missing",
+    "convolved-gp": "several targets that smooth the same functions, each as it likes; entries may be missing",
     "gplvm": "latents of a table's rows, all its columns alike; missing entries filled in",
     "gpssm": "states of a series and how they move: to smooth, forecast and simulate",
 }
@@ -91,7 +95,7 @@ LIKELIHOOD_HELP = {
     "heteroscedastic": "Gaussian noise whose variance is a function of the features",
 }
 #: models that take another than gaussian
-WITH_LIKELIHOOD = ("sparse-gp", "deep-gp")
+WITH_LIKELIHOOD = ("sparse-gp", "additive-gp", "deep-gp")
 DEFAULT_INDUCING = 100
 GPLVM_INDUCING = 50
 SERIES_INDUCING = 20
@@ -101,7 +105,7 @@ AUTO = "auto"
 #: the most steps of it, and iterations of L-BFGS; and of a deep GP the fewest with and without a learning rate
 BUDGET, MOST_ITERATIONS = 14_400, 3000
 LEAST_BUDGET = {True: 400, False: 500}
-LATENT = 2  # dimensions of a gplvm
+LATENT = 2  # dimensions of a gplvm, and functions that several targets mix, of no more targets than that
 FULL_BATCH_ROWS = 2000  # up to so many rows every step sees them all
 DEFAULT_BATCH = 1000
 
@@ -199,24 +203,12 @@ class Settings:
                 )
             if self.restarts > 1:
                 raise BadInput(f"--restarts is {self.restarts}, but a gplvm is fitted once", "vary --seed")
+        check_unused(self)
         self._check_series()
 
     def _check_series(self) -> None:
-        """Raise BadInput for what a series cannot be combined with, or what only a series has."""
+        """Raise BadInput for what a series cannot be combined with."""
         if self.model != "gpssm":
-            for option, value in (
-                ("--controls", self.controls),
-                ("--sequence-column", self.sequence_column),
-                ("--step-column", self.step_column),
-                ("--window", self.window),
-                ("--emission", None if self.emission == "linear" else self.emission),
-                ("--separate", self.separate or None),
-            ):
-                if value is not None:
-                    raise BadInput(
-                        f"{option} is {value!r}, but a {self.model} has no time",
-                        "leave it out, or take --model gpssm",
-                    )
             return
         for option, value, kept in (
             ("--objective", self.objective, "power-ep"),
@@ -264,8 +256,13 @@ class Settings:
     def resolve(self, num_rows: int, num_targets: int = 1) -> Settings:
         """Defaults that depend on the ``num_rows`` rows to train on, and on the targets, filled in.
 
-        :raises BadInput: if more is asked.
+        :raises BadInput: if more is asked, or there is one target where there should be several.
         """
+        if self.model in SEVERAL_TARGETS and num_targets < 2:
+            raise BadInput(
+                f"--model is {self.model}, which is of several targets, but there is 1",
+                "name them, as in --target a,b, or take --model sparse-gp",
+            )
         rows = f"{num_rows} rows to train on"
         if self.model != "gp" and self.inducing is not None and self.inducing > num_rows:
             raise BadInput(
@@ -281,10 +278,11 @@ class Settings:
             raise BadInput(f"--batch is {self.batch}, more than {more}", f"lower it to at most {most}")
         batch = self.batch or (None if self.model == "gp" else usual)
         inducing = {"gplvm": GPLVM_INDUCING, "gpssm": SERIES_INDUCING}.get(self.model, DEFAULT_INDUCING)
+        latent = {"gpssm": num_targets} | dict.fromkeys(SEVERAL_TARGETS, min(LATENT, num_targets))
         return dataclasses.replace(
             self,
             inducing=self.inducing or min(inducing, num_rows),
-            latent=self.latent or (num_targets if self.model == "gpssm" else LATENT),
+            latent=self.latent or (None if self.model == "additive-gp" else latent.get(self.model, LATENT)),
             batch=batch,
         )
 

@@ -15,10 +15,10 @@ from jax.experimental.multihost_utils import process_allgather
 
 from ppl_dgp.checkpoint import INDEX
 from ppl_dgp.cli import run_directory
-from ppl_dgp.cli.commands import CONTINUE, _continued, effort, precision
+from ppl_dgp.cli.commands import CONTINUE, _continued, precision
 from ppl_dgp.cli.errors import BadInput, Stopped
 from ppl_dgp.cli.programs import build, ending
-from ppl_dgp.cli.report import finite
+from ppl_dgp.cli.report import effort, finite
 from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.settings import DEFAULT_BATCH, Settings
 from ppl_dgp.data import BUILT_INS, RowSource, load_table, open_rows

@@ -32,7 +32,9 @@ class Task:
     def notes(self) -> tuple[str, ...]:
         """What reading left out, and targets that look like classes beside a likelihood of numbers."""
         columns = zip(self.table.target_names, self.table.y.T, strict=True)
-        classes = [name for name, values in columns if set(np.unique(values)) == {0.0, 1.0}]
+        classes = [
+            name for name, values in columns if set(np.unique(values[~np.isnan(values)])) == {0.0, 1.0}
+        ]
         told = (
             f"{', '.join(classes)}: found the values 0 and 1 alone, which are taken for numbers; for classes "
             "use SparseGPClassifier or DeepGPClassifier of ppl_dgp.estimators"

@@ -23,7 +23,14 @@ BUILT_INS: tuple[str, ...] = (*_REAL, *_SYNTHETIC)
 SUFFIXES = (".csv", ".parquet", ".npz")
 
 
-def load_table(source: str, target: str | None = None, drop_missing: bool = False, seed: int = 0) -> Table:
+def load_table(
+    source: str,
+    target: str | None = None,
+    drop_missing: bool = False,
+    seed: int = 0,
+    *,
+    target_gaps: bool = False,
+) -> Table:
     """The table behind ``source``, checked and in its own units.
 
     :param source: a built-in name (``BUILT_INS``) or the path of a ``.csv``, ``.parquet`` or ``.npz`` file.
@@ -31,6 +38,7 @@ def load_table(source: str, target: str | None = None, drop_missing: bool = Fals
         the target array (default ``y``), for a built-in some of its targets (default: all).
     :param drop_missing: leave out rows with a missing or infinite value instead of refusing them.
     :param seed: of the synthetic built-ins.
+    :param target_gaps: keep rows that lack some of their targets, as NaN; those without any are left out.
     :returns: The table. Constant features and, if asked for, incomplete rows are left out, each with a note; the
         index arrays of an ``.npz`` are those of the rows kept.
     :raises DataError: for any input that cannot be used.
@@ -48,9 +56,17 @@ def load_table(source: str, target: str | None = None, drop_missing: bool = Fals
         )
     splits = _splits(raw.train, raw.test, len(X), name)
 
-    keep = _complete(np.hstack([X, y]), feature_names + target_names, name, drop_missing)
+    keep = _complete(_held_complete(X, y, target_gaps), feature_names + target_names, name, drop_missing)
     if not keep.all():
         notes.append(_dropped_rows(keep))
+    if target_gaps:
+        empty = keep & np.isnan(y).all(axis=1)
+        if count := int(empty.sum()):
+            notes.append(f"dropped {count} row{'s' if count > 1 else ''} without any target")
+        keep &= ~empty
+        if gaps := int(np.isnan(y[keep]).sum()):
+            notes.append(f"{gaps} of {y[keep].size} target entries are missing")
+    if not keep.all():
         X, y = X[keep], y[keep]
         position = np.cumsum(keep) - 1
         if splits:
@@ -60,7 +76,7 @@ def load_table(source: str, target: str | None = None, drop_missing: bool = Fals
     for half in splits[0] if splits else ():
         _enough(len(half), f"a training split of {name}", notes)
 
-    for column, varies in zip(target_names, (y != y[0]).any(axis=0), strict=True):
+    for column, varies in zip(target_names, columns_vary(y), strict=True):
         if not varies:
             raise DataError(f"target {column!r} of {name} is constant: choose a target that varies")
     varies = (X != X[0]).any(axis=0)
@@ -86,6 +102,8 @@ def load_rows(
     target: str | None = None,
     drop_missing: bool = False,
     seed: int = 0,
+    *,
+    target_gaps: bool = False,
 ) -> tuple[Float[np.ndarray, "N D"], Float[np.ndarray, "N P"] | None, tuple[str, ...]]:
     """Rows to predict at: the named features of ``source``, and its targets where it has them all.
 
@@ -97,6 +115,7 @@ def load_rows(
     :param target: for an ``.npz`` the name of the target array (default ``y``).
     :param drop_missing: leave out rows with a missing or infinite value instead of refusing them.
     :param seed: of the synthetic built-ins.
+    :param target_gaps: take missing targets as NaN, also those of a whole column.
     :returns: (X [N D], y [N P] or None, notes), in the source's units.
     :raises DataError: for a source that cannot be read, a feature it lacks, or values that cannot be used.
 
@@ -111,20 +130,18 @@ def load_rows(
                 f"{name} has no column {column!r}, which the model was fitted on; "
                 f"it holds {listing([str(c) for c in source_columns.columns])}: give a table with those features"
             )
-    values = numbers(source_columns[list(feature_names)], name)
-    columns = tuple(feature_names)
-    has_targets = bool(target_names) and all(
-        c in source_columns and not source_columns[c].isna().all() for c in target_names
+    X = numbers(source_columns[list(feature_names)], name)
+    there = [c in source_columns and not source_columns[c].isna().all() for c in target_names]
+    has_targets = bool(there) and (
+        any(there) and all(c in source_columns for c in target_names) if target_gaps else all(there)
     )
-    if has_targets:
-        values = np.hstack([values, numbers(source_columns[list(target_names)], name)])
-        columns += tuple(target_names)
-    keep = _complete(values, columns, name, drop_missing)
+    known = tuple(target_names) if has_targets else ()
+    y = numbers(source_columns[list(known)], name)
+    keep = _complete(_held_complete(X, y, target_gaps), (*feature_names, *known), name, drop_missing)
     if not keep.any():
         raise DataError(f"{name} has no row to predict at: give a table with at least one complete row")
-    values = values[keep]
-    y = values[:, len(feature_names) :] if has_targets else None
-    return values[:, : len(feature_names)], y, raw.notes + (() if keep.all() else (_dropped_rows(keep),))
+    notes = raw.notes + (() if keep.all() else (_dropped_rows(keep),))
+    return X[keep], y[keep] if has_targets else None, notes
 
 
 def checked_suffix(source: str) -> str:
@@ -195,6 +212,16 @@ def numbers(frame: pd.DataFrame, name: str) -> Float[np.ndarray, "N D"]:
             )
         columns.append(parsed.to_numpy(dtype=np.float64, na_value=np.nan))
     return np.stack(columns, axis=1) if columns else np.empty((len(frame), 0))
+
+
+def columns_vary(values: Float[np.ndarray, "N P"]) -> list[bool]:
+    """Whether each column has two different values, of the entries that are there."""
+    return [len(np.unique(column[~np.isnan(column)])) > 1 for column in values.T]
+
+
+def _held_complete(X: np.ndarray, y: np.ndarray, target_gaps: bool) -> np.ndarray:
+    """All entries that have to be finite, side by side; targets that may be missing stand there as 0."""
+    return np.hstack([X, np.where(np.isnan(y), 0.0, y) if target_gaps else y])
 
 
 def _complete(values: np.ndarray, columns: Sequence[str], name: str, drop_missing: bool) -> np.ndarray:

@@ -25,7 +25,7 @@ class Table:
     """A regression table in its own units: N rows, D features, P targets.
 
     :param X: features, [N D] float64, finite.
-    :param y: targets, [N P] float64, finite.
+    :param y: targets, [N P] float64, finite, or NaN where an entry is missing and the model can do without.
     :param feature_names: D names.
     :param target_names: P names.
     :param train: row indices of the training half of each split that came with the data; None without splits.

@@ -167,18 +167,19 @@ def plot_calibration(prediction: Prediction, y: ArrayLike, *, axes: Axes | None 
     From draws of y where the prediction holds ``samples``, else from a Gaussian with its mean and variance. The grey
     band is where 95 % of calibrated models of as many independent rows would lie.
 
-    :param y: observed (N, P) or (N,).
+    :param y: observed (N, P) or (N,), NaN where an entry is missing.
     """
     targets = _plotted_targets(y, prediction)
+    there = ~np.isnan(targets)
     figure, panel = _panel(axes, (4.4, 4.2))
     if prediction.samples is not None:
-        below = (prediction.samples < targets).mean(0)
+        below = (prediction.samples < targets).mean(0)[there]
     else:
-        below = norm.cdf((targets - prediction.mean) / np.sqrt(prediction.variance))
+        below = norm.cdf((targets - prediction.mean) / np.sqrt(prediction.variance))[there]
     nominal = np.linspace(0.0, 1.0, 101)
     # inside the central interval of probability p where |2 F(y) − 1| ≤ p
     found = (np.abs(2.0 * below.ravel() - 1.0) <= nominal[:, None]).mean(1)
-    spread = 1.96 * np.sqrt(nominal * (1.0 - nominal) / targets.shape[0])
+    spread = 1.96 * np.sqrt(nominal * (1.0 - nominal) / there.any(1).sum())
     panel.fill_between(nominal, nominal - spread, nominal + spread, color=FAINT, alpha=0.25, linewidth=0)
     panel.plot([0, 1], [0, 1], color=FAINT, linewidth=1.0, linestyle="--", label="calibrated")
     panel.plot(nominal, found, color=COLOURS[0], linewidth=2.0, label="this fit")
@@ -194,11 +195,18 @@ def plot_predicted(
 ) -> Figure:
     """Predicted against observed with bars of 1.96 standard deviations (up to 500 rows), and the line of equality.
 
-    :param y: observed (N, P) or (N,).
+    :param y: observed (N, P) or (N,), NaN where an entry is missing.
     :param column: which of the P targets.
+    :raises ValueError: for a column without any entry.
     """
     observed = _plotted_targets(y, prediction)[:, column]
-    mean, deviation = prediction.mean[:, column], np.sqrt(prediction.variance[:, column])
+    there = ~np.isnan(observed)
+    if not there.any():
+        raise ValueError(
+            f"y: found no entry in column {column}, expected at least one; choose another column"
+        )
+    observed, mean = observed[there], prediction.mean[there, column]
+    deviation = np.sqrt(prediction.variance[there, column])
     figure, panel = _panel(axes, (4.6, 4.4))
     ends = np.array([min(observed.min(), mean.min()), max(observed.max(), mean.max())])
     ends = ends + np.array([-0.04, 0.04]) * max(np.ptp(ends), 1e-9)

@@ -43,7 +43,8 @@ def scores(
     Where it has samples too, also ``test_crps``, the mean of :func:`crps`.
 
     :param prediction: its first and last quantiles bound the 95 % interval.
-    :param y: the targets, on the scale of the prediction.
+    :param y: the targets, on the scale of the prediction; all figures are over entries that are not NaN, the log
+        density over rows that have one.
     :param target_scale: by which both were divided: the figures are in original units.
     :raises ValueError: if the prediction lacks log density or quantiles.
     """
@@ -52,15 +53,16 @@ def scores(
             "prediction: found no log density or quantiles, expected both; predict with y and levels"
         )
     low, high = prediction.quantiles[0], prediction.quantiles[-1]
+    there = ~np.isnan(y)
     # log |dy/dy'| of the change of units, per row
-    jacobian = np.log(np.broadcast_to(target_scale, y.shape[1:])).sum()
+    jacobian = there @ np.log(np.broadcast_to(target_scale, y.shape[1:]))
     found = {
-        "test_log_density": float(prediction.log_density.mean() - jacobian),
-        "test_rmse": float(np.sqrt(np.square((prediction.mean - y) * target_scale).mean())),
-        "coverage95": float(((low <= y) & (y <= high)).mean()),
+        "test_log_density": float((prediction.log_density - jacobian)[there.any(1)].mean()),
+        "test_rmse": float(np.sqrt(np.square((prediction.mean - y) * target_scale)[there].mean())),
+        "coverage95": float(((low <= y) & (y <= high))[there].mean()),
     }
     if prediction.samples is not None:
-        found["test_crps"] = float((crps(prediction.samples, y) * target_scale).mean())
+        found["test_crps"] = float((crps(prediction.samples, y) * target_scale)[there].mean())
     return found
 
 

@@ -1,5 +1,7 @@
 """Sparse and deep GPs as scikit-learn estimators, for regression and classification; the GPLVM as a transformer.
 
+Of regression also sums of functions, and several targets that mix the same ones.
+
 Model, guide and objective are those of the zoo: the sparse GP (Titsias 2009; Hensman et al. 2013, 2015) and the deep GP
 (Salimbeni and Deisenroth 2017) under the ELBO or a divergence of ``alpha``. Features are standardised inside, and so
 are the targets of a regression; everything that comes out is in the units, or the labels, that went in.
@@ -7,6 +9,19 @@ are the targets of a regression; everything that comes out is in the units, or t
 
 from ppl_dgp.estimators.classifiers import DeepGPClassifier, SparseGPClassifier
 from ppl_dgp.estimators.latent import GPLVM
-from ppl_dgp.estimators.regressors import DeepGPRegressor, SparseGPRegressor
+from ppl_dgp.estimators.regressors import (
+    AdditiveGPRegressor,
+    DeepGPRegressor,
+    MultiOutputGPRegressor,
+    SparseGPRegressor,
+)
 
-__all__ = ["GPLVM", "DeepGPClassifier", "DeepGPRegressor", "SparseGPClassifier", "SparseGPRegressor"]
+__all__ = [
+    "GPLVM",
+    "AdditiveGPRegressor",
+    "DeepGPClassifier",
+    "DeepGPRegressor",
+    "MultiOutputGPRegressor",
+    "SparseGPClassifier",
+    "SparseGPRegressor",
+]

@@ -106,15 +106,36 @@ class GPEstimator(BaseEstimator):
         warn_of_convergence(self.steps, fitted)
 
     def _estimator_program(self) -> tuple[Callable[..., Any], Guide, ELBO]:
-        rules: tuple[Any, ...] = (self.inducing_rule, self.objective, self.alpha, self.num_particles)
-        return _made_of(*self._layers(), self.num_inducing_, self._target(), self.kernel, *rules)
+        """Model, guide and objective: equal for equal settings, so that a second fit compiles nothing."""
+        rules: dict[str, Any] = {"inducing": named("inducing_rule", self.inducing_rule, INDUCING_RULES)}
+        kind = named("objective", self.objective, OBJECTIVES)
+        divergence = kind if isinstance(kind, ELBO) else kind(self.alpha, self.num_particles)
+        model, (_, hidden) = self._zoo_model(), self._layers()
+        if hidden is not None:
+            rules["hidden"] = named("hidden", hidden, HIDDEN_RULES)
+        return model, Guide(model, **rules), divergence
+
+    def _zoo_model(self) -> ZooModel:
+        """The model of what ``fit`` has found; a sparse or deep GP unless an estimator has its own."""
+        target, (widths, hidden) = self._target(), self._layers()
+        settings: dict[str, Any] = dict(kernel=self.kernel, likelihood=target.likelihood)
+        if target.classes is None:
+            settings["num_outputs"] = target.columns
+            if hidden is None:
+                return sparse_gp_regression(self.num_inducing_, **settings)
+            return deep_gp(widths, self.num_inducing_, **settings)
+        if hidden is None:
+            return sparse_gp_classification(target.classes, self.num_inducing_, **settings)
+        return deep_gp_classification(target.classes, widths, self.num_inducing_, **settings)
+
+    def _posterior(self) -> Posterior:
+        model, guide, _ = self._estimator_program()
+        return Posterior(model, guide, {name: jnp.asarray(value) for name, value in self.params_.items()})
 
     def predict_distribution(self, X: Any, levels: Sequence[float] = ()) -> Prediction:
         """The whole ``Prediction`` at K rows, of a regression in standardised units (``y_units_`` takes them back)."""
         check_is_fitted(self, "params_")
         rows = validate_data(self, X, reset=False, dtype=np.float64)
-        model, guide, _ = self._estimator_program()
-        params = {name: jnp.asarray(value) for name, value in self.params_.items()}
         x = jnp.asarray(self.x_units_.transform(rows))
         key = jax.random.key(self._seed + 1)
         # quantiles, and a q(u) that links outputs, need draws
@@ -125,7 +146,7 @@ class GPEstimator(BaseEstimator):
         number = max(self.num_samples, FEWEST_PREDICTION_DRAWS) if drawn else self.num_samples
         # a row's prediction must not depend on the rows beside it: that is scikit-learn's contract
         settings: dict[str, Any] = dict(num_samples=number, levels=tuple(levels), row_by_row=True)
-        return predict(key, Posterior(model, guide, params), x, **settings)
+        return predict(key, self._posterior(), x, **settings)
 
 
 def warn_of_convergence(steps: int | str, fitted: Fit) -> None:
@@ -137,35 +158,3 @@ def warn_of_convergence(steps: int | str, fitted: Fit) -> None:
             ConvergenceWarning,
             stacklevel=4,
         )
-
-
-def _made_of(
-    widths: tuple[int, ...],
-    hidden: str | HiddenRule | None,
-    num_inducing: int,
-    target: Target,
-    kernel: Any,
-    inducing_rule: str | InducingRule,
-    objective: str | ELBO,
-    alpha: float,
-    num_particles: int | None,
-) -> tuple[Callable[..., Any], Guide, ELBO]:
-    """Model, guide and objective: equal for equal settings, so that a second fit compiles nothing."""
-    inducing = named("inducing_rule", inducing_rule, INDUCING_RULES)
-    kind = named("objective", objective, OBJECTIVES)
-    divergence = kind if isinstance(kind, ELBO) else kind(alpha, num_particles)
-    settings: dict[str, Any] = dict(kernel=kernel, likelihood=target.likelihood)
-    model: ZooModel
-    if target.classes is None:
-        settings["num_outputs"] = target.columns
-        if hidden is None:
-            model = sparse_gp_regression(num_inducing, **settings)
-        else:
-            model = deep_gp(widths, num_inducing, **settings)
-    elif hidden is None:
-        model = sparse_gp_classification(target.classes, num_inducing, **settings)
-    else:
-        model = deep_gp_classification(target.classes, widths, num_inducing, **settings)
-    if hidden is None:
-        return model, Guide(model, inducing=inducing), divergence
-    return model, Guide(model, hidden=named("hidden", hidden, HIDDEN_RULES), inducing=inducing), divergence

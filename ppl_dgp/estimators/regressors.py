@@ -1,4 +1,4 @@
-"""Sparse and deep GP regression as scikit-learn estimators."""
+"""Sparse, deep, additive and multi-output GP regression as scikit-learn estimators."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import jax.numpy as jnp
 import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_consistent_length, validate_data
 
 from ppl_dgp.data import Standardiser
 from ppl_dgp.estimators.estimator import GPEstimator, Target
+from ppl_dgp.estimators.latent import standardise
 from ppl_dgp.guides import HiddenRule
+from ppl_dgp.models import additive_gp, convolved_gp, multi_output_gp
 from ppl_dgp.models.observation import is_of_real_targets
+from ppl_dgp.models.zoo_model import ZooModel
 
 _R = TypeVar("_R", bound="_Regressor")
 
@@ -34,18 +38,22 @@ class _Regressor(RegressorMixin, GPEstimator):
         :raises ValueError: for data or settings that cannot be used, naming them.
         :raises FitError: if training fails.
         """
-        rows, targets = validate_data(
-            self, X, y, multi_output=True, y_numeric=True, dtype=np.float64, ensure_min_samples=2
-        )
-        self.single_output_ = targets.ndim == 1
-        columns = np.asarray(targets, np.float64).reshape(len(rows), -1)
-        self.y_units_ = Standardiser.fit(columns)
+        rows, columns = self._checked_rows(X, y)
+        self.y_units_ = standardise(columns)
         if not is_of_real_targets(self.likelihood):
             # counts, fractions and the like mean nothing in other units
             ones = np.ones(columns.shape[1])
             self.y_units_ = Standardiser(0.0 * ones, ones)
         self._train(rows, self.y_units_.transform(columns))
         return self
+
+    def _checked_rows(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Features (N, D) and targets (N, P), both finite; how y came is kept."""
+        rows, targets = validate_data(
+            self, X, y, multi_output=True, y_numeric=True, dtype=np.float64, ensure_min_samples=2
+        )
+        self.single_output_ = targets.ndim == 1
+        return rows, np.asarray(targets, np.float64).reshape(len(rows), -1)
 
     def _target(self) -> Target:
         return Target(columns=len(self.y_units_.mean), likelihood=self.likelihood)
@@ -59,8 +67,8 @@ class _Regressor(RegressorMixin, GPEstimator):
         :raises ValueError: for rows that cannot be used.
         """
         found = self.predict_distribution(X)
-        mean = self.y_units_.inverse(found.mean)
-        deviation = np.sqrt(found.variance) * self.y_units_.scale
+        mean: np.ndarray = self.y_units_.inverse(found.mean)
+        deviation: np.ndarray = np.sqrt(found.variance) * self.y_units_.scale
         if self.single_output_:
             mean, deviation = mean[:, 0], deviation[:, 0]
         return (mean, deviation) if return_std else mean
@@ -123,3 +131,98 @@ class DeepGPRegressor(_Regressor):
 
     def _layers(self) -> tuple[tuple[int, ...], str | HiddenRule | None]:
         return tuple(self.widths), self.hidden
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class AdditiveGPRegressor(_Regressor):
+    """Sums of GPs of one feature each, or of a few: for effects that add up and are to be looked at.
+
+    :param groups: of each term the columns of X that it is a function of; one term for each column if None.
+    :param kernel: as in ``SparseGPRegressor``, for every term, which has its own values; or a sequence, one for each.
+    :param num_inducing: inducing points of each term; fewer where there are fewer rows.
+    :param likelihood, inducing_rule, objective, alpha, num_particles, steps, tolerance, budget, batch_size,
+        learning_rate, num_samples, random_state: as in ``SparseGPRegressor``.
+    :ivar explained_: (T, P), of each term the variance of its mean over the training rows, in the units in which a
+        standardised target has variance 1; of counts and the like on the scale of their likelihood's link.
+
+    >>> from sklearn.datasets import load_diabetes
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> AdditiveGPRegressor(num_inducing=5, steps=2).fit(X[:40, :3], y[:40]).explained_.shape
+    (3, 1)
+    """
+
+    groups: Sequence[Sequence[int]] | None = None
+
+    def _train(self, rows: np.ndarray, targets: np.ndarray) -> None:
+        super()._train(rows, targets)
+        from ppl_dgp.diagnostics.layers import explained  # which brings Matplotlib
+
+        functions = explained(self._posterior(), jnp.asarray(self.x_units_.transform(rows))).values()
+        # further functions are of the likelihood's noise
+        self.explained_ = np.stack([each[: targets.shape[1]] for each in functions])
+
+    def _zoo_model(self) -> ZooModel:
+        target = self._target()
+        settings: dict[str, Any] = dict(num_outputs=target.columns, likelihood=target.likelihood)
+        return additive_gp(self.groups, self.num_inducing_, kernel=self.kernel, **settings)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class MultiOutputGPRegressor(_Regressor):
+    """Targets that mix, or smooth, the same functions: what is known of one tells of the others.
+
+    y is (N, P); NaN is an entry that was not observed, and the mean there is what the other targets say of it.
+    ``score`` needs them all.
+
+    :param num_latents: functions Q that the targets have in common.
+    :param smoothed: whether every target sees them smoothed by a Gaussian of its own, for targets that are more or less
+        sharp; the kernel is rbf then, or one of Convolved.
+    :param likelihood: as in ``SparseGPRegressor``, None for Gaussian noise of a variance for each target; others at
+        alpha 0.
+    :param num_inducing: inducing points of each function; fewer where there are fewer rows.
+    :param kernel, inducing_rule, objective, alpha, num_particles, steps, tolerance, budget, batch_size,
+        learning_rate, num_samples, random_state: as in ``SparseGPRegressor``.
+
+    >>> from sklearn.datasets import load_linnerud
+    >>> X, y = load_linnerud(return_X_y=True)
+    >>> y[0, 1] = float("nan")
+    >>> MultiOutputGPRegressor(num_inducing=5, steps=2).fit(X, y).predict(X[:4]).shape
+    (4, 3)
+    """
+
+    num_latents: int = 2
+    smoothed: bool = False
+
+    def _checked_rows(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+        if y is not None and np.ndim(y) != 2:
+            raise ValueError(
+                f"y: found shape {np.shape(y)}, expected (N, P), a column for each target; for one alone take "
+                "SparseGPRegressor. Reshape your data"
+            )
+        of_rows: dict[str, Any] = dict(dtype=np.float64, ensure_min_samples=2)
+        of_targets = of_rows | {"ensure_all_finite": "allow-nan"}
+        rows, targets = validate_data(self, X, y, validate_separately=(of_rows, of_targets))
+        check_consistent_length(rows, targets)
+        if (empty := np.isnan(targets).all(0)).any():
+            raise ValueError(
+                f"y: found no entry in column {int(empty.argmax())}, expected at least one; leave it out"
+            )
+        self.single_output_ = False
+        return rows, targets
+
+    def _zoo_model(self) -> ZooModel:
+        target = self._target()
+        sizes = target.columns, self.num_latents, self.num_inducing_
+        if not self.smoothed:
+            return multi_output_gp(*sizes, kernel=self.kernel, likelihood=target.likelihood)
+        kernel = None if isinstance(self.kernel, str) else self.kernel
+        if kernel is None and self.kernel != "rbf":
+            raise ValueError(
+                f"kernel: found {self.kernel!r} beside smoothed=True, expected 'rbf' or a Convolved; leave it out"
+            )
+        return convolved_gp(*sizes, kernel=kernel, likelihood=target.likelihood)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.single_output = False
+        return tags

@@ -1,0 +1,60 @@
+"""Which settings a model makes no use of: not shown of its runs, not varied in a comparison, or refused.
+
+Runs of a gp, a sparse-gp and a deep-gp take settings of each other's, so that one command line does for all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from ppl_dgp.cli.errors import BadInput
+
+#: models of one layer that are sums or mixtures of functions, which refuse what they do not use
+STRICT = ("additive-gp", "multi-output-gp", "convolved-gp")
+#: models of several targets, any of which may be missing
+SEVERAL_TARGETS = ("multi-output-gp", "convolved-gp")
+_LAYERS = {"hidden", "widths"}
+_SERIES = {"controls", "sequence_column", "step_column", "window", "emission", "separate"}
+UNUSED: dict[str, set[str]] = {
+    "deep-gp": {"latent"} | _SERIES,
+    "sparse-gp": _LAYERS | {"latent"} | _SERIES,
+    "additive-gp": _LAYERS | {"latent"} | _SERIES,
+    "multi-output-gp": _LAYERS | _SERIES,
+    "convolved-gp": _LAYERS | {"kernel"} | _SERIES,
+    "gpssm": {"inducing_rule", "objective", "widths", "drop_missing", "controls"},
+    "gplvm": {"inducing_rule", "objective", "alpha", "particles", "restarts", "widths", "drop_missing"}
+    | _SERIES,
+    "gp": _LAYERS
+    | {"latent"}
+    | _SERIES
+    | {"inducing", "inducing_rule", "objective", "alpha", "particles", "learning_rate", "restarts"},
+}
+
+
+def unused_defaults(settings: Any) -> dict[str, Any]:
+    """What the settings that its model makes no use of are unless given."""
+    usual = {field.name: field.default for field in dataclasses.fields(settings)}
+    return {name: usual[name] for name in sorted(UNUSED[settings.model])}
+
+
+def check_unused(settings: Any) -> None:
+    """Raise BadInput for a setting that only a series has, or that a strict model makes no use of."""
+    model = settings.model
+    if model == "gpssm":
+        return
+    for name, usual in unused_defaults(settings).items():
+        value, option = getattr(settings, name), "--" + name.replace("_", "-")
+        if value == usual:
+            continue
+        if name in _SERIES:
+            raise BadInput(
+                f"{option} is {value!r}, but a {model} has no time", "leave it out, or take --model gpssm"
+            )
+        if model in STRICT:
+            shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
+            article = "an" if model[0] in "aeiou" else "a"
+            found = f"{option} is {shown}, but {article} {model}"
+            if name == "kernel":
+                raise BadInput(f"{found} smooths functions of the kernel {usual} alone", "leave it out")
+            raise BadInput(f"{found} makes no use of it", "leave it out, or take another --model")
