@@ -194,14 +194,14 @@ class MultiOutputGPRegressor(_Regressor):
     smoothed: bool = False
 
     def _checked_rows(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-        if y is not None and np.ndim(y) != 2:
-            raise ValueError(
-                f"y: found shape {np.shape(y)}, expected (N, P), a column for each target; for one alone take "
-                "SparseGPRegressor. Reshape your data"
-            )
         of_rows: dict[str, Any] = dict(dtype=np.float64, ensure_min_samples=2)
-        of_targets = of_rows | {"ensure_all_finite": "allow-nan"}
+        of_targets = of_rows | {"ensure_all_finite": "allow-nan", "ensure_2d": False}
         rows, targets = validate_data(self, X, y, validate_separately=(of_rows, of_targets))
+        if targets.ndim != 2:
+            raise ValueError(
+                f"y: found shape {targets.shape}, expected (N, P), a column for each target; for one alone take "
+                "SparseGPRegressor, or reshape it"
+            )
         check_consistent_length(rows, targets)
         if (empty := np.isnan(targets).all(0)).any():
             raise ValueError(
