@@ -15,6 +15,7 @@ from ppl_dgp.likelihoods import (
     Beta,
     Gamma,
     Gaussian,
+    Heteroscedastic,
     Laplace,
     MixedLikelihood,
     NegativeBinomial,
@@ -360,3 +361,13 @@ def test_laplace_where_jax_takes_erfcx_for_zero(bits):
     digits = 1e-4 if bits == 32 else 1e-11
     np.testing.assert_allclose(value, expected, rtol=digits)
     np.testing.assert_allclose(slope, expected_slope, rtol=digits, atol=digits)
+
+
+def test_heteroscedastic_noise_of_several_targets_has_moments():
+    """Of draws of f and g: the mean of f, and the variances of f and of the noise, each target's own."""
+    mean, variance = jnp.array([[0.3, -1.0, 0.2, -0.4]]), jnp.array([[0.1, 0.4, 0.3, 0.2]])
+    likelihood = Heteroscedastic(jnp.asarray(0.5))
+    found = likelihood.moments(mean, variance)
+    np.testing.assert_array_equal(found[0], mean[:, :2])
+    noise = 0.5 * np.exp(mean[:, 2:] + 0.5 * variance[:, 2:])
+    np.testing.assert_allclose(found[1], variance[:, :2] + noise, rtol=1e-12)

@@ -82,7 +82,9 @@ class Heteroscedastic(Likelihood):
         f, g = jnp.split(mean + deviation(variance) * noise, 2, -1)
         return f + jnp.sqrt(self.noise) * jnp.exp(0.5 * g) * jax.random.normal(key_y, jnp.shape(f), f.dtype)
 
-    def moments(self, mean: FunctionRows, variance: FunctionRows) -> tuple[FunctionRows, FunctionRows]:
+    def moments(
+        self, mean: FunctionRows, variance: FunctionRows
+    ) -> tuple[Float[Array, "*#targets"], Float[Array, "*#targets"]]:
         """m_f, and v_f + exp(m_g + v_g/2), (B, P)."""
         m_f, m_g, v_f, v_g = self._parts(mean, variance)
         return m_f, v_f + jnp.exp(m_g + 0.5 * v_g)
