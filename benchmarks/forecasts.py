@@ -42,29 +42,53 @@ TASKS: dict[str, tuple[tuple[str, ...], tuple[str, ...], int, Fitted, str]] = {
     "counts": (("coal", "hippocampus"), counts.MODELS, 10, counts.fitted, "Cox process"),
     "gaps": (("solar",), gaps.MODELS, 10, gaps.fitted, "Matern52 exact"),
 }
-MEASURES = ["rmse", "log_density", "coverage95", "bound", "seconds"]
+#: heads of their columns, and digits
+MEASURES = {
+    "rmse": ("RMSE", 3), "log_density": ("log density", 3), "coverage95": ("within 95 %", 2),
+    "bound": ("evidence or bound", 1), "seconds": ("seconds", 1),
+}  # fmt: skip
+#: measures of which paired differences from that model are shown
+DIFFERENCES: dict[str, tuple[str, ...]] = {
+    "series": (), "counts": ("log_density",), "gaps": ("rmse", "log_density"),
+}  # fmt: skip
 
 
 def shown() -> None:
-    """The table: means over splits or seeds, and differences paired by them, with standard errors."""
+    """Tables in Markdown: means over splits or seeds, and differences paired by them, with standard errors."""
     if not CSV.exists():
         raise SystemExit(f"{CSV}: found none, expected rows; run the benchmark first")
     frame = pd.read_csv(CSV)
     for (task, name), part in frame.groupby(["task", "set"], sort=False):
-        means = part.groupby("model", sort=False)[MEASURES].mean().dropna(axis=1, how="all")
-        table = means.round(4).astype(object)
-        of_model = part.groupby("model", sort=False)
-        table["converged"] = [f"{int((p['converged'] == True).sum())}/{len(p)}" for _, p in of_model]  # noqa: E712
-        wide = part.pivot(index="split", columns="model", values=["rmse", "log_density"])
-        base = TASKS[task][4]
-        for measure in ("rmse", "log_density"):
-            gain = wide[measure].sub(wide[measure].get(base, np.nan), axis=0).agg(["mean", "sem"]).T
-            if gain["mean"].notna().any():
-                table[f"{measure} less {base}"] = [
-                    "" if model == base else f"{gain.loc[model, 'mean']:+.4f} ± {gain.loc[model, 'sem']:.4f}"
-                    for model in table.index
-                ]
-        print(f"\n{task} {name}", table.to_string(), sep="\n")
+        _, models, _, _, base = TASKS[task]
+        measures = [measure for measure in MEASURES if part[measure].notna().any()]
+        heads = [
+            "model",
+            *(MEASURES[measure][0] for measure in measures),
+            *(f"{MEASURES[measure][0]} less {base}" for measure in DIFFERENCES[task]),
+            "converged",
+        ]
+        print(f"\n{task} {name}\n", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", sep="\n")
+        indexed = {model: part[part["model"] == model].set_index("split") for model in models}
+        for model, of_model in indexed.items():
+            if of_model.empty:
+                continue
+            cells = [model]
+            for measure in measures:
+                digits = MEASURES[measure][1]
+                values = of_model[measure].dropna()
+                cells.append("" if values.empty else with_error(values, digits, measure != "seconds"))
+            for measure in DIFFERENCES[task]:
+                gain = (of_model[measure] - indexed[base][measure]).dropna()
+                cells.append("" if model == base else with_error(gain, 3, True, sign="+"))
+            converged = (of_model["converged"].astype(str) == "True").sum()
+            cells.append(f"{converged} of {len(of_model)}")
+            print(f"| {' | '.join(cells)} |")
+
+
+def with_error(values: pd.Series, digits: int, error: bool, sign: str = "") -> str:
+    """The mean, and its standard error where there are several values that differ."""
+    text = f"{values.mean():{sign}.{digits}f}".replace("-", "−")
+    return text + (f" ± {values.sem():.{digits}f}" if error and len(values) > 1 else "")
 
 
 def drawn(data: Path) -> None:
@@ -74,7 +98,7 @@ def drawn(data: Path) -> None:
     from ppl_dgp import explained, layer_maps
 
     found = series.record(data, "co2")
-    fit = series.fit_of(found, "co2", "sum, joint q", 0)
+    fit = series.fit_of(found, "co2", "sum, q of each", 0)
     print("explained", explained(fit, found.x[: found.train]), "converged", fit.converged)
     parts = {layer.name: layer for layer in layer_maps(fit, found.x, grid_size=2000)}
     prediction = fit.predict(jax.random.key(1), found.x, num_samples=200)
@@ -114,6 +138,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--sets", default="", help="all of the tasks if not given")
+    parser.add_argument("--models", default="", help="parted by semicolons; all of the tasks if not given")
     parser.add_argument("--splits", default="", help="such as 0-2; all if not given")
     parser.add_argument("--figure", action="store_true")
     parser.add_argument("--table", action="store_true")
@@ -129,7 +154,7 @@ def main() -> None:
         names, models, count, fitted, _ = TASKS[task]
         for split in rows.numbers(options.splits or f"0-{count - 1}"):
             for name in options.sets.split(",") if options.sets else names:
-                for model in models:
+                for model in options.models.split(";") if options.models else models:
                     if (task, name, model, str(split)) in found:
                         continue
                     row = {"task": task, "set": name, "model": model, "split": split}

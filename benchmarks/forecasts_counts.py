@@ -2,9 +2,9 @@
 
 ``coal``: disasters in mines, in bins of one year; every event is held out with probability 1/2, which leaves Poisson
 counts of the same rate on either side. ``hippocampus``: spikes of the eight cells that have most of them while a rat
-runs on a linear track, in 50 bins of its place; blocks of ten seconds are held out with probability 1/2, and the time in
-a bin is its exposure. Polynomials have the degree, up to 10, whose AIC is lowest on what is known, for each cell. The
-log density is the mean over bins and cells of log p(count), a posterior's averaged over 1000 draws.
+runs on a linear track, in 50 bins of its place; blocks of ten seconds are held out with probability 1/2, and the time
+in a bin is its exposure. Polynomials have the degree, up to 10, whose AIC is lowest on what is known, for each cell.
+The log density is the mean over bins and cells of log p(count), a posterior's averaged over 1000 draws.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Five gaps of twenty years in solar irradiance: points, Fourier features, exact; for :mod:`benchmarks.forecasts`.
 
-After Gal & Turner (2015) and Hensman, Durrande & Solin (2018), who remove five such segments; the places of the gaps are
-drawn anew for each split, apart from each other, and are of our own choice. Errors are in W/m².
+After Gal & Turner (2015) and Hensman, Durrande & Solin (2018), who remove five such segments; the places of the gaps
+are drawn anew for each split, apart from each other, and are of our own choice. Errors are in W/m².
 """
 
 from __future__ import annotations

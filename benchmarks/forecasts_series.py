@@ -1,8 +1,9 @@
 """Forecasts of the last fifth of a series: the fits that :mod:`benchmarks.forecasts` compares.
 
 k = trend (RBF + Linear) + yearly (Periodic of one year x RBF) + medium (RBF) + noise, x in years from the middle of the
-rows to train on, y standardised by them; of passengers their logarithm. All begin at values that the seed has multiplied
-by exp(0.5 z), z ~ N(0, 1): the same for all models; scikit-learn has one further start of its own and keeps the better.
+rows to train on, y standardised by them; of passengers their logarithm. All begin at values that the seed has
+multiplied by exp(0.5 z), z ~ N(0, 1): the same for all models. scikit-learn has one further start of its own and keeps
+the better of both.
 """
 
 from __future__ import annotations
