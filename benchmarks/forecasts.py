@@ -31,6 +31,8 @@ from benchmarks import rows  # noqa: E402
 
 CSV = Path("benchmarks/forecasts.csv")
 FIGURE = Path("docs/outputs-co2.png")
+#: of the three converged fits of that model the one with the highest bound
+FIGURE_SEED = 1
 FIELDS = (
     "task", "set", "model", "split", "rmse", "log_density", "coverage95", "bound", "gap", "converged", "steps",
     "seconds",
@@ -40,7 +42,7 @@ Fitted = Callable[[Path, str, str, int], dict[str, Any]]
 TASKS: dict[str, tuple[tuple[str, ...], tuple[str, ...], int, Fitted, str]] = {
     "series": (("airline", "co2"), series.MODELS, 3, series.fitted, "exact"),
     "counts": (("coal", "hippocampus"), counts.MODELS, 10, counts.fitted, "Cox process"),
-    "gaps": (("solar",), gaps.MODELS, 10, gaps.fitted, "Matern52 exact"),
+    "gaps": (("solar",), gaps.MODELS, 10, gaps.fitted, "Matern52 points 50"),
 }
 #: heads of their columns, and digits
 MEASURES = {
@@ -98,7 +100,7 @@ def drawn(data: Path) -> None:
     from ppl_dgp import explained, layer_maps
 
     found = series.record(data, "co2")
-    fit = series.fit_of(found, "co2", "sum, q of each", 0)
+    fit = series.fit_of(found, "co2", "sum, q of each", FIGURE_SEED)
     print("explained", explained(fit, found.x[: found.train]), "converged", fit.converged)
     parts = {layer.name: layer for layer in layer_maps(fit, found.x, grid_size=2000)}
     prediction = fit.predict(jax.random.key(1), found.x, num_samples=200)
