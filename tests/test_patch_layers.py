@@ -123,6 +123,14 @@ def test_a_mixture_has_the_moments_of_its_draws():
     np.testing.assert_allclose(both[1], emission.mean[:, 0], rtol=1e-10)
 
 
+def test_a_mixture_has_no_function_of_images():
+    model = convolutional_gp((4, 5, 2), (2, 3), 2, 4, mixture=True)
+    fit = fit_svi(KEY, model, Guide(model), PowerEP(0.0), np.asarray(X), np.asarray(LABELS), steps=2)
+    assert fit.predict(KEY, np.asarray(X)).mean.shape == (3, 1)
+    with pytest.raises(ValueError, match="found a mixture over patches"):
+        fit.sample_functions(KEY, X)
+
+
 def loss_of(model, guide, x=X, y=LABELS, alpha=0.0, **changed):
     run = trace(seed(guide, KEY)).get_trace(x, y)
     params = {name: site["value"] for name, site in run.items() if site["type"] == "param"} | changed

@@ -130,6 +130,25 @@ class PatchMarginal(Marginal):
     __rmul__ = __mul__
 
 
+class AnyPatchMarginal(PatchMarginal):
+    """The first two moments of g at a patch that is drawn, (B, C): no function of whole images has them."""
+
+    def joint(self) -> tuple[Float[Array, "B Q"], Float[Array, "Q B B"]]:
+        raise self._refusal()
+
+    def draw(self, key: Array) -> Float[Array, "B Q"]:
+        raise self._refusal()
+
+    def slope(self, num_inputs: int) -> Float[Array, "B Q D"]:
+        raise self._refusal()
+
+    def _refusal(self) -> ValueError:
+        return ValueError(
+            f"x: found a mixture over patches, {self.function!r}, expected a function of whole images; take predict(), "
+            "which has the moments and draws of y"
+        )
+
+
 class PatchMixture(Emission):
     """y under a mixture over patches, summed out: at every α the logarithm of Σ_p π_p exp t_α(y | g(X[p])).
 
@@ -140,9 +159,8 @@ class PatchMixture(Emission):
         self.images, self.each, self.weights = images, each, weights
         mean, variance = self._moments(images.answers.mean, images.answers.variance)
         nothing = jnp.zeros_like(variance)
-        #: the first two moments of f of a patch that is drawn
         about = images.answers, images.patches, images.outputs
-        marginal = PatchMarginal(
+        marginal = AnyPatchMarginal(
             images.function, images.inputs, images.weights, mean, variance, nothing, *about
         )
         super().__init__(marginal, each.likelihood, each.partly)
