@@ -125,7 +125,8 @@ def simulate_narx(
     future = None if y_future is None else jnp.asarray(_lag_columns("y_future", y_future))
     program = _simulator(fit.model, fit.guide, feedback, num_samples)
     paths = {name: np.asarray(value) for name, value in program(key, fit.params, past, given, future).items()}
-    mean, variance = paths["mean"].mean(0), paths["variance"].mean(0) + paths["mean"].var(0)
+    with np.errstate(invalid="ignore", over="ignore"):  # of infinite paths, which are told of next
+        mean, variance = paths["mean"].mean(0), paths["variance"].mean(0) + paths["mean"].var(0)
     warn_of_growth(paths["states"], "simulate_narx", "take other lags, or more rows to train on")
     return Forecast(mean, variance, paths["states"], paths["samples"], paths.get("log_density"))
 
