@@ -344,6 +344,7 @@ def test_what_it_does_not_contain():
         assert richer.contains(poorer) is None
 
 
+@pytest.mark.slow
 def test_a_deep_gp_begins_at_the_sparse_gp():
     """By the last layer's q(u) as near to the sparse GP's as it can be: the bound that an own one has, or less."""
     x = jnp.linspace(-2.0, 2.0, 20)[:, None] * jnp.array([1.0, -0.5])

@@ -229,6 +229,7 @@ def test_of_functions_that_stand_before_none_q_differs_in_its_parameters_alone()
     np.testing.assert_allclose(*losses, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_it_begins_at_the_sparse_gp_that_is_pulled_back():
     """Where hidden layers are linear the bound is the sparse GP's, but for what pseudo-observations cannot say."""
     x = jnp.linspace(-2.0, 2.0, 20)[:, None] * jnp.array([1.0, -0.5, 0.2])

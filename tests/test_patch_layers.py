@@ -79,7 +79,7 @@ def test_the_middle_of_patches_is_a_smaller_image(located):
     assert not middle[..., 2].any()
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("alpha", [0.0, pytest.param(0.5, marks=pytest.mark.slow), 1.0])
 def test_a_mixture_is_what_enumeration_sums(alpha):
     """At one draw of u: a discrete site of the patch's number, summed out by the engine, and the closed mixture."""
     shares = jnp.asarray(RANDOM.dirichlet(np.ones(9)))
@@ -137,9 +137,17 @@ def loss_of(model, guide, x=X, y=LABELS, alpha=0.0, **changed):
     return jax.value_and_grad(lambda p: PowerEP(alpha).loss(KEY, p, model, guide, x, y))(params)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.5])
 @pytest.mark.parametrize(
-    "hidden", [DoublyStochastic(), MeanField(), Conditional()], ids=lambda r: type(r).__name__
+    ("hidden", "alpha"),
+    [
+        (DoublyStochastic(), 0.0),
+        (Conditional(), 0.5),
+        pytest.param(DoublyStochastic(), 0.5, marks=pytest.mark.slow),
+        pytest.param(MeanField(), 0.0, marks=pytest.mark.slow),
+        pytest.param(MeanField(), 0.5, marks=pytest.mark.slow),
+        pytest.param(Conditional(), 0.0, marks=pytest.mark.slow),
+    ],
+    ids=lambda each: str(each) if isinstance(each, float) else type(each).__name__,
 )
 def test_hidden_images_are_guided(hidden, alpha):
     model = deep_convolutional_gp((4, 5, 2), (2,), (2, 2), (1, 1), 2, 5)
