@@ -7,6 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.handlers import seed, substitute, trace
+from small_images import bars
 
 from ppl_dgp.fit import fit_svi
 from ppl_dgp.gp.means import Linear
@@ -180,16 +181,6 @@ def test_whatever_starts_in_32_bits_stays_there():
         loss, slopes = loss_of(deep, Guide(deep), x)
         assert loss.dtype == jnp.float32 and np.isfinite(loss)
         assert all(leaf.dtype == jnp.float32 and np.isfinite(leaf).all() for leaf in jax.tree.leaves(slopes))
-
-
-def bars(count, key):
-    """Images of 8 × 8 with a horizontal or a vertical bar of three somewhere, and noise."""
-    random = np.random.default_rng(key)
-    images, labels = 0.1 * random.normal(size=(count, 8, 8)), random.integers(0, 2, count)
-    for image, label in zip(images, labels, strict=True):
-        i, j = random.integers(0, 6, 2)
-        image[(i + 1, slice(j, j + 3)) if label else (slice(i, i + 3), j + 1)] += 1.0
-    return images.reshape(count, -1), labels[:, None]
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpyro.handlers import seed, trace
+from small_images import bars
 
 from ppl_dgp.fit import fit_svi
 from ppl_dgp.gp.features import covariance, cross
@@ -122,19 +123,9 @@ def test_the_model_of_whole_images_is_that_without_patches():
     np.testing.assert_allclose(*losses, rtol=1e-10)
 
 
-def crosses(count, key):
-    """Images of 8 × 8 with a horizontal or a vertical bar of three somewhere, and noise."""
-    random = np.random.default_rng(key)
-    images, labels = 0.1 * random.normal(size=(count, 8, 8)), random.integers(0, 2, count)
-    for image, label in zip(images, labels, strict=True):
-        i, j = random.integers(0, 6, 2)
-        image[(i + 1, slice(j, j + 3)) if label else (slice(i, i + 3), j + 1)] += 1.0
-    return images.reshape(count, -1), labels[:, None]
-
-
 def test_what_is_somewhere_is_learnt_from_few_images():
     """Bars wherever they are, of 60 images; a kernel of whole images knows only where they have been."""
-    (x, y), (new, truth) = crosses(60, 0), crosses(200, 1)
+    (x, y), (new, truth) = bars(60, 0), bars(200, 1)
     accuracies = []
     for model in (convolutional_gp((8, 8), (3, 3), 2, 12, weighted=False), sparse_gp_classification(2, 30)):
         fit = fit_svi(KEY, model, Guide(model), PowerEP(0.0), x, y, steps=400, learning_rate=0.05)
@@ -144,9 +135,9 @@ def test_what_is_somewhere_is_learnt_from_few_images():
 
 def test_it_begins_at_patches_of_the_images():
     cut = Patches((8, 8, 1), (3, 3))
-    found = some_patches(cut, jnp.asarray(crosses(5, 0)[0]))
+    found = some_patches(cut, jnp.asarray(bars(5, 0)[0]))
     assert found.shape == (5 * 36, 9)
-    every = np.asarray(cut.of(jnp.asarray(crosses(5, 0)[0]))).reshape(-1, 9)
+    every = np.asarray(cut.of(jnp.asarray(bars(5, 0)[0]))).reshape(-1, 9)
     assert all((np.abs(every - patch).sum(1) == 0.0).any() for patch in np.asarray(found)[:20])
 
 

@@ -9,7 +9,7 @@ of the rows (x, p) of one function, whose inducing outputs are all that the outp
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -62,11 +62,7 @@ def convolved(f: SparseGP, x: Float[Array, "B D"] | Gaussian | Functionals) -> C
         raise ValueError(
             f"f: found {functions} functions, expected one, sparse_gp(…, num_outputs=1): its inputs say which output"
         )
-    of_rows = f
-    if not isinstance(f.u, Gaussian) and f.u.ndim == 3:
-        # a draw of u for each row is one for all its outputs
-        of_rows = replace(f, u=jnp.repeat(f.u, outputs, 0))
-    flat = of_rows.marginal(rows_of_outputs(x, outputs))
+    flat = f.for_several(outputs).marginal(rows_of_outputs(x, outputs))
     mean, residual, from_u = (each.reshape(-1, outputs) for each in (flat.mean, flat.residual, flat.from_u))
     weights, function = flat.weights.reshape(*mean.shape, -1), FunctionSum([f.name])
     marginal: Any = offered_marginal(

@@ -71,11 +71,6 @@ class Fourier(FixedFunctions):
         diagonal, low_rank = self._inner_products(kernel)
         return jax.lax.rsqrt(diagonal + jnp.square(low_rank).sum(1))
 
-    def total_variance(
-        self, kernel: Kernel, rows: Float[Array, ""], squares: Float[Array, " M"]
-    ) -> Float[Array, ""]:
-        return rows * kernel.diag(jnp.asarray(self.corner)[None])[0]
-
     def covariance(self, kernel: Kernel) -> Float[Array, "M M"]:
         diagonal, low_rank = self._normed(kernel)
         return jnp.diag(diagonal) + low_rank @ low_rank.T

@@ -54,11 +54,6 @@ class _FourierParts(FixedFunctions):
     def scales(self, kernel: Kernel) -> Float[Array, " M"]:
         return self._together([part.scales(own) for part, own in self._pairs(kernel)])
 
-    def total_variance(
-        self, kernel: Kernel, rows: Float[Array, ""], squares: Float[Array, " M"]
-    ) -> Float[Array, ""]:
-        return rows * kernel.diag(jnp.asarray(self.corner)[None])[0]
-
     def _pairs(self, kernel: Kernel) -> list[tuple[Fourier, Kernel]]:
         """Each part with its kernel, as one of the one input."""
         found = _members(kernel, self.combination)

@@ -13,7 +13,7 @@ say ``sparse_gp(…, reused=True)``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -51,9 +51,7 @@ def at_patches(f: SparseGP, images: Float[Array, "B _"] | Gaussian, patches: Pat
             f"propagation: found moments of images before {f.name}, expected draws; take propagation='draws'"
         )
     cut = patches.of(images)
-    if not isinstance(f.u, Gaussian) and f.u.ndim == 3:  # a draw for each image
-        f = replace(f, u=jnp.repeat(f.u, patches.count, 0))
-    answers = f(cut.reshape(-1, patches.size))
+    answers = f.for_several(patches.count)(cut.reshape(-1, patches.size))
     outputs = answers.mean.shape[1]
     as_rows = lambda values: jnp.broadcast_to(values, answers.mean.shape).reshape(len(images), -1)
     function: Any = FunctionSum([f.name])

@@ -8,7 +8,7 @@ distributions to sample from or to observe.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -249,6 +249,12 @@ class SparseGP:
             centre, total = self.u.of_function(across, prior)
             return WeightedMarginal(self, h, weights, mean + centre, residual, from_u, total)
         return Marginal(self, h, weights, mean + centre, residual, from_u)
+
+    def for_several(self, count: int) -> SparseGP:
+        """The function for ``count`` rows in the place of each: a draw of u for each row is one for all of them."""
+        if isinstance(self.u, Gaussian) or self.u.ndim == 2:
+            return self
+        return replace(self, u=jnp.repeat(self.u, count, 0))
 
     def joint(
         self, h: Float[Array, "B D"] | Functionals

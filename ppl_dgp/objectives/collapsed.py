@@ -158,11 +158,13 @@ class Collapsed(ELBO):
 
         if not self.factors.at_zero:
             return {}
+        # what does not depend on the parameters is the same at any
+        found = rows({name: jnp.ones(value.shape, value.dtype) for name, value in param_map.items()})
+        if not found:  # as of most models, which are traced no second time
+            return {}
         learnt = {
             name.rpartition(" ")[0] for name, on in input_dependencies(named, dict(param_map)).items() if on
         }
-        # what does not depend on the parameters is the same at any
-        found = rows({name: jnp.ones(value.shape, value.dtype) for name, value in param_map.items()})
         return {site: each for site, each in found.items() if site not in learnt}
 
     def finish(
