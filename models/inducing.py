@@ -138,10 +138,26 @@ def _centres(rows: np.ndarray, others: np.ndarray, seed: np.ndarray) -> np.ndarr
     from scipy.cluster.vq import kmeans, kmeans2  # what a model that is given Z need not import
 
     numbers = rows.astype(float)
+    if size == 1:
+        return np.asarray(numbers.mean(0, keepdims=True), rows.dtype)
     # k-means++ seeds, then Lloyd's iterations until they rest; a centre that loses all its rows is left out
-    seeds, _ = kmeans2(numbers, size, iter=1, minit="++", seed=int(seed))
-    if seeds.size == 1:  # which SciPy would take for a number of centres
-        seeds = numbers.mean(0, keepdims=True)
-        return np.asarray(seeds, rows.dtype)
+    seeds, _ = kmeans2(numbers, spread_out(numbers, size, int(seed)), iter=1, minit="matrix")
     centres = kmeans(numbers, seeds, thresh=1e-4)[0].astype(rows.dtype)
     return np.concatenate([centres, others[: size - len(centres)]])
+
+
+def spread_out(rows: Float[np.ndarray, "N D"], count: int, seed: int) -> Float[np.ndarray, "M D"]:
+    """k-means++ seeds (Arthur & Vassilvitskii 2007), those that SciPy draws.
+
+    SciPy takes the distances to all seeds anew for each, at a cost of N M² D, of which here the nearest is kept.
+    """
+    from scipy.spatial.distance import cdist
+
+    random = np.random.RandomState(seed)  # SciPy's, of a whole number
+    chosen = [int(random.randint(len(rows)))]
+    nearest = np.full(len(rows), np.inf)
+    while len(chosen) < count:
+        nearest = np.minimum(nearest, cdist(rows[chosen[-1:]], rows, "sqeuclidean")[0])
+        so_far = np.cumsum(nearest / nearest.sum())
+        chosen.append(int(np.searchsorted(so_far, random.uniform())))
+    return rows[chosen]

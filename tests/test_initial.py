@@ -7,6 +7,7 @@ import numpyro
 import pytest
 from fast import few
 from numpyro.infer import SVI
+from scipy.cluster.vq import kmeans2
 
 from ppl_dgp.fit import fit_lbfgs, fit_many, fit_stream, fit_svi
 from ppl_dgp.fit.initial import initialise
@@ -15,6 +16,7 @@ from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.guides import DoublyStochastic, Guide, MomentMatched
 from ppl_dgp.kernels import RBF
 from ppl_dgp.models import deep_gp
+from ppl_dgp.models.inducing import spread_out
 from ppl_dgp.objectives import PowerEP
 
 KEY, X = jax.random.PRNGKey(0), jnp.linspace(-1.0, 1.0, 9)[:, None]
@@ -34,6 +36,14 @@ def test_the_start_is_numpyros(num_inducing):
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape, count", few([((300, 3), 40), ((200, 1), 7), ((50, 2), 2)], 0))
+def test_k_means_begins_where_scipys_does(shape, count):
+    rows = np.random.default_rng(count).normal(size=shape)
+    found, _ = kmeans2(rows, spread_out(rows, count, 12345), iter=1, minit="matrix")
+    expected, _ = kmeans2(rows, count, iter=1, minit="++", seed=12345)
+    np.testing.assert_array_equal(found, expected)
 
 
 def begins_at(values):

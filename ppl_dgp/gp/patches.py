@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 else:  # JAX rebuilds pytrees with batched leaves and placeholders: calls check the shapes
     Rows = Weights = Any
 
-#: kernel values that are held at a time: 16 MB in 32 bits
-VALUES_HELD = 2**22
+#: kernel values that are held at a time: on CPUs what fits into caches, 1 MB in 32 bits, on others 0.5 GB
+VALUES_HELD = {"cpu": 2**18}
+ON_OTHERS = 2**27
 
 
 @dataclass(frozen=True)
@@ -212,6 +213,7 @@ class InducingPatches(InducingFeatures):
 
 def _in_pieces(of_one: Callable[[Array], Array], x: Float[Array, "N D"], numbers: int) -> Array:
     """A function of each image, some at a time, each computed again for its gradient: no N × P × M array is held."""
-    together = max(1, min(len(x), VALUES_HELD // max(numbers, 1)))
+    held = VALUES_HELD.get(jax.default_backend(), ON_OTHERS)
+    together = max(1, min(len(x), held // max(numbers, 1)))
     found: Array = jax.lax.map(jax.checkpoint(of_one), x, batch_size=together)
     return found
