@@ -29,9 +29,9 @@ Z = jnp.asarray(RANDOM.normal(size=(4, 12)))
 LABELS = jnp.array([[0], [1], [1]])
 
 
-def function(outputs=2, mean=None, kernel=None, name="g"):
+def function(outputs=2, mean=None, kernel=None, name="g", reused=True):
     kernel = RBF(1.3, 2.0) if kernel is None else kernel
-    return seed(sparse_gp, KEY)(name, kernel, Z, outputs, mean=mean, reused=True, jitter=0.0)
+    return seed(sparse_gp, KEY)(name, kernel, Z, outputs, mean=mean, reused=reused, jitter=0.0)
 
 
 def test_strides_leave_out_patches():
@@ -206,6 +206,7 @@ def test_what_is_somewhere_is_learnt(kind):
         (lambda: deep_convolutional_gp((4, 4), (2,), (2, 2), (1,)), r"strides: found \(1,\), expected 2"),
         (lambda: deep_convolutional_gp((4, 4), (2,), (3, 3), (2, 1)), r"patch: found \(3, 3\)"),
         (lambda: deep_convolutional_gp((4, 4), (2,), (2, 2), filters="blur"), "filters: found 'blur'"),
+        (lambda: at_patches(function(reused=False), X, CUT), "f: found g, sampled as a function of one value"),
         (lambda: at_patches(function(), X[:, :3], CUT), r"images: found shape \(3, 3\)"),
         (lambda: at_patches(function(), Gaussian(X, jnp.ones_like(X)), CUT), "expected draws"),
         (lambda: at_patches(function(), X, CUT) + 1.0, "at_patches: found a sum"),

@@ -44,8 +44,14 @@ def at_patches(f: SparseGP, images: Float[Array, "B _"] | Gaussian, patches: Pat
     As a hidden layer they are made noisy and sampled, ``f.noisy(variance)``; ``given_any(…)`` observes one of them.
 
     :param f: a function of patches, sampled with ``reused=True``.
-    :raises ValueError: for rows that are no such images, or images that are carried as moments.
+    :raises ValueError: for rows that are no such images, images that are carried as moments, or a function whose u an
+        objective may take for another at each patch, which would be no bound.
     """
+    if not f.reused:
+        raise ValueError(
+            f"f: found {f.name}, sampled as a function of one value for each image, expected one that all patches "
+            "share; say sparse_gp(…, reused=True)"
+        )
     if isinstance(images, Gaussian):
         raise ValueError(
             f"propagation: found moments of images before {f.name}, expected draws; take propagation='draws'"

@@ -85,7 +85,8 @@ def sparse_gp(
         start, initial_scale=initial_scale, reused=reused, at_inducing=at_inducing, gram=gram
     )
     draw = numpyro.sample(inducing_site(name), prior, infer=role)
-    return SparseGP(name, kernel, inducing, whiten, mean, offer(inducing_site(name), draw), nugget)
+    u = offer(inducing_site(name), draw)
+    return SparseGP(name, kernel, inducing, whiten, mean, u, nugget, reused)
 
 
 def _whitened(
@@ -189,6 +190,8 @@ def _regressed(weights: Float[Array, "B M"], left: Float[Array, "B P"], noise: A
 class SparseGP:
     """f | u, with u a draw (P, M), one draw per datum (B, P, M), or moments; ``nugget`` is added to k(z, z).
 
+    ``reused`` says whether it was sampled as a function that a datum has several values of.
+
     Where each output has a kernel and inducing inputs of its own, their arrays have a leading axis of outputs (see
     :mod:`ppl_dgp.gp.separate`).
     """
@@ -200,6 +203,7 @@ class SparseGP:
     mean: Mean
     u: Array | Gaussian
     nugget: Float[Array, "*P"] | float = 0.0
+    reused: bool = False
 
     @property
     def num_inputs(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,10 @@ import numpy as np
 from jaxtyping import Shaped
 
 Arrays = tuple[Shaped[np.ndarray, "..."], ...]
+
+#: JAX copies arrays of up to 100 kB to the host at once, and larger ones by a thread of its pool. Where there is one
+#: core that is the thread which waits for the copy, for ever: there they go in pieces of so many bytes
+BYTES = 96_000
 
 
 def on_host(function: Callable[..., Any], like: Any, *arguments: jax.Array) -> Any:
@@ -33,30 +38,41 @@ def on_host(function: Callable[..., Any], like: Any, *arguments: jax.Array) -> A
     if not any(isinstance(value, jax.core.Tracer) for value in arguments):
         found = tuple(map(jnp.asarray, plain(*arguments)))
         return found if several else found[0]
-    wide = [value.dtype.itemsize == 8 for value in arguments]
     types = [np.dtype(value.dtype) for value in arguments]
+    sizes = [value.shape for value in arguments]
+    pieces = [_pieces(value) for value in arguments]
 
-    def of_words(*words: Any) -> Arrays:
-        values = [
-            np.ascontiguousarray(each).view(dtype)[..., 0] if long else np.asarray(each)
-            for each, long, dtype in zip(words, wide, types, strict=True)
-        ]
+    def of_pieces(*parts: Any) -> Arrays:
+        left, values = list(map(np.asarray, parts)), []
+        for each, dtype, shape in zip(pieces, types, sizes, strict=True):
+            mine, left = left[: len(each)], left[len(each) :]
+            values.append(np.concatenate(mine).view(dtype).reshape(shape))
         return tuple(
             each.reshape(*each.shape, 1).view(np.uint32) if each.dtype.itemsize == 8 else each
             for each in plain(*values)
         )
 
-    words = [
-        jax.lax.bitcast_convert_type(value, jnp.uint32) if long else value
-        for value, long in zip(arguments, wide, strict=True)
-    ]
     given = tuple(
         jax.ShapeDtypeStruct((*shape.shape, 2), np.uint32) if shape.dtype.itemsize == 8 else shape
         for shape in shapes
     )
-    back = jax.pure_callback(of_words, given, *words, vmap_method="sequential")
+    parts = [part for each in pieces for part in each]
+    back = jax.pure_callback(of_pieces, given, *parts, vmap_method="sequential")
     found = tuple(
         jax.lax.bitcast_convert_type(each, shape.dtype) if shape.dtype.itemsize == 8 else each
         for each, shape in zip(back, shapes, strict=True)
     )
     return found if several else found[0]
+
+
+def _pieces(value: jax.Array) -> list[jax.Array]:
+    """The numbers of an array in a row, of 64 bits as words, where there is one core in short arrays."""
+    flat = (jax.lax.bitcast_convert_type(value, jnp.uint32) if value.dtype.itemsize == 8 else value).ravel()
+    most = BYTES // flat.dtype.itemsize if _cores() == 1 else flat.size
+    return [flat[begin : begin + most] for begin in range(0, flat.size, most)] if flat.size else [flat]
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    mine = getattr(os, "sched_getaffinity", None)  # which only Linux has
+    return (os.cpu_count() or 1) if mine is None else len(mine(0))
