@@ -89,7 +89,7 @@ def fitted(name: str, how: str, split: int, model_name: str, data: Path) -> dict
     guide, key = Guide(model), jax.random.key(split)
     near = fit_svi(key, model, guide, PowerEP(0.0), x, known, steps=STEPS, learning_rate=RATE)
     settings = {"guide": guide, "objective": PowerEP(0.0), "natural": True, "start": near.params}
-    fit = fit_lbfgs(key, model, x, known, steps=MOST, **settings)
+    fit = fit_lbfgs(key, model, x, known, budget=MOST, **settings)
     seconds = time.perf_counter() - since
     found = fit.predict(jax.random.key(1), x)
     mean, variance = np.asarray(found.mean)[test], np.asarray(found.variance)[test]

@@ -165,7 +165,9 @@ def test_predict_at_rows_without_targets(
 def test_models_lists_every_choice(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert {"gp", "sparse-gp", "deep-gp", "gplvm", "gpssm", *uses.STRICT} == set(found["models"])
+    assert {"gp", "sparse-gp", "deep-gp", "gplvm", "gpssm", *uses.STRICT, *uses.OWN_ROWS} == set(
+        found["models"]
+    )
     assert {"diabetes", "linnerud", "step", "sinusoids", "periodic"} <= set(found["sources"])
     assert main(["models"]) == 0
     assert "doubly-stochastic" in capsys.readouterr().out

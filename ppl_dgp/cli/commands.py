@@ -6,6 +6,7 @@ import dataclasses
 import shutil
 import warnings
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import jax
 import numpy as np
 
 from ppl_dgp.checkpoint import INDEX
-from ppl_dgp.cli import latent, run_directory, series
+from ppl_dgp.cli import latent, own_rows, run_directory, series
 from ppl_dgp.cli.artefacts import trust, write_figures, write_posterior
 from ppl_dgp.cli.errors import BadInput, Stopped
 from ppl_dgp.cli.programs import Program, build, nested_start_of, predict_rows, program_elbo, train
@@ -31,7 +32,7 @@ from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.settings import Settings
 from ppl_dgp.cli.task import Task
 from ppl_dgp.cli.terms import explain_terms
-from ppl_dgp.cli.uses import SEVERAL_TARGETS
+from ppl_dgp.cli.uses import OWN_ROWS, SEVERAL_TARGETS
 from ppl_dgp.data import DataError, Standardiser, load_rows, load_table, split
 from ppl_dgp.data.load import columns_vary
 from ppl_dgp.estimators.latent import standardise
@@ -48,7 +49,11 @@ def load_task(source: str, settings: Settings) -> Task:
     if settings.model == "gpssm":
         return series.load_series_task(source, settings)
     read = settings.target, settings.drop_missing, settings.seed
-    table = load_table(source, *read, target_gaps=settings.model in SEVERAL_TARGETS)
+    own = settings.model in OWN_ROWS
+    table = load_table(source, *read, target_gaps=settings.model in SEVERAL_TARGETS, keep_constant=own)
+    if own:
+        table = own_rows.arranged(table, settings)
+        own_rows.check_rows(settings, table.feature_names, table.X, table.y)
     train_rows, test_rows = split(table, settings.split, settings.test_fraction, settings.seed)
     y = table.y[train_rows]
     for name, varies in zip(table.target_names, columns_vary(y), strict=True):
@@ -57,6 +62,10 @@ def load_task(source: str, settings: Settings) -> Task:
                 f"target {name!r} of {table.name} is constant over the rows to train on",
                 "choose another target, --split or --seed",
             )
+    if own:
+        columns = own_rows.units(settings, table.X[train_rows], y)
+        of_rows = partial(own_rows.units_at, settings, *columns)
+        return Task(table, train_rows, test_rows, *columns, of_rows=of_rows)
     units = Standardiser.fit(table.X[train_rows]), standardise(y)
     return Task(table, train_rows, test_rows, *units)
 
@@ -208,7 +217,9 @@ def finish(folder: Path, record: Record, task: Task, program: Program, fitted: F
     else:
         measures = _evaluate(folder, record, task, program, fitted)
     told = advice_of(fitted, khat=measures.get("khat"), bound=tightest_bound(task, measures))
-    told += of_held_out(task.raw(task.test_rows)[1], task.y_units, measures, record.settings.model)
+    if record.settings.model != "binned-counts-gp":  # beside whose counts a Gaussian is no measure
+        units = task.units(task.test_rows)
+        told += of_held_out(task.raw(task.test_rows)[1], units, measures, record.settings.model)
     done = dataclasses.replace(
         record, status="done", result=measures | effort(fitted) | {"advice": list(told)}
     )
@@ -223,8 +234,8 @@ def _evaluate(folder: Path, record: Record, task: Task, program: Program, fitted
     tested = len(task.test_rows) > 0
     rows = task.test_rows if tested else task.train_rows
     standardised = predict_rows(program, fitted.params, *task.rows(rows), training=(x, y))
-    targets, nats = task.table.y[rows], float(nats_of_units(task.y_units, y).sum())
-    prediction = in_units(standardised, task.y_units, targets)
+    targets, nats = task.table.y[rows], float(nats_of_units(task.units(task.train_rows), y).sum())
+    prediction = in_units(standardised, task.units(rows), targets)
     frame = prediction_frame(prediction, targets, record.target_names, rows)
     run_directory.place(folder / "predictions.csv", lambda path: frame.to_csv(path, index=False))
     result: dict[str, Any] = {
@@ -308,10 +319,14 @@ def _predicted(
     )
     for note in notes:
         say(f"note: {note}")
-    targets = None if y is None else record.y_units.transform(y)
+    units = record.y_units
+    if settings.model in OWN_ROWS:
+        own_rows.check_rows(settings, record.feature_names, x, y)
+        units = own_rows.units_at(settings, record.x_units, record.y_units, x)
+    targets = None if y is None else units.transform(y)
     with jax.enable_x64(settings.precision == "float64"):
         standardised = predict_rows(program, params, record.x_units.transform(x), targets, training=training)
-    prediction = in_units(standardised, record.y_units, y)
+    prediction = in_units(standardised, units, y)
     if not (np.isfinite(prediction.mean).all() and np.isfinite(prediction.variance).all()):
         raise BadInput(
             f"predictions of a {settings.model} at {source} are not finite",

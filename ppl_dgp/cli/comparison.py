@@ -18,7 +18,7 @@ from ppl_dgp.cli.programs import contained
 from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.settings import MODELS, Settings
 from ppl_dgp.cli.task import Task
-from ppl_dgp.cli.uses import SEVERAL_TARGETS, STRICT, UNUSED, unused_defaults
+from ppl_dgp.cli.uses import OWN_ROWS, SEVERAL_TARGETS, STRICT, UNUSED, unused_defaults
 from ppl_dgp.diagnostics.comparison import Comparison, tabulate
 
 
@@ -28,6 +28,7 @@ def combinations(base: Settings, lists: dict[str, Sequence[Any]]) -> dict[str, S
     for name, why in (
         ("gplvm", "which predicts no target"),
         ("gpssm", "whose rows are the steps of a series"),
+        *((name, "whose columns are more than features") for name in OWN_ROWS),
     ):
         if name in (base.model, *lists.get("model", ())):
             raise BadInput(f"--model has {name}, {why}", "leave it out, and fit it by itself")

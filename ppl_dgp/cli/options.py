@@ -56,8 +56,10 @@ SETTINGS: dict[str, tuple[type, str, str | None]] = {
     "kernel": (str, " | ".join(choices.KERNEL_HELP) + ", or several with + and * between", "rbf"),
     "likelihood": (
         str,
-        " | ".join(choices.LIKELIHOOD_HELP) + ", of a sparse-gp, additive-gp or deep-gp",
-        "gaussian",
+        " | ".join(choices.LIKELIHOOD_HELP)
+        + ", of a sparse-gp, additive-gp or deep-gp; of a binned-counts-gp "
+        + " | ".join(choices.COUNTS),
+        "gaussian, of counts poisson",
     ),
     "particles": (int, "Draws per step", "1 at α = 0, else 8"),
     "steps": (str, "Training steps, or auto: until the fit has converged or the budget is spent", "auto"),
@@ -104,6 +106,17 @@ SETTINGS: dict[str, tuple[type, str, str | None]] = {
         str,
         "From the states of a gpssm to its targets: " + " | ".join(choices.EMISSION_RULES),
         "linear",
+    ),
+    "exposure": (
+        str,
+        "Column with the exposure of each bin of a binned-counts-gp, such as the time that it was looked at",
+        "the bin's volume",
+    ),
+    "slope_column": (
+        str,
+        "Column that says what the target of each row of a gp-with-derivatives is: 0 a value, d the slope along the "
+        "d-th feature",
+        None,
     ),
     "separate": (bool, "Give every state of a gpssm a kernel and inducing inputs of its own", None),
     "drop_missing": (

@@ -25,9 +25,11 @@ from ppl_dgp.guides.nesting import contains, nested_start
 from ppl_dgp.guides.rule import knows_states
 from ppl_dgp.models import (
     additive_gp,
+    binned_counts_gp,
     convolved_gp,
     deep_gp,
     exact_gp_regression,
+    gp_with_derivatives,
     gpssm,
     multi_output_gp,
     sparse_gp_regression,
@@ -78,6 +80,11 @@ def build(settings: Settings, num_outputs: int, num_sequences: int = 1) -> Progr
         model = sparse_gp_regression(settings.inducing, **choices)
     elif settings.model == "additive-gp":
         model = additive_gp(None, settings.inducing, **choices)
+    elif settings.model == "binned-counts-gp":
+        exposed = settings.exposure is not None
+        model = binned_counts_gp(settings.inducing, exposure=exposed, **choices)
+    elif settings.model == "gp-with-derivatives":
+        model = gp_with_derivatives(settings.inducing, num_outputs=num_outputs, kernel=kernel)
     elif settings.model == "multi-output-gp":
         model = multi_output_gp(num_outputs, settings.latent, settings.inducing, kernel=kernel)
     else:

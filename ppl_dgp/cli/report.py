@@ -21,7 +21,7 @@ from ppl_dgp.prediction.predict import Prediction
 
 def nats_of_units(units: Standardiser, y: Float[np.ndarray, "N P"]) -> Float[np.ndarray, " N"]:
     """Σ_p log s_p over the entries of each row: what its log density loses on the way to original units."""
-    lost: np.ndarray = ~np.isnan(y) @ np.log(units.scale)
+    lost: np.ndarray = np.where(np.isnan(y), 0.0, np.log(units.scale)).sum(1)
     return lost
 
 
@@ -108,7 +108,7 @@ def tightest_bound(task: Task, measures: dict[str, Any]) -> tuple[float, float] 
     bounds = [measures[name] for name in ("elbo", "iw_bound") if measures.get(name) is not None]
     if not bounds:
         return None
-    units = float(nats_of_units(task.y_units, task.table.y[task.train_rows]).sum())
+    units = float(nats_of_units(task.units(task.train_rows), task.table.y[task.train_rows]).sum())
     return max(bounds) + units, measures.get("elbo_se") or 0.0
 
 

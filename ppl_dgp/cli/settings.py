@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, get_args, get_type_hints
 
 from ppl_dgp.cli.errors import BadInput
-from ppl_dgp.cli.uses import SEVERAL_TARGETS, check_unused
+from ppl_dgp.cli.uses import OWN_ROWS, SEVERAL_TARGETS, check_unused
 
 MODELS = {
     "gp": "exact GP regression: closed form, O(N³), for up to a few thousand rows",
@@ -23,6 +23,8 @@ MODELS = {
     "additive-gp": "a sum of sparse GPs, one of each feature, and which of them explains what",
     "multi-output-gp": "several targets that mix the same functions; entries may be missing",
     "convolved-gp": "several targets that smooth the same functions, each as it likes; entries may be missing",
+    "binned-counts-gp": "counts in bins, lower ends before upper ones: a rate that varies over them",
+    "gp-with-derivatives": "sparse GP regression on values and on slopes",
     "gplvm": "latents of a table's rows, all its columns alike; missing entries filled in",
     "gpssm": "states of a series and how they move: to smooth, forecast and simulate",
 }
@@ -94,6 +96,8 @@ LIKELIHOOD_HELP = {
     "laplace": "noise with heavier tails than Gaussian",
     "heteroscedastic": "Gaussian noise whose variance is a function of the features",
 }
+#: those of a binned-counts-gp, the first unless told
+COUNTS = ("poisson", "negative-binomial")
 #: models that take another than gaussian
 WITH_LIKELIHOOD = ("sparse-gp", "additive-gp", "deep-gp")
 DEFAULT_INDUCING = 100
@@ -140,6 +144,8 @@ class Settings:
     window: int | None = None
     emission: str = "linear"
     separate: bool = False
+    exposure: str | None = None
+    slope_column: str | None = None
     drop_missing: bool = False
     split: int | None = None
     test_fraction: float = 0.1
@@ -152,14 +158,18 @@ class Settings:
             ("--emission", self.emission, EMISSION_RULES),
             ("--inducing-rule", self.inducing_rule, INDUCING),
             ("--objective", self.objective, OBJECTIVE_HELP),
-            ("--likelihood", self.likelihood, LIKELIHOOD_HELP),
+            (
+                "--likelihood",
+                self.likelihood,
+                ("gaussian", *COUNTS) if self.model == "binned-counts-gp" else LIKELIHOOD_HELP,
+            ),
             *(("--kernel", name.strip(), KERNEL_HELP) for name in re.split(r"[+*]", self.kernel)),
         ):
             if value not in allowed:
                 raise BadInput(
                     f"{option} is {value!r}, which is unknown", f"choose from {', '.join(allowed)}"
                 )
-        if self.likelihood != "gaussian" and self.model not in WITH_LIKELIHOOD:
+        if self.likelihood != "gaussian" and self.model not in (*WITH_LIKELIHOOD, "binned-counts-gp"):
             raise BadInput(
                 f"--likelihood is {self.likelihood}, but a {self.model} takes gaussian",
                 f"leave it out, or take --model {' or '.join(WITH_LIKELIHOOD)}",
@@ -203,6 +213,15 @@ class Settings:
                 )
             if self.restarts > 1:
                 raise BadInput(f"--restarts is {self.restarts}, but a gplvm is fitted once", "vary --seed")
+        if self.model == "gp-with-derivatives" and self.slope_column is None:
+            raise BadInput(
+                "--slope-column is not given, but a gp-with-derivatives needs to know what targets are",
+                "name the column that has 0 for values, and d for slopes along the d-th feature",
+            )
+        if self.model == "gp-with-derivatives" and "matern12" in self.kernel:
+            raise BadInput(
+                f"--kernel is {self.kernel}, whose functions have no slopes", "take rbf or matern32"
+            )
         check_unused(self)
         self._check_series()
 
@@ -282,8 +301,12 @@ class Settings:
         return dataclasses.replace(
             self,
             inducing=self.inducing or min(inducing, num_rows),
-            latent=self.latent or (None if self.model == "additive-gp" else latent.get(self.model, LATENT)),
+            latent=self.latent
+            or (None if self.model in ("additive-gp", *OWN_ROWS) else latent.get(self.model, LATENT)),
             batch=batch,
+            likelihood=COUNTS[0]
+            if self.model == "binned-counts-gp" and self.likelihood == "gaussian"
+            else self.likelihood,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -303,6 +326,8 @@ class Settings:
             "emission": "linear",
             "separate": False,
             "likelihood": "gaussian",
+            "exposure": None,
+            "slope_column": None,
             "budget": None,
             "tolerance": None,
             **values,

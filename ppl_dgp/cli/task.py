@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Callable
 
 import numpy as np
 
@@ -19,10 +20,16 @@ class Task:
     test_rows: np.ndarray
     x_units: Standardiser
     y_units: Standardiser
+    #: of the targets of some rows by their features in their own units, where these are not those of all
+    of_rows: Callable[[np.ndarray], Standardiser] | None = dataclasses.field(default=None, kw_only=True)
+
+    def units(self, which: np.ndarray) -> Standardiser:
+        """Those of the targets of some rows."""
+        return self.y_units if self.of_rows is None else self.of_rows(self.table.X[which])
 
     def rows(self, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Standardised inputs and targets of some rows."""
-        return self.x_units.transform(self.table.X[which]), self.y_units.transform(self.table.y[which])
+        return self.x_units.transform(self.table.X[which]), self.units(which).transform(self.table.y[which])
 
     def raw(self, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and targets of some rows in their own units."""

@@ -14,8 +14,11 @@ from ppl_dgp.cli.errors import BadInput
 STRICT = ("additive-gp", "multi-output-gp", "convolved-gp")
 #: models of several targets, any of which may be missing
 SEVERAL_TARGETS = ("multi-output-gp", "convolved-gp")
+#: models whose columns are more than features, so that none is fitted to the same rows, and the option of each
+OWN_ROWS = {"binned-counts-gp": "exposure", "gp-with-derivatives": "slope_column"}
 _LAYERS = {"hidden", "widths"}
 _SERIES = {"controls", "sequence_column", "step_column", "window", "emission", "separate"}
+_OWN = set(OWN_ROWS.values())
 UNUSED: dict[str, set[str]] = {
     "deep-gp": {"latent"} | _SERIES,
     "sparse-gp": _LAYERS | {"latent"} | _SERIES,
@@ -29,7 +32,10 @@ UNUSED: dict[str, set[str]] = {
     | {"latent"}
     | _SERIES
     | {"inducing", "inducing_rule", "objective", "alpha", "particles", "learning_rate", "restarts"},
+    "binned-counts-gp": _LAYERS | {"latent"} | _SERIES,
+    "gp-with-derivatives": _LAYERS | {"latent", "likelihood"} | _SERIES,
 }
+UNUSED = {model: names | (_OWN - {OWN_ROWS.get(model)}) for model, names in UNUSED.items()}
 
 
 def unused_defaults(settings: Any) -> dict[str, Any]:
@@ -41,17 +47,20 @@ def unused_defaults(settings: Any) -> dict[str, Any]:
 def check_unused(settings: Any) -> None:
     """Raise BadInput for a setting that only a series has, or that a strict model makes no use of."""
     model = settings.model
-    if model == "gpssm":
-        return
     for name, usual in unused_defaults(settings).items():
         value, option = getattr(settings, name), "--" + name.replace("_", "-")
-        if value == usual:
+        if value == usual or (model == "gpssm" and name not in _OWN):  # whose own are refused elsewhere
             continue
+        if name in _OWN:
+            its = next(each for each, own in OWN_ROWS.items() if own == name)
+            raise BadInput(
+                f"{option} is {value!r}, but is of a {its}", f"leave it out, or take --model {its}"
+            )
         if name in _SERIES:
             raise BadInput(
                 f"{option} is {value!r}, but a {model} has no time", "leave it out, or take --model gpssm"
             )
-        if model in STRICT:
+        if model in STRICT or model in OWN_ROWS:
             shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
             article = "an" if model[0] in "aeiou" else "a"
             found = f"{option} is {shown}, but {article} {model}"

@@ -30,6 +30,7 @@ def load_table(
     seed: int = 0,
     *,
     target_gaps: bool = False,
+    keep_constant: bool = False,
 ) -> Table:
     """The table behind ``source``, checked and in its own units.
 
@@ -39,6 +40,7 @@ def load_table(
     :param drop_missing: leave out rows with a missing or infinite value instead of refusing them.
     :param seed: of the synthetic built-ins.
     :param target_gaps: keep rows that lack some of their targets, as NaN; those without any are left out.
+    :param keep_constant: keep features that are constant.
     :returns: The table. Constant features and, if asked for, incomplete rows are left out, each with a note; the
         index arrays of an ``.npz`` are those of the rows kept.
     :raises DataError: for any input that cannot be used.
@@ -79,7 +81,7 @@ def load_table(
     for column, varies in zip(target_names, columns_vary(y), strict=True):
         if not varies:
             raise DataError(f"target {column!r} of {name} is constant: choose a target that varies")
-    varies = (X != X[0]).any(axis=0)
+    varies = (X != X[0]).any(axis=0) | keep_constant
     if not varies.any():
         raise DataError(f"every feature of {name} is constant: give at least one that varies")
     notes += [f"dropped constant feature {c!r}" for c, v in zip(feature_names, varies, strict=True) if not v]

@@ -118,12 +118,12 @@ def split(
 class Standardiser:
     """The map x -> (x - mean) / scale of each column, and its inverse.
 
-    :param mean: [D], in the units of the data.
-    :param scale: [D], positive, in the units of the data.
+    :param mean: [D], in the units of the data, or [N D] where rows have units of their own.
+    :param scale: the same, positive.
     """
 
-    mean: Float[np.ndarray, " D"]
-    scale: Float[np.ndarray, " D"]
+    mean: Float[np.ndarray, "*N D"]
+    scale: Float[np.ndarray, "*N D"]
 
     @classmethod
     def fit(cls, array: Float[np.ndarray, "N D"]) -> Standardiser:
