@@ -113,6 +113,8 @@ def write_figures(
             prediction, new[1], column=int((~np.isnan(new[1])).any(0).argmax())
         ),
     }
+    if program.settings.model == "binned-counts-gp":
+        del figures["calibration"]  # that of densities: whole numbers have intervals of few probabilities
     if x.shape[1] == 1:
         figures["fit"] = plots.plot_fit(prediction, new[0], *data)
     if program.guide is not None and program.settings.model != "additive-gp":  # whose terms have a figure
