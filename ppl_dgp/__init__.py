@@ -73,6 +73,8 @@ _HOMES = {
     "ppl_dgp.estimators": (
         "GPLVM",
         "AdditiveGPRegressor",
+        "ConvolutionalGPClassifier",
+        "DeepConvolutionalGPClassifier",
         "DeepGPClassifier",
         "DeepGPRegressor",
         "MultiOutputGPRegressor",

@@ -70,6 +70,8 @@ from ppl_dgp.diagnostics import tabulate as tabulate
 from ppl_dgp.diagnostics import to_arviz as to_arviz
 from ppl_dgp.estimators import GPLVM as GPLVM
 from ppl_dgp.estimators import AdditiveGPRegressor as AdditiveGPRegressor
+from ppl_dgp.estimators import ConvolutionalGPClassifier as ConvolutionalGPClassifier
+from ppl_dgp.estimators import DeepConvolutionalGPClassifier as DeepConvolutionalGPClassifier
 from ppl_dgp.estimators import DeepGPClassifier as DeepGPClassifier
 from ppl_dgp.estimators import DeepGPRegressor as DeepGPRegressor
 from ppl_dgp.estimators import MultiOutputGPRegressor as MultiOutputGPRegressor

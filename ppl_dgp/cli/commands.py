@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from ppl_dgp.checkpoint import INDEX
-from ppl_dgp.cli import latent, run_directory, series
+from ppl_dgp.cli import labelled, latent, run_directory, series
 from ppl_dgp.cli.artefacts import trust, write_figures, write_posterior
 from ppl_dgp.cli.errors import BadInput, Stopped
 from ppl_dgp.cli.programs import Program, build, nested_start_of, predict_rows, program_elbo, train
@@ -47,6 +47,8 @@ def load_task(source: str, settings: Settings) -> Task:
         return latent.load_latent_task(source, settings)
     if settings.model == "gpssm":
         return series.load_series_task(source, settings)
+    if settings.of_classes:
+        return labelled.load_class_task(source, settings)
     read = settings.target, settings.drop_missing, settings.seed
     table = load_table(source, *read, target_gaps=settings.model in SEVERAL_TARGETS)
     train_rows, test_rows = split(table, settings.split, settings.test_fraction, settings.seed)
@@ -108,8 +110,11 @@ def fit(
 
 def record_of(source: str, task: Task, settings: Settings) -> Record:
     """The record of a run not yet started, its settings resolved. Raises BadInput if they ask for too much."""
+    patches = None
+    if isinstance(task, labelled.ClassTask):
+        settings, patches = labelled.settled(settings, task)
     return Record(
-        settings=precision(settings).resolve(len(task.train_rows), len(task.table.target_names)),
+        settings=precision(settings).resolve(len(task.train_rows), len(task.table.target_names), patches),
         source=source,
         fingerprint=task.fingerprint(),
         feature_names=task.table.feature_names,
@@ -119,6 +124,7 @@ def record_of(source: str, task: Task, settings: Settings) -> Record:
         num_train=len(task.train_rows),
         num_test=len(task.test_rows),
         sequences=task.series.labels if isinstance(task, series.SeriesTask) else (),
+        labels=task.table.labels,
     )
 
 
@@ -150,7 +156,8 @@ def run_program(
 
 
 def _record_program(record: Record) -> Program:
-    return build(record.settings, len(record.target_names), max(1, len(record.sequences)))
+    sequences = max(1, len(record.sequences))
+    return build(record.settings, len(record.target_names), sequences, record.num_classes)
 
 
 def _train_and_evaluate(
@@ -205,10 +212,15 @@ def finish(folder: Path, record: Record, task: Task, program: Program, fitted: F
         measures = latent.evaluate_latents(folder, record, task, fitted)
     elif record.settings.model == "gpssm":
         measures = series.evaluate_series(folder, record, task, program, fitted)
+    elif isinstance(task, labelled.ClassTask):
+        measures = labelled.evaluate_classes(folder, record, task, program, fitted)
     else:
         measures = _evaluate(folder, record, task, program, fitted)
     told = advice_of(fitted, khat=measures.get("khat"), bound=tightest_bound(task, measures))
-    told += of_held_out(task.raw(task.test_rows)[1], task.y_units, measures, record.settings.model)
+    if isinstance(task, labelled.ClassTask):
+        told += labelled.of_held_out_labels(task, measures)
+    else:
+        told += of_held_out(task.raw(task.test_rows)[1], task.y_units, measures, record.settings.model)
     done = dataclasses.replace(
         record, status="done", result=measures | effort(fitted) | {"advice": list(told)}
     )
@@ -297,6 +309,9 @@ def _predicted(
     if settings.model == "gpssm":
         assert training is not None
         return series.predict_series(record, program, params, training, source, rows_seed)
+    if record.labels:
+        read = target, drop_missing, rows_seed
+        return labelled.predict_classes(record, program, params, source, *read, say)
     x, y, notes = load_rows(
         source,
         record.feature_names,

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from ppl_dgp.cli import run_directory
+from ppl_dgp.cli.classes import IMAGE_MODELS
 from ppl_dgp.cli.commands import load_task, record_of, run_program
 from ppl_dgp.cli.errors import BadInput
 from ppl_dgp.cli.programs import contained
@@ -28,6 +29,7 @@ def combinations(base: Settings, lists: dict[str, Sequence[Any]]) -> dict[str, S
     for name, why in (
         ("gplvm", "which predicts no target"),
         ("gpssm", "whose rows are the steps of a series"),
+        *((name, "whose pixels are not standardised one by one, as features are") for name in IMAGE_MODELS),
     ):
         if name in (base.model, *lists.get("model", ())):
             raise BadInput(f"--model has {name}, {why}", "leave it out, and fit it by itself")

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ppl_dgp.cli import classes
 from ppl_dgp.cli import settings as choices
 
 
@@ -45,7 +46,11 @@ SETTINGS: dict[str, tuple[type, str, str | None]] = {
     "inducing_rule": (str, " | ".join(choices.INDUCING), "full-rank"),
     "objective": (str, " | ".join(choices.OBJECTIVE_HELP), "power-ep"),
     "alpha": (float, "Divergence, from 0 (the ELBO) to 1", "0"),
-    "widths": (str, "Widths of the hidden layers", "2,2"),
+    "widths": (
+        str,
+        "Widths of the hidden layers, of a deep-convolutional-gp their channels",
+        "2,2, of a deep-convolutional-gp 4",
+    ),
     "latent": (
         int,
         "Latent dimensions of a gplvm, state dimensions of a gpssm, or functions that the targets of a multi-output-gp "
@@ -56,8 +61,10 @@ SETTINGS: dict[str, tuple[type, str, str | None]] = {
     "kernel": (str, " | ".join(choices.KERNEL_HELP) + ", or several with + and * between", "rbf"),
     "likelihood": (
         str,
-        " | ".join(choices.LIKELIHOOD_HELP) + ", of a sparse-gp, additive-gp or deep-gp",
-        "gaussian",
+        " | ".join(choices.LIKELIHOOD_HELP)
+        + ", of a sparse-gp, additive-gp or deep-gp; of classes, words or numbers, of a sparse-gp, deep-gp or images "
+        + " | ".join(classes.CLASS_LIKELIHOODS),
+        "gaussian, of images bernoulli for two labels and robust-max for more",
     ),
     "particles": (int, "Draws per step", "1 at α = 0, else 8"),
     "steps": (str, "Training steps, or auto: until the fit has converged or the budget is spent", "auto"),
@@ -106,6 +113,19 @@ SETTINGS: dict[str, tuple[type, str, str | None]] = {
         "linear",
     ),
     "separate": (bool, "Give every state of a gpssm a kernel and inducing inputs of its own", None),
+    "image": (
+        str,
+        "Height and width, and channels if there are several, of the images that rows are, pixel by pixel with their "
+        "channels together; of a convolutional-gp or deep-convolutional-gp, as are the next three",
+        "a square",
+    ),
+    "patch": (str, "Height and width of the patches of images", "5,5, or what fits"),
+    "stride": (
+        int,
+        "Rows and columns from one patch to the next; the last layer of several keeps 1",
+        "1",
+    ),
+    "located": (bool, "Let what is said of a patch depend on where it is", None),
     "drop_missing": (
         bool,
         "Leave out rows with missing or infinite values; of a multi-output-gp or convolved-gp, which take targets that "

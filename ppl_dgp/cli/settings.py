@@ -13,8 +13,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args, get_type_hints
 
+from ppl_dgp.cli.classes import CLASS_LIKELIHOODS, IMAGE_MODELS, OF_CLASSES, check_classes, is_of_classes
 from ppl_dgp.cli.errors import BadInput
-from ppl_dgp.cli.uses import SEVERAL_TARGETS, check_unused
+from ppl_dgp.cli.uses import (
+    CARRIES_MOMENTS,
+    SEVERAL_TARGETS,
+    check_moments,
+    check_series,
+    check_unused,
+)
 
 MODELS = {
     "gp": "exact GP regression: closed form, O(N³), for up to a few thousand rows",
@@ -25,6 +32,7 @@ MODELS = {
     "convolved-gp": "several targets that smooth the same functions, each as it likes; entries may be missing",
     "gplvm": "latents of a table's rows, all its columns alike; missing entries filled in",
     "gpssm": "states of a series and how they move: to smooth, forecast and simulate",
+    **IMAGE_MODELS,
 }
 #: what a gplvm offers for --hidden, the first unless told
 LATENTS = {
@@ -74,9 +82,6 @@ OBJECTIVE_HELP = {
     "power-ep": "a lower bound at every α, the ELBO at 0",
     "black-box-alpha": "an energy, no bound for α > 0; the ELBO at 0",
 }
-# what offered a layer as moments needs u integrated out, layer by layer and output by output, and nothing drawn
-CARRIES_MOMENTS = ("moment-matched", "nested-compression")
-DRAWS_INDUCING = ("across-outputs", "layer-chain", "coupled", "global")
 KERNEL_HELP = {
     "rbf": "smooth functions",
     "matern12": "rough functions",
@@ -108,6 +113,8 @@ LEAST_BUDGET = {True: 400, False: 500}
 LATENT = 2  # dimensions of a gplvm, and functions that several targets mix, of no more targets than that
 FULL_BATCH_ROWS = 2000  # up to so many rows every step sees them all
 DEFAULT_BATCH = 1000
+#: settings that are whole numbers in a row
+_LISTS = ("widths", "image", "patch")
 
 
 @dataclass(frozen=True)
@@ -140,6 +147,10 @@ class Settings:
     window: int | None = None
     emission: str = "linear"
     separate: bool = False
+    image: tuple[int, ...] | None = None
+    patch: tuple[int, ...] | None = None
+    stride: int = 1
+    located: bool = False
     drop_missing: bool = False
     split: int | None = None
     test_fraction: float = 0.1
@@ -152,17 +163,26 @@ class Settings:
             ("--emission", self.emission, EMISSION_RULES),
             ("--inducing-rule", self.inducing_rule, INDUCING),
             ("--objective", self.objective, OBJECTIVE_HELP),
-            ("--likelihood", self.likelihood, LIKELIHOOD_HELP),
+            ("--likelihood", self.likelihood, LIKELIHOOD_HELP | CLASS_LIKELIHOODS),
             *(("--kernel", name.strip(), KERNEL_HELP) for name in re.split(r"[+*]", self.kernel)),
         ):
             if value not in allowed:
                 raise BadInput(
                     f"{option} is {value!r}, which is unknown", f"choose from {', '.join(allowed)}"
                 )
-        if self.likelihood != "gaussian" and self.model not in WITH_LIKELIHOOD:
+        takers = OF_CLASSES if self.likelihood in CLASS_LIKELIHOODS else WITH_LIKELIHOOD
+        images = self.model in IMAGE_MODELS
+        if (
+            self.likelihood != "gaussian"
+            and self.model not in (*takers, *IMAGE_MODELS)
+            or (images and self.likelihood in LIKELIHOOD_HELP and self.likelihood != "gaussian")
+        ):
+            taken = "one of classes" if images else "gaussian"
+            if self.model in WITH_LIKELIHOOD:
+                taken = "one of numbers"
             raise BadInput(
-                f"--likelihood is {self.likelihood}, but a {self.model} takes gaussian",
-                f"leave it out, or take --model {' or '.join(WITH_LIKELIHOOD)}",
+                f"--likelihood is {self.likelihood}, but a {self.model} takes {taken}",
+                f"leave it out, or take --model {' or '.join(takers)}",
             )
         if not 0.0 <= self.alpha <= 1.0:
             raise BadInput(
@@ -181,6 +201,7 @@ class Settings:
             ("--budget", self.budget),
             ("--batch", self.batch),
             ("--window", self.window),
+            ("--stride", self.stride),
             ("--restarts", self.restarts),
         ):
             if isinstance(number, str) or (number is not None and number < 1):
@@ -194,7 +215,7 @@ class Settings:
         if self.steps == AUTO and self.model != "gp" and self.budget is not None and self.budget < fewest:
             raise BadInput(f"--budget is {self.budget}", f"give at least {fewest} steps, or --steps")
         if self.model == "deep-gp" and self.hidden in CARRIES_MOMENTS:
-            self._check_moments()
+            check_moments(self)
         if self.model == "gplvm":
             if self.alpha > 0.0 or self.objective != "power-ep":
                 raise BadInput(
@@ -204,58 +225,18 @@ class Settings:
             if self.restarts > 1:
                 raise BadInput(f"--restarts is {self.restarts}, but a gplvm is fitted once", "vary --seed")
         check_unused(self)
-        self._check_series()
+        check_series(self)
+        check_classes(self)
 
-    def _check_series(self) -> None:
-        """Raise BadInput for what a series cannot be combined with."""
-        if self.model != "gpssm":
-            return
-        for option, value, kept in (
-            ("--objective", self.objective, "power-ep"),
-            ("--inducing-rule", self.inducing_rule, "full-rank"),
-        ):
-            if value != kept:
-                raise BadInput(f"{option} is {value}, but a gpssm takes {kept}", "leave it out")
-        for option, given, why in (
-            (
-                "--batch",
-                self.batch is not None and self.window is None,
-                "sees all its steps at once, but for --window",
-            ),
-            (
-                "--drop-missing",
-                self.drop_missing,
-                "needs every step; it takes targets that are missing as they are",
-            ),
-        ):
-            if given:
-                raise BadInput(f"{option} is given, but a gpssm {why}", "leave it out")
-        if self.window is not None and self.batch is not None and self.batch % self.window:
-            raise BadInput(
-                f"--batch is {self.batch} rows, which are no whole number of windows of {self.window} steps",
-                f"give a multiple of {self.window}",
-            )
+    @property
+    def of_classes(self) -> bool:
+        """Whether the target is one of classes."""
+        return is_of_classes(self)
 
-    def _check_moments(self) -> None:
-        """Raise BadInput for what a rule that offered layers as moments cannot be combined with."""
-        rule = f"--hidden {self.hidden} offered the layers as moments"
-        if self.inducing_rule in DRAWS_INDUCING:
-            raise BadInput(
-                f"--inducing-rule is {self.inducing_rule}, but {rule}, which needs q(u) independent between outputs "
-                "and layers",
-                "take --inducing-rule full-rank, diagonal or low-rank",
-            )
-        nested = self.hidden == "nested-compression"
-        if self.alpha > 0.0 and (nested or self.objective == "power-ep"):
-            other = "" if nested else ", or --objective black-box-alpha"
-            raise BadInput(
-                f"--alpha is {self.alpha:g}, but {rule}, for which {self.objective} takes α = 0 alone",
-                f"give --alpha 0{other}, or a --hidden rule that draws, such as doubly-stochastic",
-            )
-
-    def resolve(self, num_rows: int, num_targets: int = 1) -> Settings:
+    def resolve(self, num_rows: int, num_targets: int = 1, num_patches: int | None = None) -> Settings:
         """Defaults that depend on the ``num_rows`` rows to train on, and on the targets, filled in.
 
+        :param num_patches: of images, those that inducing patches are chosen from.
         :raises BadInput: if more is asked, or there is one target where there should be several.
         """
         if self.model in SEVERAL_TARGETS and num_targets < 2:
@@ -264,9 +245,11 @@ class Settings:
                 "name them, as in --target a,b, or take --model sparse-gp",
             )
         rows = f"{num_rows} rows to train on"
-        if self.model != "gp" and self.inducing is not None and self.inducing > num_rows:
+        places = num_rows if num_patches is None else num_patches
+        if self.model != "gp" and self.inducing is not None and self.inducing > places:
+            found = rows if num_patches is None else f"{places} patches that they are chosen from"
             raise BadInput(
-                f"--inducing is {self.inducing}, more than the {rows}", f"lower it to at most {num_rows}"
+                f"--inducing is {self.inducing}, more than the {found}", f"lower it to at most {places}"
             )
         most, usual = num_rows, DEFAULT_BATCH if num_rows > FULL_BATCH_ROWS else None
         if self.model == "gpssm":
@@ -281,14 +264,15 @@ class Settings:
         latent = {"gpssm": num_targets} | dict.fromkeys(SEVERAL_TARGETS, min(LATENT, num_targets))
         return dataclasses.replace(
             self,
-            inducing=self.inducing or min(inducing, num_rows),
+            inducing=self.inducing or min(inducing, places),
             latent=self.latent or (None if self.model == "additive-gp" else latent.get(self.model, LATENT)),
             batch=batch,
         )
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return dataclasses.asdict(self) | {"widths": list(self.widths)}
+        values = dataclasses.asdict(self)
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Settings:
@@ -305,13 +289,18 @@ class Settings:
             "likelihood": "gaussian",
             "budget": None,
             "tolerance": None,
+            "image": None,
+            "patch": None,
+            "stride": 1,
+            "located": False,
             **values,
         }
         fields = {field.name: values[field.name] for field in dataclasses.fields(cls)}
-        fields["widths"] = tuple(fields["widths"])
-        kinds = get_type_hints(cls) | {"widths": int}
+        for name in _LISTS:
+            fields[name] = None if fields[name] is None and name != "widths" else tuple(fields[name])
+        kinds = get_type_hints(cls) | dict.fromkeys(_LISTS, int)
         for name, value in fields.items():
-            for each in value if name == "widths" else (value,):
+            for each in value if isinstance(value, tuple) else () if name in _LISTS else (value,):
                 if not any(_is_of(each, kind) for kind in get_args(kinds[name]) or (kinds[name],)):
                     raise TypeError
         settings = cls(**fields)

@@ -143,6 +143,11 @@ def _check_streamed_settings(settings: Settings, given: Collection[str]) -> None
         raise BadInput(
             f"--model is {settings.model}, but rows are read block by block", "take sparse-gp or deep-gp"
         )
+    if settings.of_classes:
+        raise BadInput(
+            f"--likelihood is {settings.likelihood}, but targets that are read block by block are numbers",
+            "take a file that fits in memory and leave out --stream and --distributed, or a likelihood of numbers",
+        )
     if settings.model == "deep-gp" and settings.hidden not in RULES:
         raise BadInput(
             f"--hidden is {settings.hidden}, whose parameters grow with the rows, but those are read block by block",

@@ -80,9 +80,13 @@ class GPEstimator(BaseEstimator):
         """What ``fit`` has found the targets to be."""
         raise NotImplementedError
 
+    def _units(self) -> Callable[[np.ndarray], Standardiser]:
+        """How features are standardised: each column by itself, unless an estimator has its own."""
+        return Standardiser.fit
+
     def _train(self, rows: np.ndarray, targets: np.ndarray) -> None:
         """Fit to features (N, D) in their units and targets (N, P) as the model takes them."""
-        self.x_units_ = Standardiser.fit(rows)
+        self.x_units_ = self._units()(rows)
         # at most one inducing point per row: small tables are no error here
         self.num_inducing_ = min(self.num_inducing, len(rows))
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
