@@ -20,7 +20,7 @@ IMAGE_MODELS = {
 #: of two labels alone
 OF_TWO = ("bernoulli", "bernoulli-logit")
 #: models that take a likelihood of classes
-OF_CLASSES = ("sparse-gp", "deep-gp", *IMAGE_MODELS)
+TAKE_CLASSES = ("sparse-gp", "deep-gp", *IMAGE_MODELS)
 #: channels of the hidden layers of a deep-convolutional-gp, unless told
 CHANNELS = (4,)
 

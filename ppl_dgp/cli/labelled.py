@@ -34,8 +34,9 @@ from ppl_dgp.gp.patches import Patches
 from ppl_dgp.models.convolutional_gp import IMAGES, OF_EACH
 from ppl_dgp.prediction.predict import Prediction
 
-#: values of kernels of patches that an evaluation computes, and runs of the model in a joint draw
-MOST_VALUES, RUNS_PER_DRAW = 4e9, 11
+#: values of kernels of patches that an evaluation computes, how many of them one in a hidden layer costs as much as,
+#: with what is drawn there, and runs of the model in a joint draw
+MOST_VALUES, OF_HIDDEN, RUNS_PER_DRAW = 8e9, 25, 11
 #: draws fewer than which say nothing of a posterior
 FEWEST_DRAWS = 50
 #: labels of numbers that are no whole ones, and yet classes
@@ -210,7 +211,7 @@ def class_metrics(
     prediction: Prediction | None, codes: Float[np.ndarray, " N"] | None
 ) -> dict[str, float | None]:
     """Mean log density of labels, accuracy and calibration error; None throughout where there are no labels."""
-    from ppl_dgp.diagnostics.class_scores import class_scores
+    from ppl_dgp.diagnostics.class_measures import class_scores
 
     if prediction is None or codes is None:
         return dict.fromkeys(("test_log_density", "test_accuracy", "test_calibration_error"))
@@ -259,7 +260,7 @@ def _affordable(settings: Settings, rows: int) -> tuple[int, int]:
     assert settings.inducing is not None
     *hidden, last = cuts_of(settings)
     places = sum(cut.count for cut in hidden)
-    values = rows * (places * settings.inducing + last.count * (settings.inducing + last.count))
+    values = rows * (OF_HIDDEN * places * settings.inducing + last.count * (settings.inducing + last.count))
     bound = min(ELBO_DRAWS, int(MOST_VALUES // values))
     # once for k-hat and once for what is written
     return bound, min(number_of_draws(rows), int(MOST_VALUES // (2 * RUNS_PER_DRAW * values)))
@@ -271,13 +272,13 @@ def _write_class_figures(
     fitted: Fit,
     x: Float[np.ndarray, "N D"],
     prediction: Prediction,
-    codes: Float[np.ndarray, " N"],
+    codes: Float[np.ndarray, " K"],
 ) -> None:
     """``figures/*.png``: losses, confusion, calibration, and but for images the layers."""
-    from ppl_dgp.diagnostics import class_plots, class_scores, layers, plots
+    from ppl_dgp.diagnostics import class_measures, class_plots, layers, plots
 
     probabilities = class_probabilities(prediction)
-    counts = class_scores.confusion_counts(probabilities, codes)
+    counts = class_measures.confusion_counts(probabilities, codes)
     figures = {
         "losses": plots.plot_losses(fitted),
         "confusion": class_plots.plot_confusion(counts, record.labels),

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args, get_type_hints
 
-from ppl_dgp.cli.classes import CLASS_LIKELIHOODS, IMAGE_MODELS, OF_CLASSES, check_classes, is_of_classes
+from ppl_dgp.cli.classes import CLASS_LIKELIHOODS, IMAGE_MODELS, TAKE_CLASSES, check_classes, is_of_classes
 from ppl_dgp.cli.errors import BadInput
 from ppl_dgp.cli.uses import (
     CARRIES_MOMENTS,
@@ -170,7 +170,7 @@ class Settings:
                 raise BadInput(
                     f"{option} is {value!r}, which is unknown", f"choose from {', '.join(allowed)}"
                 )
-        takers = OF_CLASSES if self.likelihood in CLASS_LIKELIHOODS else WITH_LIKELIHOOD
+        takers = TAKE_CLASSES if self.likelihood in CLASS_LIKELIHOODS else WITH_LIKELIHOOD
         images = self.model in IMAGE_MODELS
         if (
             self.likelihood != "gaussian"
@@ -262,10 +262,11 @@ class Settings:
         batch = self.batch or (None if self.model == "gp" else usual)
         inducing = {"gplvm": GPLVM_INDUCING, "gpssm": SERIES_INDUCING}.get(self.model, DEFAULT_INDUCING)
         latent = {"gpssm": num_targets} | dict.fromkeys(SEVERAL_TARGETS, min(LATENT, num_targets))
+        without = ("additive-gp", *IMAGE_MODELS)
         return dataclasses.replace(
             self,
             inducing=self.inducing or min(inducing, places),
-            latent=self.latent or (None if self.model == "additive-gp" else latent.get(self.model, LATENT)),
+            latent=self.latent or (None if self.model in without else latent.get(self.model, LATENT)),
             batch=batch,
         )
 
@@ -312,6 +313,8 @@ def _is_of(value: Any, kind: type) -> bool:
     """Whether JSON has a value of this type; whole numbers are numbers, but none of them is true or false."""
     if isinstance(value, str):
         value.encode()  # a half of a surrogate pair can be neither shown nor written
-    if isinstance(value, bool) or kind not in (int, float):
+    if isinstance(value, bool):
+        return kind is bool
+    if kind not in (int, float):
         return isinstance(value, kind)
     return isinstance(value, int | kind) and abs(value) < 2**63

@@ -34,6 +34,8 @@ def encode_labels(
         labels = tuple(known)
         if labels and isinstance(labels[0], str):
             values = [str(value) if _is_label(value) else value for value in values]
+        else:  # beside a word numbers are words
+            values = [_number_in(value) if isinstance(value, str) else value for value in values]
     codes = {label: float(code) for code, label in enumerate(labels)}
     for row, value in enumerate(values):
         if _is_label(value) and value not in codes:
@@ -75,6 +77,12 @@ def _values(column: pd.Series) -> list[Label]:
     return found
 
 
-def _number(value: float) -> int | float:
+def _number_in(text: str) -> Label:
+    """A word as the number that it is, if it is one that is finite."""
+    parsed = pd.to_numeric(pd.Series([text]), errors="coerce")[0]
+    return _number(parsed.item()) if np.isfinite(parsed) else text
+
+
+def _number(value: int | float) -> int | float:
     """A whole number as such, where a float holds it exactly."""
     return int(value) if isinstance(value, int) or (value.is_integer() and abs(value) < 2**53) else value

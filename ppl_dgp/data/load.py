@@ -22,7 +22,7 @@ _REAL: dict[str, Callable[[], object]] = {
 }
 BUILT_INS: tuple[str, ...] = (*_REAL, *_SYNTHETIC)
 #: what to do about a target of text
-OF_CLASSES = (
+TEXT_REMEDY = (
     "encode it as numbers, or fit its classes: --likelihood robust-max (two of them: bernoulli) of a sparse-gp or "
     "deep-gp, or SparseGPClassifier"
 )
@@ -59,7 +59,7 @@ def load_table(
     name = source if source in BUILT_INS else Path(source).name
     assert raw.targets is not None
     X = numbers(raw.features, name)
-    y, labels = _labelled(raw.targets, name) if of_classes else (numbers(raw.targets, name, OF_CLASSES), ())
+    y, labels = _labelled(raw.targets, name) if of_classes else (numbers(raw.targets, name, TEXT_REMEDY), ())
     feature_names, target_names = tuple(raw.features.columns), tuple(raw.targets.columns)
     notes = list(raw.notes)
     if X.shape[1] == 0:

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from ppl_dgp.diagnostics.class_scores import BINS, reliability
+from ppl_dgp.diagnostics.class_measures import BINS, reliability
 from ppl_dgp.diagnostics.plots import COLOURS, FAINT, INK, _legend, _panel
 
 #: classes whose counts are written, and whose labels are; of more the colours, and some of the labels

@@ -63,8 +63,9 @@ ADVICE = {
         "variance have: its predictions are worth less than none; {remedy}"
     ),
     "frequencies": (
-        "test log density: found {density:.3g}, expected at least {mean:.3g}, what the frequencies of the training "
-        "rows' labels have: its probabilities are worth less than none; take another model, kernel or likelihood"
+        "log density of test labels: found {density:.3g}, expected at least {mean:.3g}, what the frequencies of the "
+        "training rows' labels have: its probabilities are worth less than none; take another model, kernel or "
+        "likelihood"
     ),
     "coverage": (
         "coverage: found {coverage:.0%} of what was held out inside its 95 % band, expected {least:.0%} to "
