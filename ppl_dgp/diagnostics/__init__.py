@@ -5,8 +5,8 @@ from ppl_dgp.diagnostics.arviz_api import read_netcdf as load_arviz
 from ppl_dgp.diagnostics.arviz_api import write_netcdf as save_arviz
 from ppl_dgp.diagnostics.arviz_export import to_arviz
 from ppl_dgp.diagnostics.candidates import Candidate
-from ppl_dgp.diagnostics.class_plots import plot_confusion, plot_reliability
 from ppl_dgp.diagnostics.class_measures import class_scores, confusion_counts
+from ppl_dgp.diagnostics.class_plots import plot_confusion, plot_reliability
 from ppl_dgp.diagnostics.compare import compare, compare_fits
 from ppl_dgp.diagnostics.comparison import Comparison, tabulate
 from ppl_dgp.diagnostics.horizon_plots import plot_horizons

@@ -40,7 +40,7 @@ def _fits(size: int, side: int, strides: Sequence[int]) -> bool:
     for stride in strides:
         if size > side:
             return False
-        side = (side - size) // stride + 1
+        side = (side - size) // max(stride, 1) + 1  # what is no stride the model refuses
     return True
 
 
@@ -69,7 +69,11 @@ class _ImageClassifier(_Classifier):
         image = self.image
         if image is None:
             image = square_image(pixels) or (1, pixels)
-        elif len(image) in (2, 3) and int(np.prod(image)) != pixels:
+        elif len(image) not in (2, 3):
+            raise ValueError(
+                f"image: found {tuple(image)}, expected height and width, and channels if there are several"
+            )
+        elif int(np.prod(image)) != pixels:
             raise ValueError(
                 f"image: found {tuple(image)}, {int(np.prod(image))} numbers, expected {pixels}, as X has columns"
             )
