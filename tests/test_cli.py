@@ -18,7 +18,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from ppl_dgp.checkpoint import read_meta
-from ppl_dgp.cli import commands, main, run_directory, settings, uses
+from ppl_dgp.cli import classes, commands, main, run_directory, settings, uses
 from ppl_dgp.cli.comparison import combinations
 from ppl_dgp.cli.programs import build
 from ppl_dgp.cli.settings import Settings
@@ -165,7 +165,9 @@ def test_predict_at_rows_without_targets(
 def test_models_lists_every_choice(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert {"gp", "sparse-gp", "deep-gp", "gplvm", "gpssm", *uses.STRICT} == set(found["models"])
+    others = {*uses.STRICT, *classes.IMAGE_MODELS}
+    assert {"gp", "sparse-gp", "deep-gp", "gplvm", "gpssm", *others} == set(found["models"])
+    assert set(classes.CLASS_LIKELIHOODS) == set(found["likelihoods_of_classes"])
     assert {"diabetes", "linnerud", "step", "sinusoids", "periodic"} <= set(found["sources"])
     assert main(["models"]) == 0
     assert "doubly-stochastic" in capsys.readouterr().out

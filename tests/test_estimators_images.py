@@ -15,8 +15,9 @@ from small_images import bars
 
 from ppl_dgp.data import DataError, Standardiser
 from ppl_dgp.estimators import ConvolutionalGPClassifier, DeepConvolutionalGPClassifier, images
-from ppl_dgp.estimators.images import square_image, usual_patch
+from ppl_dgp.estimators.images import rows_at_once, square_image, usual_patch
 from ppl_dgp.fit import fit_table
+from ppl_dgp.gp.patches import Patches
 from ppl_dgp.guides import Guide
 from ppl_dgp.models import convolutional_gp, deep_convolutional_gp
 from ppl_dgp.objectives import PowerEP
@@ -111,6 +112,15 @@ def test_patches_that_fit(image: tuple[int, ...], strides: tuple[int, ...], patc
     assert usual_patch(image, strides) == patch
     if len(strides) > 1:
         deep_convolutional_gp(image, (1,) * (len(strides) - 1), patch, strides)
+
+
+def test_predictions_of_deep_layers_hold_what_fits() -> None:
+    small, large = (Patches(size, (5, 5)) for size in ((8, 8, 1), (28, 28, 1)))
+    assert rows_at_once((small, Patches((4, 4, 4), (4, 4))), (4,), 10, 20) == 1000
+    wide = rows_at_once((large, Patches((24, 24, 4), (5, 5))), (4,), 100, 200)
+    assert 20 < wide < 100
+    # of two hidden layers each draw has kernel values of its own
+    assert rows_at_once((large, large, large), (4, 4), 100, 200) < wide / 5
 
 
 def test_pixels_are_standardised_alike() -> None:

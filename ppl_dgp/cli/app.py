@@ -71,7 +71,7 @@ def models(as_json: Json = False) -> None:
     for title, entries in groups.items():
         typer.echo(title.replace("_", " "))
         for name, meaning in entries.items():
-            typer.echo(f"  {name:18} {meaning}".rstrip())
+            typer.echo(f"  {name:21} {meaning}".rstrip())
 
 
 @app.command()

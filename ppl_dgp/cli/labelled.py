@@ -19,14 +19,15 @@ from ppl_dgp.cli import run_directory
 from ppl_dgp.cli.artefacts import LAYER_ROWS, number_of_draws, trust, write_posterior
 from ppl_dgp.cli.classes import IMAGE_MODELS, check_labels, strides_of
 from ppl_dgp.cli.errors import BadInput
-from ppl_dgp.cli.programs import ELBO_DRAWS, Program, predict_rows
+from ppl_dgp.cli.programs import ELBO_DRAWS, PREDICTION_DRAWS, Program, predict_rows
 from ppl_dgp.cli.report import finite
 from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.settings import Settings
 from ppl_dgp.cli.task import Task
 from ppl_dgp.data import Standardiser, load_rows, load_table, split
 from ppl_dgp.data.labels import Label
-from ppl_dgp.estimators.images import square_image, usual_patch
+from ppl_dgp.estimators.estimator import PREDICTED_AT_ONCE
+from ppl_dgp.estimators.images import rows_at_once, square_image, usual_patch
 from ppl_dgp.fit import Fit
 from ppl_dgp.fit.advice import labels_advice
 from ppl_dgp.fit.result import mean_loss
@@ -159,7 +160,7 @@ def evaluate_classes(
         result["loss"] = finite(mean_loss(fitted.losses[:, -max(1, fitted.steps // 10) :])[fitted.best])
     tested = len(task.test_rows) > 0
     rows = task.test_rows if tested else task.train_rows
-    prediction = predict_rows(program, fitted.params, *task.rows(rows), levels=())
+    prediction = _predicted_classes(program, fitted.params, *task.rows(rows))
     codes = task.table.y[rows][:, 0]
     frame = class_frame(prediction, record, codes, rows)
     run_directory.place(folder / "predictions.csv", lambda path: frame.to_csv(path, index=False))
@@ -190,7 +191,7 @@ def predict_classes(
     for note in notes:
         say(f"note: {note}")
     with jax.enable_x64(record.settings.precision == "float64"):
-        prediction = predict_rows(program, params, record.x_units.transform(x), y, levels=())
+        prediction = _predicted_classes(program, params, record.x_units.transform(x), y)
     if not np.isfinite(prediction.mean).all():
         raise BadInput(
             f"predictions of a {record.settings.model} at {source} are not finite",
@@ -247,6 +248,19 @@ def of_held_out_labels(task: ClassTask, measures: dict[str, Any]) -> tuple[str, 
     # a label that was never seen is possible
     shares = (counts + 1.0) / (counts + 1.0).sum()
     return labels_advice(density, float(np.log(shares[tested]).mean()), len(tested))
+
+
+def _predicted_classes(
+    program: Program,
+    params: dict[str, Any],
+    x: Float[np.ndarray, "N D"],
+    y: Float[np.ndarray, "N 1"] | None,
+) -> Prediction:
+    settings, batch = program.settings, PREDICTED_AT_ONCE
+    if settings.model == "deep-convolutional-gp":
+        assert settings.inducing is not None
+        batch = rows_at_once(cuts_of(settings), settings.widths, settings.inducing, PREDICTION_DRAWS)
+    return predict_rows(program, params, x, y, levels=(), batch_size=batch)
 
 
 def _named(labels: tuple[Label, ...], codes: Any) -> pd.Series:

@@ -16,6 +16,7 @@ from numpyro.infer import ELBO
 
 from ppl_dgp.cli.classes import strides_of
 from ppl_dgp.cli.settings import Settings
+from ppl_dgp.estimators.estimator import PREDICTED_AT_ONCE
 from ppl_dgp.estimators.latent import fit_latent, latent_program
 from ppl_dgp.fit import Fit, Posterior, energy, fit_lbfgs, fit_series, fit_table
 from ppl_dgp.fit.full_batch import no_latents
@@ -273,6 +274,7 @@ def predict_rows(
     y: Float[np.ndarray, "N P"] | None,
     training: tuple[Float[np.ndarray, "K D"], Float[np.ndarray, "K P"]] | None = None,
     levels: Sequence[float] = LEVELS,
+    batch_size: int = PREDICTED_AT_ONCE,
 ) -> Prediction:
     """Prediction at standardised rows; the exact GP needs its ``training`` rows and targets."""
     guide, data = program.guide, None
@@ -283,4 +285,5 @@ def predict_rows(
     key = jax.random.key(program.settings.seed + 2)
     # in the precision asked for
     rows, targets = jnp.asarray(x), None if y is None else jnp.asarray(y)
-    return predict(key, fit, rows, targets, num_samples=PREDICTION_DRAWS, levels=tuple(levels))
+    how: dict[str, Any] = {"num_samples": PREDICTION_DRAWS, "batch_size": batch_size}
+    return predict(key, fit, rows, targets, levels=tuple(levels), **how)

@@ -43,6 +43,8 @@ from ppl_dgp.prediction.predict import Prediction, predict
 
 #: draws of a prediction that cannot do without
 FEWEST_PREDICTION_DRAWS = 100
+#: rows that a prediction takes together
+PREDICTED_AT_ONCE = 1000
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,10 @@ class GPEstimator(BaseEstimator):
             return sparse_gp_classification(target.classes, self.num_inducing_, **settings)
         return deep_gp_classification(target.classes, widths, self.num_inducing_, **settings)
 
+    def _rows_at_once(self, draws: int) -> int:
+        """Rows that a prediction takes together."""
+        return PREDICTED_AT_ONCE
+
     def _posterior(self) -> Posterior:
         model, guide, _ = self._estimator_program()
         return Posterior(model, guide, {name: jnp.asarray(value) for name, value in self.params_.items()})
@@ -150,6 +156,7 @@ class GPEstimator(BaseEstimator):
         number = max(self.num_samples, FEWEST_PREDICTION_DRAWS) if drawn else self.num_samples
         # a row's prediction must not depend on the rows beside it: that is scikit-learn's contract
         settings: dict[str, Any] = dict(num_samples=number, levels=tuple(levels), row_by_row=True)
+        settings["batch_size"] = self._rows_at_once(number)
         return predict(key, self._posterior(), x, **settings)
 
 

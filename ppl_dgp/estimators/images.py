@@ -5,16 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ppl_dgp.data import Standardiser
 from ppl_dgp.estimators.classifiers import _Classifier
+from ppl_dgp.estimators.estimator import PREDICTED_AT_ONCE
+from ppl_dgp.gp.patches import Patches
 from ppl_dgp.models import convolutional_gp, deep_convolutional_gp
 from ppl_dgp.models.zoo_model import ZooModel
 
 #: height and width of a patch unless told, or what fits
 USUAL_PATCH = 5
+#: numbers that a prediction may hold, and how many it does of each number of a hidden image: means, variances and draws
+MOST_HELD, OF_EACH_DRAW = 10**8, 4
 
 
 def square_image(pixels: int) -> tuple[int, int] | None:
@@ -33,6 +38,19 @@ def usual_patch(image: Sequence[int], strides: Sequence[int] = (1,)) -> tuple[in
         for side in tuple(image)[:2]
     )
     return height, width
+
+
+def rows_at_once(layers: Sequence[Patches], channels: Sequence[int], num_inducing: int, draws: int) -> int:
+    """Rows that a prediction takes together, so that what it holds of all draws of hidden images fits into memory.
+
+    :param layers: how patches are cut, layer by layer.
+    :param channels: of the hidden layers.
+    """
+    hidden = [cut.count for cut in layers[:-1]]
+    images = draws * sum(count * depth for count, depth in zip(hidden, channels, strict=True))
+    # kernel values; what is before the first draw is the same for all
+    values = num_inducing * (sum(hidden[:1]) + draws * sum(hidden[1:]))
+    return max(1, min(PREDICTED_AT_ONCE, MOST_HELD // max(OF_EACH_DRAW * images + values, 1)))
 
 
 def _fits(size: int, side: int, strides: Sequence[int]) -> bool:
@@ -148,6 +166,10 @@ class DeepConvolutionalGPClassifier(_ImageClassifier):
     channels: Sequence[int] = (4,)
     strides: Sequence[int] | None = None
     num_samples: int = 100
+
+    def _rows_at_once(self, draws: int) -> int:
+        model: Any = self._zoo_model()
+        return rows_at_once(model.patches, self.channels, self.num_inducing_, draws)
 
     def _strides(self) -> tuple[int, ...]:
         return (1,) * (len(self.channels) + 1) if self.strides is None else tuple(self.strides)
