@@ -262,6 +262,7 @@ BAD = [
     (["--likelihood", "bernoulli-logit"], ["of two labels"]),
     (["--likelihood", "robust-max", "--target", "kind,v"], ["one column of labels"]),
     (["--likelihood", "robust-max", "--stream"], ["block by block", "--stream"]),
+    (["--likelihood", "robust-max", "--distributed"], ["--likelihood is robust-max", "block by block"]),
     (["--likelihood", "robust-max", "--image", "1,2"], ["--image is 1,2", "convolutional-gp"]),
     (["--patch", "5,5"], ["--patch is 5,5", "no images"]),
     (["--model", "sparse-gp", "--stride", "2"], ["--stride is 2"]),

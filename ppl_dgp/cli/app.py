@@ -106,6 +106,7 @@ def fit(
     bar = not quiet and not as_json and sys.stderr.isatty()
     launch = machines.Launch(coordinator, processes, process)
     if distributed:
+        classes.check_numbers(settings)
         with machines.joined(launch):
             import jax
 

@@ -47,6 +47,17 @@ def check_classes(settings: Any) -> None:
             raise BadInput(f"{option} is {','.join(map(str, sizes))}", f"give {example}")
 
 
+def check_numbers(settings: Any) -> None:
+    """Raise BadInput for a target of classes where rows are read block by block."""
+    if is_of_classes(settings):
+        found = "model" if settings.model in IMAGE_MODELS else "likelihood"
+        raise BadInput(
+            f"--{found} is {getattr(settings, found)}, of classes, but rows are read block by block, their targets as "
+            "numbers",
+            "give a file that fits in memory, without --stream and --distributed",
+        )
+
+
 def check_labels(settings: Any, labels: tuple[Any, ...], target: str, source: str) -> None:
     """Raise BadInput for labels of another number than the likelihood is of."""
     if settings.likelihood in OF_TWO and len(labels) != 2:

@@ -39,7 +39,7 @@ from ppl_dgp.prediction.predict import Prediction
 #: with what is drawn there, and runs of the model in a joint draw
 MOST_VALUES, OF_HIDDEN, RUNS_PER_DRAW = 8e9, 25, 11
 #: draws fewer than which say nothing of a posterior
-FEWEST_DRAWS = 50
+FEWEST_JOINT_DRAWS = 50
 #: labels of numbers that are no whole ones, and yet classes
 MOST_FRACTIONS = 20
 
@@ -165,7 +165,7 @@ def evaluate_classes(
     frame = class_frame(prediction, record, codes, rows)
     run_directory.place(folder / "predictions.csv", lambda path: frame.to_csv(path, index=False))
     result |= class_metrics(prediction if tested else None, codes)
-    if joint >= FEWEST_DRAWS:
+    if joint >= FEWEST_JOINT_DRAWS:
         result |= trust(program, fitted, x, y, 0.0, joint)
         write_posterior(folder, program, fitted, x, y, joint)
     _write_class_figures(folder, record, fitted, x, prediction, codes)
