@@ -18,9 +18,10 @@ from rich.console import Console
 
 numpyro.enable_x64()
 
-from ppl_dgp.cli.commands import Task, load_task  # noqa: E402
+from ppl_dgp.cli.loading import load_task  # noqa: E402
 from ppl_dgp.cli.report import in_units  # noqa: E402
 from ppl_dgp.cli.settings import Settings  # noqa: E402
+from ppl_dgp.cli.task import Task  # noqa: E402
 from ppl_dgp.diagnostics import (  # noqa: E402
     Comparison,
     compare,

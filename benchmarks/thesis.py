@@ -31,9 +31,10 @@ from matplotlib.figure import Figure  # noqa: E402
 from numpyro.infer import ELBO, SVI  # noqa: E402
 from numpyro.infer.util import transform_fn  # noqa: E402
 
-from ppl_dgp.cli.commands import Task, load_task  # noqa: E402
+from ppl_dgp.cli.loading import load_task  # noqa: E402
 from ppl_dgp.cli.report import in_units  # noqa: E402
 from ppl_dgp.cli.settings import Settings  # noqa: E402
+from ppl_dgp.cli.task import Task  # noqa: E402
 from ppl_dgp.diagnostics import layer_maps, plot_fit, plot_layers  # noqa: E402
 from ppl_dgp.diagnostics.plots import COLOURS  # noqa: E402
 from ppl_dgp.diagnostics.scores import held_out_scores  # noqa: E402

@@ -38,8 +38,10 @@ from ppl_dgp.diagnostics import SimulationChoice as SimulationChoice
 from ppl_dgp.diagnostics import SimulationScore as SimulationScore
 from ppl_dgp.diagnostics import aligned as aligned
 from ppl_dgp.diagnostics import choose_by_simulation as choose_by_simulation
+from ppl_dgp.diagnostics import class_scores as class_scores
 from ppl_dgp.diagnostics import compare as compare
 from ppl_dgp.diagnostics import compare_fits as compare_fits
+from ppl_dgp.diagnostics import confusion_counts as confusion_counts
 from ppl_dgp.diagnostics import crps as crps
 from ppl_dgp.diagnostics import elbo as elbo
 from ppl_dgp.diagnostics import explained as explained
@@ -50,6 +52,7 @@ from ppl_dgp.diagnostics import layer_maps as layer_maps
 from ppl_dgp.diagnostics import load_arviz as load_arviz
 from ppl_dgp.diagnostics import pareto_k as pareto_k
 from ppl_dgp.diagnostics import plot_calibration as plot_calibration
+from ppl_dgp.diagnostics import plot_confusion as plot_confusion
 from ppl_dgp.diagnostics import plot_fit as plot_fit
 from ppl_dgp.diagnostics import plot_grid as plot_grid
 from ppl_dgp.diagnostics import plot_horizons as plot_horizons
@@ -58,6 +61,7 @@ from ppl_dgp.diagnostics import plot_layers as plot_layers
 from ppl_dgp.diagnostics import plot_losses as plot_losses
 from ppl_dgp.diagnostics import plot_predicted as plot_predicted
 from ppl_dgp.diagnostics import plot_relevance as plot_relevance
+from ppl_dgp.diagnostics import plot_reliability as plot_reliability
 from ppl_dgp.diagnostics import plot_series as plot_series
 from ppl_dgp.diagnostics import plot_states as plot_states
 from ppl_dgp.diagnostics import plot_transition as plot_transition
@@ -70,6 +74,8 @@ from ppl_dgp.diagnostics import tabulate as tabulate
 from ppl_dgp.diagnostics import to_arviz as to_arviz
 from ppl_dgp.estimators import GPLVM as GPLVM
 from ppl_dgp.estimators import AdditiveGPRegressor as AdditiveGPRegressor
+from ppl_dgp.estimators import ConvolutionalGPClassifier as ConvolutionalGPClassifier
+from ppl_dgp.estimators import DeepConvolutionalGPClassifier as DeepConvolutionalGPClassifier
 from ppl_dgp.estimators import DeepGPClassifier as DeepGPClassifier
 from ppl_dgp.estimators import DeepGPRegressor as DeepGPRegressor
 from ppl_dgp.estimators import MultiOutputGPRegressor as MultiOutputGPRegressor

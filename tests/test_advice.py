@@ -76,7 +76,7 @@ CASES = {
 
 
 #: said of predictions of what was held out, not of a fit
-HELD_OUT = {"density", "coverage"}
+HELD_OUT = {"density", "coverage", "frequencies"}
 
 
 def test_every_text_has_a_case():

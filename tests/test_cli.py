@@ -18,8 +18,9 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from ppl_dgp.checkpoint import read_meta
-from ppl_dgp.cli import commands, main, run_directory, settings, uses
+from ppl_dgp.cli import classes, commands, main, run_directory, settings, uses
 from ppl_dgp.cli.comparison import combinations
+from ppl_dgp.cli.loading import load_task
 from ppl_dgp.cli.programs import build
 from ppl_dgp.cli.settings import Settings
 from ppl_dgp.diagnostics.arviz_api import group, read_netcdf
@@ -85,7 +86,7 @@ def test_a_target_of_zeros_and_ones_is_noted(tmp_path: Path) -> None:
     x = np.linspace(-1.0, 1.0, 12)
     for name, y in {"classes": (x > 0).astype(int), "numbers": np.sin(x)}.items():
         pd.DataFrame({"x": x, "y": y}).to_csv(tmp_path / f"{name}.csv", index=False)
-        notes = commands.load_task(str(tmp_path / f"{name}.csv"), Settings(model="sparse-gp")).notes
+        notes = load_task(str(tmp_path / f"{name}.csv"), Settings(model="sparse-gp")).notes
         told = [note for note in notes if "y: found the values 0 and 1 alone" in note]
         assert len(told) == (name == "classes") and all("SparseGPClassifier" in note for note in told)
 
@@ -165,9 +166,9 @@ def test_predict_at_rows_without_targets(
 def test_models_lists_every_choice(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert {"gp", "sparse-gp", "deep-gp", "gplvm", "gpssm", *uses.STRICT, *uses.OWN_ROWS} == set(
-        found["models"]
-    )
+    others = {*uses.STRICT, *uses.OWN_ROWS, *classes.IMAGE_MODELS}
+    assert {"gp", "sparse-gp", "deep-gp", "gplvm", "gpssm", *others} == set(found["models"])
+    assert set(classes.CLASS_LIKELIHOODS) == set(found["likelihoods_of_classes"])
     assert {"diabetes", "linnerud", "step", "sinusoids", "periodic"} <= set(found["sources"])
     assert main(["models"]) == 0
     assert "doubly-stochastic" in capsys.readouterr().out

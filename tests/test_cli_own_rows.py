@@ -150,7 +150,7 @@ def _changed(frame: pd.DataFrame, column: str, value: float) -> pd.DataFrame:
         (_changed(_counts(), "begin", 99.0), COUNTS, "a bin has begin 99"),
         (_changed(_counts(), "time", 0.0), COUNTS, "--exposure 'time' has 0"),
         (_changed(_counts(), "count", 1.5), COUNTS, "a target is 1.5"),
-        (_counts(), (*COUNTS, "--likelihood", "student-t"), "choose from gaussian, poisson"),
+        (_counts(), (*COUNTS, "--likelihood", "student-t"), "takes poisson or negative-binomial"),
         (_slopes(), SLOPES[:2], "--slope-column is not given"),
         (_slopes(), (*SLOPES[:2], "--slope-column", "b"), "--slope-column 'b' has"),
         (_slopes(), (*SLOPES, "--kernel", "matern12"), "whose functions have no slopes"),

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ppl_dgp.cli import machines
-from ppl_dgp.cli import settings as choices
+from ppl_dgp.cli import classes, machines
+from ppl_dgp.cli import names as choices
 from ppl_dgp.cli.errors import BadInput
 from ppl_dgp.cli.options import (
     SETTINGS,
@@ -26,7 +26,7 @@ from ppl_dgp.cli.options import (
     with_settings,
 )
 from ppl_dgp.cli.settings import Settings
-from ppl_dgp.cli.uses import UNUSED
+from ppl_dgp.cli.uses import COUNT_LIKELIHOODS, UNUSED
 from ppl_dgp.cli.values import number_of_steps, real_numbers, whole_numbers, words
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=False)
@@ -63,6 +63,8 @@ def models(as_json: Json = False) -> None:
         "objectives": choices.OBJECTIVE_HELP,
         "kernels": choices.KERNEL_HELP,
         "likelihoods": choices.LIKELIHOOD_HELP,
+        "likelihoods_of_counts": COUNT_LIKELIHOODS,
+        "likelihoods_of_classes": classes.CLASS_LIKELIHOODS,
         "sources": dict.fromkeys(BUILT_INS, ""),
     }
     if as_json:
@@ -70,7 +72,7 @@ def models(as_json: Json = False) -> None:
     for title, entries in groups.items():
         typer.echo(title.replace("_", " "))
         for name, meaning in entries.items():
-            typer.echo(f"  {name:18} {meaning}".rstrip())
+            typer.echo(f"  {name:21} {meaning}".rstrip())
 
 
 @app.command()
@@ -105,6 +107,7 @@ def fit(
     bar = not quiet and not as_json and sys.stderr.isatty()
     launch = machines.Launch(coordinator, processes, process)
     if distributed:
+        classes.check_numbers(settings)
         with machines.joined(launch):
             import jax
 
@@ -222,17 +225,27 @@ def _settings(given: dict[str, Any]) -> Settings:
     """The settings given on the command line, checked, the others at their defaults; ``given`` is completed."""
     if "steps" in given:
         given["steps"] = number_of_steps(given["steps"])
-    if "widths" in given:
-        given["widths"] = whole_numbers("--widths", given["widths"])
+    for name in ("widths", "image", "patch"):
+        if name in given:
+            given[name] = whole_numbers(f"--{name}", given[name])
     precisions = [name for name in ("float32", "float64") if given.pop(name, False)]
     if len(precisions) == 2:
         raise BadInput("--float32 and --float64 are both given", "leave one of them out")
     if precisions:
         (given["precision"],) = precisions
-    rules = {"gplvm": choices.LATENTS, "gpssm": choices.STATES}.get(given.get("model", ""))
+    usual: dict[str, Any] = {}
+    model = given.get("model", "")
+    rules = {"gplvm": choices.LATENTS, "gpssm": choices.STATES}.get(model)
     if rules is not None:
-        given.setdefault("hidden", next(iter(rules)))
-    settings = Settings(**given)
+        usual["hidden"] = next(iter(rules))
+    if model == "deep-convolutional-gp":
+        usual["widths"] = classes.CHANNELS
+    if model in classes.IMAGE_MODELS and given.get("likelihood") == "gaussian":
+        raise BadInput(
+            f"--likelihood is gaussian, but a {model} takes one of classes",
+            f"leave it out, or choose from {', '.join(classes.CLASS_LIKELIHOODS)}",
+        )
+    settings = Settings(**usual | given)
     settings.check()
     return settings
 
@@ -251,6 +264,8 @@ def _print_record(folder: str, record: Any) -> None:
     from rich.table import Column, Table
     from rich.text import Text
 
+    from ppl_dgp.data.labels import shown_labels
+
     def plain(text: str) -> Text:
         """Text as it is: no markup, and nothing that a terminal or a file in UTF-8 cannot take."""
         return Text("".join(c if c.isprintable() else repr(c)[1:-1] for c in text))
@@ -259,7 +274,10 @@ def _print_record(folder: str, record: Any) -> None:
     table = Table("", Column(plain(folder)), title=plain(title))
     shown = {"rows": f"{record.num_train} to train on, {record.num_test} to test"}
     features = "controls" if record.settings.model == "gpssm" else "features"
-    shown |= {features: ", ".join(record.feature_names), "targets": ", ".join(record.target_names)}
+    columns = ", ".join(record.feature_names)
+    if record.settings.model in classes.IMAGE_MODELS:
+        features, columns = "pixels", str(len(record.feature_names))
+    shown |= {features: columns, "targets": ", ".join(record.target_names)}
     unused = UNUSED[record.settings.model]
     settings = {
         name: value
@@ -268,6 +286,8 @@ def _print_record(folder: str, record: Any) -> None:
     }
     result = dict(record.result)
     advice = result.pop("advice", ())
+    if record.labels:
+        shown["labels"] = shown_labels(record.labels)
     if "explained" in result:
         shares = zip(record.feature_names, result["explained"], strict=True)
         result["explained"] = ", ".join(f"{name} {share:.3g}" for name, share in shares)

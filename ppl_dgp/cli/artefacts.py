@@ -27,6 +27,7 @@ def trust(
     x: Float[np.ndarray, "N D"],
     y: Float[np.ndarray, "N P"],
     nats: float,
+    num_draws: int | None = None,
 ) -> dict[str, float | None]:
     """k-hat of the guide's global sites, importance-weighted bound and LOO with their standard errors.
 
@@ -44,7 +45,7 @@ def trust(
         fitted,
         x,
         y,
-        num_draws=number_of_draws(len(x)),
+        num_draws=num_draws or number_of_draws(len(x)),
         num_locals=8,
     )
     bound, bound_se = importance_weighted(draws.log_ratio)
@@ -64,7 +65,12 @@ def number_of_draws(num_rows: int) -> int:
 
 
 def write_posterior(
-    folder: Path, program: Program, fitted: Fit, x: Float[np.ndarray, "N D"], y: Float[np.ndarray, "N P"]
+    folder: Path,
+    program: Program,
+    fitted: Fit,
+    x: Float[np.ndarray, "N D"],
+    y: Float[np.ndarray, "N P"],
+    num_draws: int | None = None,
 ) -> None:
     """``posterior.nc`` for ArviZ, in standardised units; of an exact GP its data and parameters."""
     from ppl_dgp.diagnostics.arviz_api import container, write_netcdf
@@ -72,7 +78,8 @@ def write_posterior(
 
     if program.guide is not None:
         key = jax.random.key(program.settings.seed + 4)
-        data = to_arviz(key, fitted, jnp.asarray(x), jnp.asarray(y), num_draws=number_of_draws(len(x)))
+        num_draws = num_draws or number_of_draws(len(x))
+        data = to_arviz(key, fitted, jnp.asarray(x), jnp.asarray(y), num_draws=num_draws)
     else:
         values = {name.replace("/", "."): np.asarray(value) for name, value in fitted.params.items()}
         constants = {

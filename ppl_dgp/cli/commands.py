@@ -6,7 +6,6 @@ import dataclasses
 import shutil
 import warnings
 from collections.abc import Callable, Collection
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,10 @@ import jax
 import numpy as np
 
 from ppl_dgp.checkpoint import INDEX
-from ppl_dgp.cli import latent, own_rows, run_directory, series
+from ppl_dgp.cli import labelled, latent, own_rows, run_directory, series
 from ppl_dgp.cli.artefacts import trust, write_figures, write_posterior
 from ppl_dgp.cli.errors import BadInput, Stopped
+from ppl_dgp.cli.loading import load_task
 from ppl_dgp.cli.programs import Program, build, nested_start_of, predict_rows, program_elbo, train
 from ppl_dgp.cli.report import (
     effort,
@@ -33,41 +33,11 @@ from ppl_dgp.cli.settings import Settings
 from ppl_dgp.cli.task import Task
 from ppl_dgp.cli.terms import explain_terms
 from ppl_dgp.cli.uses import OWN_ROWS, SEVERAL_TARGETS
-from ppl_dgp.data import DataError, Standardiser, load_rows, load_table, split
-from ppl_dgp.data.load import columns_vary
-from ppl_dgp.estimators.latent import standardise
+from ppl_dgp.data import DataError, load_rows
 from ppl_dgp.fit import Fit, Interrupted, JitterWarning
 from ppl_dgp.fit.advice import advice_of
 
 CONTINUE = "continue it with the same command and --resume"
-
-
-def load_task(source: str, settings: Settings) -> Task:
-    """The data of a fit; only the rows to train on decide the standardisation. Raises DataError or BadInput."""
-    if settings.model == "gplvm":
-        return latent.load_latent_task(source, settings)
-    if settings.model == "gpssm":
-        return series.load_series_task(source, settings)
-    read = settings.target, settings.drop_missing, settings.seed
-    own = settings.model in OWN_ROWS
-    table = load_table(source, *read, target_gaps=settings.model in SEVERAL_TARGETS, keep_constant=own)
-    if own:
-        table = own_rows.arranged(table, settings)
-        own_rows.check_rows(settings, table.feature_names, table.X, table.y)
-    train_rows, test_rows = split(table, settings.split, settings.test_fraction, settings.seed)
-    y = table.y[train_rows]
-    for name, varies in zip(table.target_names, columns_vary(y), strict=True):
-        if not varies:
-            raise BadInput(
-                f"target {name!r} of {table.name} is constant over the rows to train on",
-                "choose another target, --split or --seed",
-            )
-    if own:
-        columns = own_rows.units(settings, table.X[train_rows], y)
-        of_rows = partial(own_rows.units_at, settings, *columns)
-        return Task(table, train_rows, test_rows, *columns, of_rows=of_rows)
-    units = Standardiser.fit(table.X[train_rows]), standardise(y)
-    return Task(table, train_rows, test_rows, *units)
 
 
 def precision(settings: Settings) -> Settings:
@@ -117,8 +87,11 @@ def fit(
 
 def record_of(source: str, task: Task, settings: Settings) -> Record:
     """The record of a run not yet started, its settings resolved. Raises BadInput if they ask for too much."""
+    patches = None
+    if isinstance(task, labelled.ClassTask):
+        settings, patches = labelled.settled(settings, task)
     return Record(
-        settings=precision(settings).resolve(len(task.train_rows), len(task.table.target_names)),
+        settings=precision(settings).resolve(len(task.train_rows), len(task.table.target_names), patches),
         source=source,
         fingerprint=task.fingerprint(),
         feature_names=task.table.feature_names,
@@ -128,6 +101,7 @@ def record_of(source: str, task: Task, settings: Settings) -> Record:
         num_train=len(task.train_rows),
         num_test=len(task.test_rows),
         sequences=task.series.labels if isinstance(task, series.SeriesTask) else (),
+        labels=task.table.labels,
     )
 
 
@@ -159,7 +133,8 @@ def run_program(
 
 
 def _record_program(record: Record) -> Program:
-    return build(record.settings, len(record.target_names), max(1, len(record.sequences)))
+    sequences = max(1, len(record.sequences))
+    return build(record.settings, len(record.target_names), sequences, record.num_classes)
 
 
 def _train_and_evaluate(
@@ -214,10 +189,14 @@ def finish(folder: Path, record: Record, task: Task, program: Program, fitted: F
         measures = latent.evaluate_latents(folder, record, task, fitted)
     elif record.settings.model == "gpssm":
         measures = series.evaluate_series(folder, record, task, program, fitted)
+    elif isinstance(task, labelled.ClassTask):
+        measures = labelled.evaluate_classes(folder, record, task, program, fitted)
     else:
         measures = _evaluate(folder, record, task, program, fitted)
     told = advice_of(fitted, khat=measures.get("khat"), bound=tightest_bound(task, measures))
-    if record.settings.model != "binned-counts-gp":  # beside whose counts a Gaussian is no measure
+    if isinstance(task, labelled.ClassTask):
+        told += labelled.of_held_out_labels(task, measures)
+    elif record.settings.model != "binned-counts-gp":  # beside whose counts a Gaussian is no measure
         units = task.units(task.test_rows)
         told += of_held_out(task.raw(task.test_rows)[1], units, measures, record.settings.model)
     done = dataclasses.replace(
@@ -308,6 +287,9 @@ def _predicted(
     if settings.model == "gpssm":
         assert training is not None
         return series.predict_series(record, program, params, training, source, rows_seed)
+    if record.labels:
+        read = target, drop_missing, rows_seed
+        return labelled.predict_classes(record, program, params, source, *read, say)
     x, y, notes = load_rows(
         source,
         record.feature_names,

@@ -12,11 +12,14 @@ from typing import Any
 import pandas as pd
 
 from ppl_dgp.cli import run_directory
-from ppl_dgp.cli.commands import load_task, record_of, run_program
+from ppl_dgp.cli.classes import IMAGE_MODELS
+from ppl_dgp.cli.commands import record_of, run_program
 from ppl_dgp.cli.errors import BadInput
+from ppl_dgp.cli.loading import load_task
+from ppl_dgp.cli.names import MODELS
 from ppl_dgp.cli.programs import contained
 from ppl_dgp.cli.run_directory import Record
-from ppl_dgp.cli.settings import MODELS, Settings
+from ppl_dgp.cli.settings import Settings
 from ppl_dgp.cli.task import Task
 from ppl_dgp.cli.uses import OWN_ROWS, SEVERAL_TARGETS, STRICT, UNUSED, unused_defaults
 from ppl_dgp.diagnostics.comparison import Comparison, tabulate
@@ -29,6 +32,7 @@ def combinations(base: Settings, lists: dict[str, Sequence[Any]]) -> dict[str, S
         ("gplvm", "which predicts no target"),
         ("gpssm", "whose rows are the steps of a series"),
         *((name, "whose columns are more than features") for name in OWN_ROWS),
+        *((name, "whose pixels are not standardised one by one, as features are") for name in IMAGE_MODELS),
     ):
         if name in (base.model, *lists.get("model", ())):
             raise BadInput(f"--model has {name}, {why}", "leave it out, and fit it by itself")

@@ -8,7 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from ppl_dgp.cli import settings as choices
+from ppl_dgp.cli import classes
+from ppl_dgp.cli import names as choices
+from ppl_dgp.cli.settings import BUDGET, MOST_ITERATIONS
+from ppl_dgp.cli.uses import COUNT_LIKELIHOODS
 
 
 def option(help: str, *names: str) -> Any:
@@ -45,7 +48,11 @@ SETTINGS: dict[str, tuple[type, str, str | None]] = {
     "inducing_rule": (str, " | ".join(choices.INDUCING), "full-rank"),
     "objective": (str, " | ".join(choices.OBJECTIVE_HELP), "power-ep"),
     "alpha": (float, "Divergence, from 0 (the ELBO) to 1", "0"),
-    "widths": (str, "Widths of the hidden layers", "2,2"),
+    "widths": (
+        str,
+        "Widths of the hidden layers, of a deep-convolutional-gp their channels",
+        "2,2, of a deep-convolutional-gp 4",
+    ),
     "latent": (
         int,
         "Latent dimensions of a gplvm, state dimensions of a gpssm, or functions that the targets of a multi-output-gp "
@@ -58,15 +65,17 @@ SETTINGS: dict[str, tuple[type, str, str | None]] = {
         str,
         " | ".join(choices.LIKELIHOOD_HELP)
         + ", of a sparse-gp, additive-gp or deep-gp; of a binned-counts-gp "
-        + " | ".join(choices.COUNTS),
-        "gaussian, of counts poisson",
+        + " | ".join(COUNT_LIKELIHOODS)
+        + "; of classes, words or numbers, of a sparse-gp, deep-gp or images "
+        + " | ".join(classes.CLASS_LIKELIHOODS),
+        "gaussian, of counts poisson, of images bernoulli for two labels and robust-max for more",
     ),
     "particles": (int, "Draws per step", "1 at α = 0, else 8"),
     "steps": (str, "Training steps, or auto: until the fit has converged or the budget is spent", "auto"),
     "budget": (
         int,
         "Most steps of auto",
-        f"{choices.BUDGET}, of L-BFGS {choices.MOST_ITERATIONS}",
+        f"{BUDGET}, of L-BFGS {MOST_ITERATIONS}",
     ),
     "tolerance": (float, "Nats left to gain that are as good as none", "0.001 a row, at least 0.5"),
     "batch": (int, "Rows per step", "all up to 2000 rows, else 1000; of a gpssm all, or 10 windows"),
@@ -119,6 +128,19 @@ SETTINGS: dict[str, tuple[type, str, str | None]] = {
         None,
     ),
     "separate": (bool, "Give every state of a gpssm a kernel and inducing inputs of its own", None),
+    "image": (
+        str,
+        "Height and width, and channels if there are several, of the images that rows are, pixel by pixel with their "
+        "channels together; of a convolutional-gp or deep-convolutional-gp, as are the next three",
+        "a square",
+    ),
+    "patch": (str, "Height and width of the patches of images", "5,5, or what fits"),
+    "stride": (
+        int,
+        "Rows and columns from one patch to the next; the last layer of several keeps 1",
+        "1",
+    ),
+    "located": (bool, "Let what is said of a patch depend on where it is", None),
     "drop_missing": (
         bool,
         "Leave out rows with missing or infinite values; of a multi-output-gp or convolved-gp, which take targets that "

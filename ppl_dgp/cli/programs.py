@@ -14,7 +14,9 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpyro.infer import ELBO
 
+from ppl_dgp.cli.classes import strides_of
 from ppl_dgp.cli.settings import Settings
+from ppl_dgp.estimators.estimator import PREDICTED_AT_ONCE
 from ppl_dgp.estimators.latent import fit_latent, latent_program
 from ppl_dgp.fit import Fit, Posterior, energy, fit_lbfgs, fit_series, fit_table
 from ppl_dgp.fit.full_batch import no_latents
@@ -26,12 +28,16 @@ from ppl_dgp.guides.rule import knows_states
 from ppl_dgp.models import (
     additive_gp,
     binned_counts_gp,
+    convolutional_gp,
     convolved_gp,
+    deep_convolutional_gp,
     deep_gp,
+    deep_gp_classification,
     exact_gp_regression,
     gp_with_derivatives,
     gpssm,
     multi_output_gp,
+    sparse_gp_classification,
     sparse_gp_regression,
 )
 from ppl_dgp.models.kernel_values import named_kernel
@@ -56,8 +62,15 @@ class Program:
     objective: ELBO | None
 
 
-def build(settings: Settings, num_outputs: int, num_sequences: int = 1) -> Program:
-    """The model, guide and objective that resolved ``settings`` name, for P = ``num_outputs`` target columns."""
+def build(
+    settings: Settings, num_outputs: int, num_sequences: int = 1, num_classes: int | None = None
+) -> Program:
+    """The model, guide and objective that resolved ``settings`` name, for P = ``num_outputs`` target columns.
+
+    :param num_classes: C, where the target is one of classes.
+    """
+    if num_classes is not None:
+        return _of_classes(settings, num_classes)
     if settings.model == "gpssm":
         return _state_space(settings, num_outputs, num_sequences)
     kernel = named_kernel(settings.kernel)
@@ -89,6 +102,30 @@ def build(settings: Settings, num_outputs: int, num_sequences: int = 1) -> Progr
         model = multi_output_gp(num_outputs, settings.latent, settings.inducing, kernel=kernel)
     else:
         model = convolved_gp(num_outputs, settings.latent, settings.inducing)
+    return Program(settings, model, Guide(model, inducing=INDUCING_RULES[settings.inducing_rule]), objective)
+
+
+def _of_classes(settings: Settings, num_classes: int) -> Program:
+    assert settings.inducing is not None
+    likelihood = None if settings.likelihood == "gaussian" else settings.likelihood
+    choices: dict[str, Any] = {"kernel": named_kernel(settings.kernel), "likelihood": likelihood}
+    model: ZooModel
+    if settings.model == "sparse-gp":
+        model = sparse_gp_classification(num_classes, settings.inducing, **choices)
+    elif settings.model == "deep-gp":
+        model = deep_gp_classification(num_classes, settings.widths, settings.inducing, **choices)
+    else:
+        assert settings.image is not None and settings.patch is not None
+        sizes = {"image": settings.image, "patch": settings.patch, "located": settings.located}
+        choices |= sizes | {"num_classes": num_classes, "num_inducing": settings.inducing}
+        if settings.model == "convolutional-gp":
+            model = convolutional_gp(stride=settings.stride, **choices)
+        else:
+            strides = strides_of(settings)
+            model = deep_convolutional_gp(channels=settings.widths, strides=strides, **choices)
+    objective = OBJECTIVES[settings.objective](settings.alpha, settings.particles)
+    if settings.model == "deep-gp":
+        return Program(settings, model, _guide(model, settings), objective)
     return Program(settings, model, Guide(model, inducing=INDUCING_RULES[settings.inducing_rule]), objective)
 
 
@@ -244,6 +281,7 @@ def predict_rows(
     y: Float[np.ndarray, "N P"] | None,
     training: tuple[Float[np.ndarray, "K D"], Float[np.ndarray, "K P"]] | None = None,
     levels: Sequence[float] = LEVELS,
+    batch_size: int = PREDICTED_AT_ONCE,
 ) -> Prediction:
     """Prediction at standardised rows; the exact GP needs its ``training`` rows and targets."""
     guide, data = program.guide, None
@@ -254,4 +292,5 @@ def predict_rows(
     key = jax.random.key(program.settings.seed + 2)
     # in the precision asked for
     rows, targets = jnp.asarray(x), None if y is None else jnp.asarray(y)
-    return predict(key, fit, rows, targets, num_samples=PREDICTION_DRAWS, levels=tuple(levels))
+    how: dict[str, Any] = {"num_samples": PREDICTION_DRAWS, "batch_size": batch_size}
+    return predict(key, fit, rows, targets, levels=tuple(levels), **how)

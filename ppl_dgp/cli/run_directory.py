@@ -8,6 +8,7 @@ of a gpssm ``states.csv``. ``in-use.lock`` is locked by the process that works o
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -25,6 +26,7 @@ from ppl_dgp.checkpoint import LOCK, UNFINISHED
 from ppl_dgp.cli.errors import BadInput
 from ppl_dgp.cli.settings import Settings
 from ppl_dgp.data import DataError, Standardiser
+from ppl_dgp.data.labels import Label
 
 RUN_FORMAT = 1
 CONFIG = "config.json"
@@ -48,6 +50,13 @@ class Record:
     result: dict[str, Any] = field(default_factory=dict)
     #: what the source calls its sequences, of a series
     sequences: tuple[str, ...] = ()
+    #: of classes, sorted, which the target's numbers count
+    labels: tuple[Label, ...] = ()
+
+    @property
+    def num_classes(self) -> int | None:
+        """C, None where the targets are numbers."""
+        return len(self.labels) or None
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -59,6 +68,7 @@ class Record:
             "features": list(self.feature_names),
             "targets": list(self.target_names),
             "sequences": list(self.sequences),
+            "labels": list(self.labels),
             "train_rows": self.num_train,
             "test_rows": self.num_test,
             "settings": self.settings.to_json(),
@@ -126,11 +136,14 @@ def read(folder: Path) -> Record:
             status=_text(values["status"]),
             result=dict(values["result"]),
             sequences=_texts(values.get("sequences", [])),
+            labels=_labels(values.get("labels", [])),
         )
         if record.status not in STATUSES or not all(map(_is_plain, record.result.values())):
             raise ValueError
         lengths = len(record.x_units.mean), len(record.y_units.mean)
         if lengths != (len(record.feature_names), len(record.target_names)):
+            raise ValueError
+        if record.settings.of_classes != (len(record.labels) > 1):
             raise ValueError
     except (KeyError, TypeError, ValueError, AttributeError, DataError):
         raise BadInput(
@@ -151,6 +164,21 @@ def _texts(values: Any) -> tuple[str, ...]:
         raise TypeError
     "".join(map(_text, values)).encode()  # a half of a surrogate pair can be neither shown nor written
     return tuple(values)
+
+
+def _labels(values: Any) -> tuple[Label, ...]:
+    """Labels, all words or all numbers, sorted and no two the same."""
+    if not isinstance(values, list) or not values:
+        return _texts(values)
+    if isinstance(values[0], str):
+        labels: tuple[Label, ...] = _texts(values)
+    elif all(type(value) in (int, float) and math.isfinite(value) for value in values):
+        labels = tuple(values)
+    else:
+        raise TypeError
+    if list(labels) != sorted(set(labels)):
+        raise ValueError
+    return labels
 
 
 def _count(value: Any) -> int:

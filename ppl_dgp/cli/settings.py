@@ -1,8 +1,4 @@
-"""The settings of one fit: checked before anything is loaded or compiled, kept in the run directory as JSON.
-
-The names here are those of the tables in ``guides``, ``objectives`` and ``kernels``, written again with what they mean,
-so that help needs none of the heavy imports.
-"""
+"""The settings of one fit: checked before anything is loaded or compiled, kept in the run directory as JSON."""
 
 from __future__ import annotations
 
@@ -13,93 +9,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args, get_type_hints
 
+from ppl_dgp.cli.classes import CLASS_LIKELIHOODS, IMAGE_MODELS, TAKE_CLASSES, check_classes, is_of_classes
 from ppl_dgp.cli.errors import BadInput
-from ppl_dgp.cli.uses import OWN_ROWS, SEVERAL_TARGETS, check_unused
+from ppl_dgp.cli.names import (
+    EMISSION_RULES,
+    HIDDEN,
+    INDUCING,
+    KERNEL_HELP,
+    LATENTS,
+    LIKELIHOOD_HELP,
+    MODELS,
+    OBJECTIVE_HELP,
+    STATES,
+    WITH_LIKELIHOOD,
+)
+from ppl_dgp.cli.uses import (
+    CARRIES_MOMENTS,
+    COUNT_LIKELIHOODS,
+    OWN_ROWS,
+    SEVERAL_TARGETS,
+    check_moments,
+    check_own_rows,
+    check_series,
+    check_unused,
+)
 
-MODELS = {
-    "gp": "exact GP regression: closed form, O(N³), for up to a few thousand rows",
-    "sparse-gp": "sparse GP regression: inducing points, minibatches",
-    "deep-gp": "deep GP: layers of sparse GPs, for steps and changing lengthscales",
-    "additive-gp": "a sum of sparse GPs, one of each feature, and which of them explains what",
-    "multi-output-gp": "several targets that mix the same functions; entries may be missing",
-    "convolved-gp": "several targets that smooth the same functions, each as it likes; entries may be missing",
-    "binned-counts-gp": "counts in bins, lower ends before upper ones: a rate that varies over them",
-    "gp-with-derivatives": "sparse GP regression on values and on slopes",
-    "gplvm": "latents of a table's rows, all its columns alike; missing entries filled in",
-    "gpssm": "states of a series and how they move: to smooth, forecast and simulate",
-}
-#: what a gplvm offers for --hidden, the first unless told
-LATENTS = {
-    "mean-field": "one Gaussian per row",
-    "mean-field-full": "the same with correlated dimensions, for tables with many holes",
-    "amortised": "one Gaussian per row, from a network of the row's entries",
-    "point-estimate": "one value per row",
-}
-#: the same of a gpssm
-STATES = {
-    "markov": "a linear-Gaussian chain, its bound in closed form",
-    "mean-field": "one Gaussian per step",
-    "conditional": "each state follows the transition function; begins where markov has ended",
-    "conditional-markov": "the same and the state before, linearly; contains markov and conditional",
-    "doubly-stochastic": "the model's own transition, nothing learnt per step",
-}
-HIDDEN = {
-    "mean-field": "one Gaussian per datum and layer",
-    "markov": "linear in the layer before",
-    "conditional": "the model's own function and a free Gaussian, mixed per datum; contains the first and the last",
-    "conditional-markov": "the same and the layer before, linearly; contains markov and conditional",
-    "conditional-tied": "conditional with one draw of the function's inducing outputs",
-    "conditional-free": "free linear map of the inducing outputs per datum",
-    "conditional-across": "the same from the inducing outputs of all outputs, their noise correlated",
-    "doubly-stochastic": "the model's own conditional, nothing learnt per datum",
-    "moment-matched": "the same with layers as Gaussian moments instead of draws; no bound beyond two layers",
-    "nested-compression": "layers as moments, each a map of its inducing outputs that is not learnt; the ELBO only",
-    "amortised": "conditional, its values per datum given by a network of the datum",
-}
-#: from the states of a gpssm to its targets
-EMISSION_RULES = {
-    "linear": "learnt",
-    "identity": "the first states are what is observed",
-    "gp": "a function, learnt: a sparse GP of the states",
-}
-INDUCING = {
-    "full-rank": "q(u) with a full covariance for each output",
-    "diagonal": "q(u) with a diagonal covariance",
-    "low-rank": "q(u) with a diagonal covariance and ten factors for each output",
-    "across-outputs": "q(u) with one full covariance for all outputs of a layer",
-    "layer-chain": "q(u) of a layer linear in the u of the layer before",
-    "coupled": "q(u) of a layer linear in the u of all layers before",
-    "decoupled": "q(u) with a full covariance at the first 100 inducing inputs, beyond them a mean alone",
-    "global": "q(u) of each layer given pseudo-observations at the draw of the layer before",
-}
-OBJECTIVE_HELP = {
-    "power-ep": "a lower bound at every α, the ELBO at 0",
-    "black-box-alpha": "an energy, no bound for α > 0; the ELBO at 0",
-}
-# what offered a layer as moments needs u integrated out, layer by layer and output by output, and nothing drawn
-CARRIES_MOMENTS = ("moment-matched", "nested-compression")
-DRAWS_INDUCING = ("across-outputs", "layer-chain", "coupled", "global")
-KERNEL_HELP = {
-    "rbf": "smooth functions",
-    "matern12": "rough functions",
-    "matern32": "functions with one derivative",
-    "matern52": "functions with two",
-    "rational-quadratic": "smooth functions of many lengthscales",
-    "periodic": "functions that repeat themselves",
-    "linear": "linear functions through the origin",
-    "constant": "an offset",
-}
-#: those of real targets, which standardising leaves what they are
-LIKELIHOOD_HELP = {
-    "gaussian": "noise of one variance",
-    "student-t": "noise with heavy tails, which outliers hardly move",
-    "laplace": "noise with heavier tails than Gaussian",
-    "heteroscedastic": "Gaussian noise whose variance is a function of the features",
-}
-#: those of a binned-counts-gp, the first unless told
-COUNTS = ("poisson", "negative-binomial")
-#: models that take another than gaussian
-WITH_LIKELIHOOD = ("sparse-gp", "additive-gp", "deep-gp")
 DEFAULT_INDUCING = 100
 GPLVM_INDUCING = 50
 SERIES_INDUCING = 20
@@ -112,6 +46,8 @@ LEAST_BUDGET = {True: 400, False: 500}
 LATENT = 2  # dimensions of a gplvm, and functions that several targets mix, of no more targets than that
 FULL_BATCH_ROWS = 2000  # up to so many rows every step sees them all
 DEFAULT_BATCH = 1000
+#: settings that are whole numbers in a row
+_LISTS = ("widths", "image", "patch")
 
 
 @dataclass(frozen=True)
@@ -146,34 +82,31 @@ class Settings:
     separate: bool = False
     exposure: str | None = None
     slope_column: str | None = None
+    image: tuple[int, ...] | None = None
+    patch: tuple[int, ...] | None = None
+    stride: int = 1
+    located: bool = False
     drop_missing: bool = False
     split: int | None = None
     test_fraction: float = 0.1
 
     def check(self) -> None:
         """Raise BadInput for the first setting that no data could make right."""
-        for option, value, allowed in (
+        settings: tuple[tuple[str, str, Any], ...] = (
             ("--model", self.model, MODELS),
             ("--hidden", self.hidden, {"gplvm": LATENTS, "gpssm": STATES}.get(self.model, HIDDEN)),
             ("--emission", self.emission, EMISSION_RULES),
             ("--inducing-rule", self.inducing_rule, INDUCING),
             ("--objective", self.objective, OBJECTIVE_HELP),
-            (
-                "--likelihood",
-                self.likelihood,
-                ("gaussian", *COUNTS) if self.model == "binned-counts-gp" else LIKELIHOOD_HELP,
-            ),
+            ("--likelihood", self.likelihood, LIKELIHOOD_HELP | CLASS_LIKELIHOODS | COUNT_LIKELIHOODS),
             *(("--kernel", name.strip(), KERNEL_HELP) for name in re.split(r"[+*]", self.kernel)),
-        ):
+        )
+        for option, value, allowed in settings:
             if value not in allowed:
                 raise BadInput(
                     f"{option} is {value!r}, which is unknown", f"choose from {', '.join(allowed)}"
                 )
-        if self.likelihood != "gaussian" and self.model not in (*WITH_LIKELIHOOD, "binned-counts-gp"):
-            raise BadInput(
-                f"--likelihood is {self.likelihood}, but a {self.model} takes gaussian",
-                f"leave it out, or take --model {' or '.join(WITH_LIKELIHOOD)}",
-            )
+        self._check_likelihood()
         if not 0.0 <= self.alpha <= 1.0:
             raise BadInput(
                 f"--alpha is {self.alpha:g}, outside [0, 1]", "give a number from 0 (the ELBO) to 1"
@@ -191,6 +124,7 @@ class Settings:
             ("--budget", self.budget),
             ("--batch", self.batch),
             ("--window", self.window),
+            ("--stride", self.stride),
             ("--restarts", self.restarts),
         ):
             if isinstance(number, str) or (number is not None and number < 1):
@@ -204,7 +138,7 @@ class Settings:
         if self.steps == AUTO and self.model != "gp" and self.budget is not None and self.budget < fewest:
             raise BadInput(f"--budget is {self.budget}", f"give at least {fewest} steps, or --steps")
         if self.model == "deep-gp" and self.hidden in CARRIES_MOMENTS:
-            self._check_moments()
+            check_moments(self)
         if self.model == "gplvm":
             if self.alpha > 0.0 or self.objective != "power-ep":
                 raise BadInput(
@@ -213,68 +147,39 @@ class Settings:
                 )
             if self.restarts > 1:
                 raise BadInput(f"--restarts is {self.restarts}, but a gplvm is fitted once", "vary --seed")
-        if self.model == "gp-with-derivatives" and self.slope_column is None:
-            raise BadInput(
-                "--slope-column is not given, but a gp-with-derivatives needs to know what targets are",
-                "name the column that has 0 for values, and d for slopes along the d-th feature",
-            )
-        if self.model == "gp-with-derivatives" and "matern12" in self.kernel:
-            raise BadInput(
-                f"--kernel is {self.kernel}, whose functions have no slopes", "take rbf or matern32"
-            )
         check_unused(self)
-        self._check_series()
+        check_own_rows(self)
+        check_series(self)
+        check_classes(self)
 
-    def _check_series(self) -> None:
-        """Raise BadInput for what a series cannot be combined with."""
-        if self.model != "gpssm":
+    def _check_likelihood(self) -> None:
+        """Raise BadInput for a likelihood of another kind of targets than the model's."""
+        if self.likelihood == "gaussian":  # or what takes its place
             return
-        for option, value, kept in (
-            ("--objective", self.objective, "power-ep"),
-            ("--inducing-rule", self.inducing_rule, "full-rank"),
-        ):
-            if value != kept:
-                raise BadInput(f"{option} is {value}, but a gpssm takes {kept}", "leave it out")
-        for option, given, why in (
-            (
-                "--batch",
-                self.batch is not None and self.window is None,
-                "sees all its steps at once, but for --window",
-            ),
-            (
-                "--drop-missing",
-                self.drop_missing,
-                "needs every step; it takes targets that are missing as they are",
-            ),
-        ):
-            if given:
-                raise BadInput(f"{option} is given, but a gpssm {why}", "leave it out")
-        if self.window is not None and self.batch is not None and self.batch % self.window:
+        takers: tuple[str, ...] = WITH_LIKELIHOOD
+        if self.likelihood in CLASS_LIKELIHOODS:
+            takers = TAKE_CLASSES
+        elif self.likelihood in COUNT_LIKELIHOODS:
+            takers = ("binned-counts-gp",)
+        if self.model not in takers:
+            kinds = dict.fromkeys(WITH_LIKELIHOOD, "one of numbers") | dict.fromkeys(
+                IMAGE_MODELS, "one of classes"
+            )
+            kinds["binned-counts-gp"] = " or ".join(COUNT_LIKELIHOODS)
             raise BadInput(
-                f"--batch is {self.batch} rows, which are no whole number of windows of {self.window} steps",
-                f"give a multiple of {self.window}",
+                f"--likelihood is {self.likelihood}, but a {self.model} takes {kinds.get(self.model, 'gaussian')}",
+                f"leave it out, or take --model {' or '.join(takers)}",
             )
 
-    def _check_moments(self) -> None:
-        """Raise BadInput for what a rule that offered layers as moments cannot be combined with."""
-        rule = f"--hidden {self.hidden} offered the layers as moments"
-        if self.inducing_rule in DRAWS_INDUCING:
-            raise BadInput(
-                f"--inducing-rule is {self.inducing_rule}, but {rule}, which needs q(u) independent between outputs "
-                "and layers",
-                "take --inducing-rule full-rank, diagonal or low-rank",
-            )
-        nested = self.hidden == "nested-compression"
-        if self.alpha > 0.0 and (nested or self.objective == "power-ep"):
-            other = "" if nested else ", or --objective black-box-alpha"
-            raise BadInput(
-                f"--alpha is {self.alpha:g}, but {rule}, for which {self.objective} takes α = 0 alone",
-                f"give --alpha 0{other}, or a --hidden rule that draws, such as doubly-stochastic",
-            )
+    @property
+    def of_classes(self) -> bool:
+        """Whether the target is one of classes."""
+        return is_of_classes(self)
 
-    def resolve(self, num_rows: int, num_targets: int = 1) -> Settings:
+    def resolve(self, num_rows: int, num_targets: int = 1, num_patches: int | None = None) -> Settings:
         """Defaults that depend on the ``num_rows`` rows to train on, and on the targets, filled in.
 
+        :param num_patches: of images, those that inducing patches are chosen from.
         :raises BadInput: if more is asked, or there is one target where there should be several.
         """
         if self.model in SEVERAL_TARGETS and num_targets < 2:
@@ -283,9 +188,11 @@ class Settings:
                 "name them, as in --target a,b, or take --model sparse-gp",
             )
         rows = f"{num_rows} rows to train on"
-        if self.model != "gp" and self.inducing is not None and self.inducing > num_rows:
+        places = num_rows if num_patches is None else num_patches
+        if self.model != "gp" and self.inducing is not None and self.inducing > places:
+            found = rows if num_patches is None else f"{places} patches that they are chosen from"
             raise BadInput(
-                f"--inducing is {self.inducing}, more than the {rows}", f"lower it to at most {num_rows}"
+                f"--inducing is {self.inducing}, more than the {found}", f"lower it to at most {places}"
             )
         most, usual = num_rows, DEFAULT_BATCH if num_rows > FULL_BATCH_ROWS else None
         if self.model == "gpssm":
@@ -298,20 +205,21 @@ class Settings:
         batch = self.batch or (None if self.model == "gp" else usual)
         inducing = {"gplvm": GPLVM_INDUCING, "gpssm": SERIES_INDUCING}.get(self.model, DEFAULT_INDUCING)
         latent = {"gpssm": num_targets} | dict.fromkeys(SEVERAL_TARGETS, min(LATENT, num_targets))
+        without = ("additive-gp", *OWN_ROWS, *IMAGE_MODELS)
         return dataclasses.replace(
             self,
-            inducing=self.inducing or min(inducing, num_rows),
-            latent=self.latent
-            or (None if self.model in ("additive-gp", *OWN_ROWS) else latent.get(self.model, LATENT)),
+            inducing=self.inducing or min(inducing, places),
+            latent=self.latent or (None if self.model in without else latent.get(self.model, LATENT)),
             batch=batch,
-            likelihood=COUNTS[0]
+            likelihood=next(iter(COUNT_LIKELIHOODS))
             if self.model == "binned-counts-gp" and self.likelihood == "gaussian"
             else self.likelihood,
         )
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return dataclasses.asdict(self) | {"widths": list(self.widths)}
+        values = dataclasses.asdict(self)
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Settings:
@@ -330,13 +238,18 @@ class Settings:
             "slope_column": None,
             "budget": None,
             "tolerance": None,
+            "image": None,
+            "patch": None,
+            "stride": 1,
+            "located": False,
             **values,
         }
         fields = {field.name: values[field.name] for field in dataclasses.fields(cls)}
-        fields["widths"] = tuple(fields["widths"])
-        kinds = get_type_hints(cls) | {"widths": int}
+        for name in _LISTS:
+            fields[name] = None if fields[name] is None and name != "widths" else tuple(fields[name])
+        kinds = get_type_hints(cls) | dict.fromkeys(_LISTS, int)
         for name, value in fields.items():
-            for each in value if name == "widths" else (value,):
+            for each in value if isinstance(value, tuple) else () if name in _LISTS else (value,):
                 if not any(_is_of(each, kind) for kind in get_args(kinds[name]) or (kinds[name],)):
                     raise TypeError
         settings = cls(**fields)
@@ -348,6 +261,8 @@ def _is_of(value: Any, kind: type) -> bool:
     """Whether JSON has a value of this type; whole numbers are numbers, but none of them is true or false."""
     if isinstance(value, str):
         value.encode()  # a half of a surrogate pair can be neither shown nor written
-    if isinstance(value, bool) or kind not in (int, float):
+    if isinstance(value, bool):
+        return kind is bool
+    if kind not in (int, float):
         return isinstance(value, kind)
     return isinstance(value, int | kind) and abs(value) < 2**63

@@ -15,6 +15,7 @@ from jax.experimental.multihost_utils import process_allgather
 
 from ppl_dgp.checkpoint import INDEX
 from ppl_dgp.cli import run_directory
+from ppl_dgp.cli.classes import check_numbers
 from ppl_dgp.cli.commands import CONTINUE, _continued, precision
 from ppl_dgp.cli.errors import BadInput, Stopped
 from ppl_dgp.cli.programs import build, ending
@@ -143,6 +144,7 @@ def _check_streamed_settings(settings: Settings, given: Collection[str]) -> None
         raise BadInput(
             f"--model is {settings.model}, but rows are read block by block", "take sparse-gp or deep-gp"
         )
+    check_numbers(settings)
     if settings.model == "deep-gp" and settings.hidden not in RULES:
         raise BadInput(
             f"--hidden is {settings.hidden}, whose parameters grow with the rows, but those are read block by block",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from ppl_dgp.cli.classes import IMAGE_MODELS
 from ppl_dgp.cli.errors import BadInput
 
 #: models of one layer that are sums or mixtures of functions, which refuse what they do not use
@@ -16,26 +17,39 @@ STRICT = ("additive-gp", "multi-output-gp", "convolved-gp")
 SEVERAL_TARGETS = ("multi-output-gp", "convolved-gp")
 #: models whose columns are more than features, so that none is fitted to the same rows, and the option of each
 OWN_ROWS = {"binned-counts-gp": "exposure", "gp-with-derivatives": "slope_column"}
+#: likelihoods of a binned-counts-gp, the first unless told
+COUNT_LIKELIHOODS = {
+    "poisson": "counts that vary as much as their mean",
+    "negative-binomial": "counts that vary more",
+}
 _LAYERS = {"hidden", "widths"}
 _SERIES = {"controls", "sequence_column", "step_column", "window", "emission", "separate"}
 _OWN = set(OWN_ROWS.values())
-UNUSED: dict[str, set[str]] = {
-    "deep-gp": {"latent"} | _SERIES,
-    "sparse-gp": _LAYERS | {"latent"} | _SERIES,
-    "additive-gp": _LAYERS | {"latent"} | _SERIES,
-    "multi-output-gp": _LAYERS | _SERIES,
-    "convolved-gp": _LAYERS | {"kernel"} | _SERIES,
-    "gpssm": {"inducing_rule", "objective", "widths", "drop_missing", "controls"},
+_IMAGES = {"image", "patch", "stride", "located"}
+_OTHERS = _SERIES | _IMAGES
+#: what an inducing rule that draws u for all layers, or all outputs, at once is called
+DRAWS_INDUCING = ("across-outputs", "layer-chain", "coupled", "global")
+# what offered a layer as moments needs u integrated out, layer by layer and output by output, and nothing drawn
+CARRIES_MOMENTS = ("moment-matched", "nested-compression")
+_USED_BY_OTHERS: dict[str, set[str]] = {
+    "deep-gp": {"latent"} | _OTHERS,
+    "sparse-gp": _LAYERS | {"latent"} | _OTHERS,
+    "additive-gp": _LAYERS | {"latent"} | _OTHERS,
+    "multi-output-gp": _LAYERS | _OTHERS,
+    "convolved-gp": _LAYERS | {"kernel"} | _OTHERS,
+    "convolutional-gp": _LAYERS | {"latent"} | _SERIES,
+    "deep-convolutional-gp": {"hidden", "latent"} | _SERIES,
+    "gpssm": {"inducing_rule", "objective", "widths", "drop_missing", "controls"} | _IMAGES,
     "gplvm": {"inducing_rule", "objective", "alpha", "particles", "restarts", "widths", "drop_missing"}
-    | _SERIES,
+    | _OTHERS,
     "gp": _LAYERS
     | {"latent"}
-    | _SERIES
+    | _OTHERS
     | {"inducing", "inducing_rule", "objective", "alpha", "particles", "learning_rate", "restarts"},
-    "binned-counts-gp": _LAYERS | {"latent"} | _SERIES,
-    "gp-with-derivatives": _LAYERS | {"latent", "likelihood"} | _SERIES,
+    "binned-counts-gp": _LAYERS | {"latent"} | _OTHERS,
+    "gp-with-derivatives": _LAYERS | {"latent", "likelihood"} | _OTHERS,
 }
-UNUSED = {model: names | (_OWN - {OWN_ROWS.get(model)}) for model, names in UNUSED.items()}
+UNUSED = {model: names | (_OWN - {OWN_ROWS.get(model)}) for model, names in _USED_BY_OTHERS.items()}
 
 
 def unused_defaults(settings: Any) -> dict[str, Any]:
@@ -45,25 +59,96 @@ def unused_defaults(settings: Any) -> dict[str, Any]:
 
 
 def check_unused(settings: Any) -> None:
-    """Raise BadInput for a setting that only a series has, or that a strict model makes no use of."""
+    """Raise BadInput for a setting that only series or images have, or that a strict model makes no use of."""
     model = settings.model
     for name, usual in unused_defaults(settings).items():
         value, option = getattr(settings, name), "--" + name.replace("_", "-")
-        if value == usual or (model == "gpssm" and name not in _OWN):  # whose own are refused elsewhere
+        # what else a series cannot be combined with is refused elsewhere
+        if value == usual or (model == "gpssm" and name not in _IMAGES | _OWN):
             continue
         if name in _OWN:
             its = next(each for each, own in OWN_ROWS.items() if own == name)
             raise BadInput(
                 f"{option} is {value!r}, but is of a {its}", f"leave it out, or take --model {its}"
             )
+        if name in _IMAGES:
+            shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
+            raise BadInput(
+                f"{option} is {shown}, but rows of a {model} are no images",
+                f"leave it out, or take --model {' or '.join(IMAGE_MODELS)}",
+            )
         if name in _SERIES:
             raise BadInput(
                 f"{option} is {value!r}, but a {model} has no time", "leave it out, or take --model gpssm"
             )
-        if model in STRICT or model in OWN_ROWS:
+        if model in STRICT or model in OWN_ROWS or model in IMAGE_MODELS:
             shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
             article = "an" if model[0] in "aeiou" else "a"
             found = f"{option} is {shown}, but {article} {model}"
             if name == "kernel":
                 raise BadInput(f"{found} smooths functions of the kernel {usual} alone", "leave it out")
             raise BadInput(f"{found} makes no use of it", "leave it out, or take another --model")
+
+
+def check_own_rows(settings: Any) -> None:
+    """Raise BadInput for what models whose columns are more than features cannot be combined with, or lack."""
+    if settings.model != "gp-with-derivatives":
+        return
+    if settings.slope_column is None:
+        raise BadInput(
+            "--slope-column is not given, but a gp-with-derivatives needs to know what targets are",
+            "name the column that has 0 for values, and d for slopes along the d-th feature",
+        )
+    if "matern12" in settings.kernel:
+        raise BadInput(
+            f"--kernel is {settings.kernel}, whose functions have no slopes", "take rbf or matern32"
+        )
+
+
+def check_series(settings: Any) -> None:
+    """Raise BadInput for what a series cannot be combined with."""
+    if settings.model != "gpssm":
+        return
+    for option, value, kept in (
+        ("--objective", settings.objective, "power-ep"),
+        ("--inducing-rule", settings.inducing_rule, "full-rank"),
+    ):
+        if value != kept:
+            raise BadInput(f"{option} is {value}, but a gpssm takes {kept}", "leave it out")
+    for option, given, why in (
+        (
+            "--batch",
+            settings.batch is not None and settings.window is None,
+            "sees all its steps at once, but for --window",
+        ),
+        (
+            "--drop-missing",
+            settings.drop_missing,
+            "needs every step; it takes targets that are missing as they are",
+        ),
+    ):
+        if given:
+            raise BadInput(f"{option} is given, but a gpssm {why}", "leave it out")
+    if settings.window is not None and settings.batch is not None and settings.batch % settings.window:
+        raise BadInput(
+            f"--batch is {settings.batch} rows, which are no whole number of windows of {settings.window} steps",
+            f"give a multiple of {settings.window}",
+        )
+
+
+def check_moments(settings: Any) -> None:
+    """Raise BadInput for what a rule that offered layers as moments cannot be combined with."""
+    rule = f"--hidden {settings.hidden} offered the layers as moments"
+    if settings.inducing_rule in DRAWS_INDUCING:
+        raise BadInput(
+            f"--inducing-rule is {settings.inducing_rule}, but {rule}, which needs q(u) independent between outputs "
+            "and layers",
+            "take --inducing-rule full-rank, diagonal or low-rank",
+        )
+    nested = settings.hidden == "nested-compression"
+    if settings.alpha > 0.0 and (nested or settings.objective == "power-ep"):
+        other = "" if nested else ", or --objective black-box-alpha"
+        raise BadInput(
+            f"--alpha is {settings.alpha:g}, but {rule}, for which {settings.objective} takes α = 0 alone",
+            f"give --alpha 0{other}, or a --hidden rule that draws, such as doubly-stochastic",
+        )

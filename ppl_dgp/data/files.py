@@ -80,8 +80,11 @@ def select_targets(columns: list[str], target: str | None, source: str) -> list[
     return list(dict.fromkeys(names))
 
 
-def read_npz(path: Path, target: str | None, need_target: bool = True) -> Raw:
-    """Arrays ``X`` and ``target`` (default ``y``), index arrays ``train`` and ``test``, names where there are any."""
+def read_npz(path: Path, target: str | None, need_target: bool = True, words: bool = False) -> Raw:
+    """Arrays ``X`` and ``target`` (default ``y``), index arrays ``train`` and ``test``, names where there are any.
+
+    :param words: whether the target may be text.
+    """
     wanted = "y" if target is None else target
     if wanted in ("X", "train", "test"):
         raise DataError(f"array {wanted!r} of {path.name} cannot be the target: name another (default 'y')")
@@ -96,7 +99,7 @@ def read_npz(path: Path, target: str | None, need_target: bool = True) -> Raw:
     features = _array_frame(path, "X", arrays["X"])
     targets = None
     if wanted in arrays:
-        targets = _array_frame(path, wanted, arrays[wanted])
+        targets = _array_frame(path, wanted, arrays[wanted], "biufU" if words else "biuf")
         if len(features) != len(targets):
             raise DataError(
                 f"'X' of {path.name} has {len(features)} rows but {wanted!r} has {len(targets)}: "
@@ -265,12 +268,12 @@ def expanded_size(group: pq.RowGroupMetaData) -> int:
     return 8 * rows * int(group.num_columns)
 
 
-def _array_frame(path: Path, name: str, array: np.ndarray) -> pd.DataFrame:
+def _array_frame(path: Path, name: str, array: np.ndarray, kinds: str = "biuf") -> pd.DataFrame:
     if array.ndim not in (1, 2) or array.size == 0:
         raise DataError(
             f"{name!r} of {path.name}: found shape {array.shape}, expected (N,) or (N, columns); reshape it"
         )
-    if array.dtype.kind not in "biuf":
+    if array.dtype.kind not in kinds:
         raise DataError(
             f"{name!r} of {path.name} is not numeric (its type is {array.dtype}): store real numbers"
         )

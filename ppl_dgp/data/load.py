@@ -11,6 +11,7 @@ from jaxtyping import Float
 from sklearn.datasets import load_diabetes, load_linnerud
 
 from ppl_dgp.data.files import Raw, listing, read_frame, read_npz, select_targets
+from ppl_dgp.data.labels import Label, encode_labels
 from ppl_dgp.data.synthetic import periodic, sinusoids, step
 from ppl_dgp.data.table import MIN_ROWS, DataError, Table
 
@@ -20,6 +21,11 @@ _REAL: dict[str, Callable[[], object]] = {
     "linnerud": lambda: load_linnerud(as_frame=True),
 }
 BUILT_INS: tuple[str, ...] = (*_REAL, *_SYNTHETIC)
+#: what to do about a target of text
+TEXT_REMEDY = (
+    "encode it as numbers, or fit its classes: --likelihood robust-max (two of them: bernoulli) of a sparse-gp or "
+    "deep-gp, or SparseGPClassifier"
+)
 SUFFIXES = (".csv", ".parquet", ".npz")
 
 
@@ -30,6 +36,7 @@ def load_table(
     seed: int = 0,
     *,
     target_gaps: bool = False,
+    of_classes: bool = False,
     keep_constant: bool = False,
 ) -> Table:
     """The table behind ``source``, checked and in its own units.
@@ -40,16 +47,19 @@ def load_table(
     :param drop_missing: leave out rows with a missing or infinite value instead of refusing them.
     :param seed: of the synthetic built-ins.
     :param target_gaps: keep rows that lack some of their targets, as NaN; those without any are left out.
-    :param keep_constant: keep features that are constant.
+    :param of_classes: take the target, which has to be one, for labels, words or numbers; ``y`` holds their positions
+        among the sorted ``labels``.
+    :param keep_constant: keep constant features, as the pixels at the border of images are.
     :returns: The table. Constant features and, if asked for, incomplete rows are left out, each with a note; the
         index arrays of an ``.npz`` are those of the rows kept.
     :raises DataError: for any input that cannot be used.
 
     """
-    raw = read_source(source, target, seed, need_target=True)
+    raw = read_source(source, target, seed, need_target=True, words=of_classes)
     name = source if source in BUILT_INS else Path(source).name
     assert raw.targets is not None
-    X, y = numbers(raw.features, name), numbers(raw.targets, name)
+    X = numbers(raw.features, name)
+    y, labels = _labelled(raw.targets, name) if of_classes else (numbers(raw.targets, name, TEXT_REMEDY), ())
     feature_names, target_names = tuple(raw.features.columns), tuple(raw.targets.columns)
     notes = list(raw.notes)
     if X.shape[1] == 0:
@@ -78,12 +88,16 @@ def load_table(
     for half in splits[0] if splits else ():
         _enough(len(half), f"a training split of {name}", notes)
 
+    if of_classes:  # of the rows kept
+        present, y = np.unique(y, return_inverse=True)
+        y, labels = y.reshape(-1, 1).astype(np.float64), tuple(labels[int(code)] for code in present)
     for column, varies in zip(target_names, columns_vary(y), strict=True):
         if not varies:
             raise DataError(f"target {column!r} of {name} is constant: choose a target that varies")
-    varies = (X != X[0]).any(axis=0) | keep_constant
+    varies = (X != X[0]).any(axis=0)
     if not varies.any():
         raise DataError(f"every feature of {name} is constant: give at least one that varies")
+    varies |= keep_constant
     notes += [f"dropped constant feature {c!r}" for c, v in zip(feature_names, varies, strict=True) if not v]
     return Table(
         X=X[:, varies],
@@ -94,6 +108,7 @@ def load_table(
         test=splits[1] if splits else None,
         notes=tuple(notes),
         name=name,
+        labels=labels,
     )
 
 
@@ -106,6 +121,7 @@ def load_rows(
     seed: int = 0,
     *,
     target_gaps: bool = False,
+    labels: Sequence[Label] = (),
 ) -> tuple[Float[np.ndarray, "N D"], Float[np.ndarray, "N P"] | None, tuple[str, ...]]:
     """Rows to predict at: the named features of ``source``, and its targets where it has them all.
 
@@ -118,11 +134,12 @@ def load_rows(
     :param drop_missing: leave out rows with a missing or infinite value instead of refusing them.
     :param seed: of the synthetic built-ins.
     :param target_gaps: take missing targets as NaN, also those of a whole column.
+    :param labels: of a target of classes, whose positions are returned in its place.
     :returns: (X [N D], y [N P] or None, notes), in the source's units.
     :raises DataError: for a source that cannot be read, a feature it lacks, or values that cannot be used.
 
     """
-    raw = read_source(source, target, seed, need_target=False)
+    raw = read_source(source, target, seed, need_target=False, words=len(labels) > 0)
     name = source if source in BUILT_INS else Path(source).name
     source_columns = raw.features if raw.targets is None else pd.concat([raw.features, raw.targets], axis=1)
     source_columns = source_columns.loc[:, ~source_columns.columns.duplicated()]
@@ -138,7 +155,8 @@ def load_rows(
         any(there) and all(c in source_columns for c in target_names) if target_gaps else all(there)
     )
     known = tuple(target_names) if has_targets else ()
-    y = numbers(source_columns[list(known)], name)
+    found = source_columns[list(known)]
+    y = _labelled(found, name, labels)[0] if labels and has_targets else numbers(found, name)
     keep = _complete(_held_complete(X, y, target_gaps), (*feature_names, *known), name, drop_missing)
     if not keep.any():
         raise DataError(f"{name} has no row to predict at: give a table with at least one complete row")
@@ -158,13 +176,13 @@ def checked_suffix(source: str) -> str:
     return suffix
 
 
-def read_source(source: str, target: str | None, seed: int, need_target: bool) -> Raw:
-    """The columns behind a source, before any cleaning."""
+def read_source(source: str, target: str | None, seed: int, need_target: bool, words: bool = False) -> Raw:
+    """The columns behind a source, before any cleaning; ``words`` where the target of an ``.npz`` may be text."""
     if source in BUILT_INS:
         return _built_in(source, target, seed)
     path = Path(source)
     if checked_suffix(source) == ".npz":
-        return read_npz(path, target, need_target)
+        return read_npz(path, target, need_target, words)
     frame, notes = read_frame(path)
     if not need_target:
         return Raw(frame, None, notes=notes)
@@ -189,7 +207,20 @@ def _built_in(name: str, target: str | None, seed: int) -> Raw:
     )
 
 
-def numbers(frame: pd.DataFrame, name: str) -> Float[np.ndarray, "N D"]:
+def _labelled(
+    targets: pd.DataFrame, name: str, known: Sequence[Label] | None = None
+) -> tuple[Float[np.ndarray, "N 1"], tuple[Label, ...]]:
+    """Codes of the labels of the one target there is to be, and the labels."""
+    if targets.shape[1] != 1:
+        listed = listing([str(column) for column in targets.columns])
+        raise DataError(f"{name}: found the targets {listed}, expected one column of labels; name it")
+    codes, labels = encode_labels(targets.iloc[:, 0], name, known)
+    return codes[:, None], labels
+
+
+def numbers(
+    frame: pd.DataFrame, name: str, remedy: str = "encode it as numbers or take it out"
+) -> Float[np.ndarray, "N D"]:
     """Columns as float64, missing entries NaN; a DataError names the first column that is no number."""
     columns = []
     for column in frame.columns:
@@ -209,9 +240,7 @@ def numbers(frame: pd.DataFrame, name: str) -> Float[np.ndarray, "N D"]:
         if wrong.any() or not is_text:
             row = int(wrong.argmax())
             example = f" (row {row} holds {str(series.iloc[row])[:40]!r})" if wrong.any() else ""
-            raise DataError(
-                f"column {column!r} of {name} is not numeric{example}: encode it as numbers or take it out"
-            )
+            raise DataError(f"column {column!r} of {name} is not numeric{example}: {remedy}")
         columns.append(parsed.to_numpy(dtype=np.float64, na_value=np.nan))
     return np.stack(columns, axis=1) if columns else np.empty((len(frame), 0))
 

@@ -22,7 +22,7 @@ class DataError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A regression table in its own units: N rows, D features, P targets.
+    """A table in its own units: N rows, D features, P targets.
 
     :param X: features, [N D] float64, finite.
     :param y: targets, [N P] float64, finite, or NaN where an entry is missing and the model can do without.
@@ -32,6 +32,7 @@ class Table:
     :param test: the same for the test half; ``train`` and ``test`` have one entry per split.
     :param notes: what was left out while reading, one sentence each.
     :param name: where the table came from.
+    :param labels: of a single target of classes, whose entries are their positions here; else none.
     """
 
     X: Float[np.ndarray, "N D"]
@@ -42,6 +43,7 @@ class Table:
     test: tuple[Int[np.ndarray, " _"], ...] | None = None
     notes: tuple[str, ...] = ()
     name: str = "table"
+    labels: tuple[str | int | float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.X.ndim != 2 or self.y.ndim != 2 or len(self.X) != len(self.y):
@@ -142,6 +144,15 @@ class Standardiser:
         unit = np.where(varies, largest, 1.0)
         scale = np.where(varies, unit * np.sqrt(np.mean((deviation / unit) ** 2, axis=0)), 1.0)
         return cls(mean, scale)
+
+    @classmethod
+    def fit_alike(cls, array: Float[np.ndarray, "N D"]) -> Standardiser:
+        """One mean and one standard deviation of all entries, the same for every column: of pixels, say."""
+        array = np.asarray(array, dtype=np.float64)
+        if array.ndim != 2 or array.size == 0:
+            raise DataError(f"array: found shape {array.shape}, expected [N D] with entries; reshape it")
+        one = cls.fit(array.reshape(-1, 1))
+        return cls(np.full(array.shape[1], one.mean[0]), np.full(array.shape[1], one.scale[0]))
 
     def transform(self, array: Float[np.ndarray, "*batch D"]) -> Float[np.ndarray, "*batch D"]:
         """Data to standardised units, [... D]."""

@@ -5,6 +5,8 @@ from ppl_dgp.diagnostics.arviz_api import read_netcdf as load_arviz
 from ppl_dgp.diagnostics.arviz_api import write_netcdf as save_arviz
 from ppl_dgp.diagnostics.arviz_export import to_arviz
 from ppl_dgp.diagnostics.candidates import Candidate
+from ppl_dgp.diagnostics.class_measures import class_scores, confusion_counts
+from ppl_dgp.diagnostics.class_plots import plot_confusion, plot_reliability
 from ppl_dgp.diagnostics.compare import compare, compare_fits
 from ppl_dgp.diagnostics.comparison import Comparison, tabulate
 from ppl_dgp.diagnostics.horizon_plots import plot_horizons
@@ -33,8 +35,10 @@ __all__ = [
     "SimulationScore",
     "aligned",
     "choose_by_simulation",
+    "class_scores",
     "compare",
     "compare_fits",
+    "confusion_counts",
     "crps",
     "elbo",
     "explained",
@@ -45,6 +49,7 @@ __all__ = [
     "load_arviz",
     "pareto_k",
     "plot_calibration",
+    "plot_confusion",
     "plot_fit",
     "plot_grid",
     "plot_horizons",
@@ -53,6 +58,7 @@ __all__ = [
     "plot_losses",
     "plot_predicted",
     "plot_relevance",
+    "plot_reliability",
     "plot_series",
     "plot_states",
     "plot_transition",

@@ -33,6 +33,13 @@ MEASURES = {
     "parameters": ("params", ",.0f"),
 }
 
+#: of classes, in the place of what numbers alone have
+CLASS_MEASURES = {
+    "test_accuracy": ("accuracy", ".3f"),
+    "test_calibration_error": ("calibration error", ".3f"),
+}
+_HEADED = MEASURES | CLASS_MEASURES
+
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
@@ -40,7 +47,8 @@ class Comparison:
 
     ``table`` has the columns fit, alpha, then ``elbo`` ± ``elbo_se``, ``iw_bound``, ``loo`` in total nats over the
     training rows on the scale of training; ``khat`` of the global sites; ``test_log_density`` (mean per test row),
-    ``test_rmse``, ``coverage95`` in original units; ``gap``, an estimate of the nats that training would yet gain, and
+    ``test_rmse``, ``coverage95`` in original units, of classes in their place ``test_accuracy`` and
+    ``test_calibration_error``; ``gap``, an estimate of the nats that training would yet gain, and
     whether it has ``converged``; ``seconds`` of training; ``parameters`` trained; NaN where there is no such figure.
     ``iw_bound``, ``khat`` and ``loo`` are of the t_1 (FITC) model. Rows that have not converged are marked, and none of
     them is called the best. ``fits`` has the fit of each row by (fit, alpha).
@@ -71,9 +79,9 @@ class Comparison:
         shown = Table(title=title, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
         shown.add_column("fit", no_wrap=True)
         shown.add_column("α", justify="right", no_wrap=True)
-        names = [name for name in MEASURES if name != "elbo_se"]
+        names = [name for name in self.table if name in _HEADED and name != "elbo_se"]
         for name in names:
-            shown.add_column(MEASURES[name][0], justify="right")
+            shown.add_column(_HEADED[name][0], justify="right")
         judged = self.table.where(~self.table["converged"].isin([False]))
         best = {name: _best(judged[name], name) for name in names}
         for position, (_, row) in enumerate(self.table.iterrows()):
@@ -159,10 +167,13 @@ def tabulate(
         measures = run()
         table_rows.append(
             {"fit": name, "alpha": alpha, "converged": measures.get("converged")}
-            | {measure: measures.get(measure) for measure in MEASURES}
+            | {measure: measures.get(measure) for measure in _HEADED}
         )
-    table = pd.DataFrame(table_rows, columns=["fit", "alpha", "converged", *MEASURES])
-    return Comparison(table.astype({name: float for name in MEASURES if name != "parameters"}))
+    of_classes = any(row["test_accuracy"] is not None for row in table_rows)
+    absent = ("test_rmse", "coverage95") if of_classes else tuple(CLASS_MEASURES)
+    names = [name for name in _HEADED if name not in absent]
+    table = pd.DataFrame(table_rows, columns=["fit", "alpha", "converged", *names])
+    return Comparison(table.astype({name: float for name in names if name != "parameters"}))
 
 
 def _can_gain(known: Convergence) -> bool:
@@ -181,13 +192,14 @@ def _best(column: pd.Series, name: str) -> int:
     values = column.to_numpy(float)
     if name == "coverage95":
         return int(np.nanargmin(np.abs(values - 0.95)))
-    return int(np.nanargmin(values) if name in ("test_rmse", "khat") else np.nanargmax(values))
+    least = ("test_rmse", "test_calibration_error", "khat")
+    return int(np.nanargmin(values) if name in least else np.nanargmax(values))
 
 
 def _cell(row: pd.Series, name: str) -> str:
     if pd.isna(row[name]):
         return "–"
-    text = format(row[name], MEASURES[name][1]).replace("inf", "?")
+    text = format(row[name], _HEADED[name][1]).replace("inf", "?")
     if name == "gap" and row["converged"] is not None and not row["converged"]:
         return f"{text} *"
     return f"{text} ± {row['elbo_se']:{MEASURES['elbo_se'][1]}}" if name == "elbo" else text

@@ -1,6 +1,6 @@
 """Sparse and deep GPs as scikit-learn estimators, for regression and classification; the GPLVM as a transformer.
 
-Of regression also sums of functions, and several targets that mix the same ones.
+Of regression also sums of functions, and several targets that mix the same ones; of classes also images by patches.
 
 Model, guide and objective are those of the zoo: the sparse GP (Titsias 2009; Hensman et al. 2013, 2015) and the deep GP
 (Salimbeni and Deisenroth 2017) under the ELBO or a divergence of ``alpha``. Features are standardised inside, and so
@@ -8,6 +8,7 @@ are the targets of a regression; everything that comes out is in the units, or t
 """
 
 from ppl_dgp.estimators.classifiers import DeepGPClassifier, SparseGPClassifier
+from ppl_dgp.estimators.images import ConvolutionalGPClassifier, DeepConvolutionalGPClassifier
 from ppl_dgp.estimators.latent import GPLVM
 from ppl_dgp.estimators.regressors import (
     AdditiveGPRegressor,
@@ -19,6 +20,8 @@ from ppl_dgp.estimators.regressors import (
 __all__ = [
     "GPLVM",
     "AdditiveGPRegressor",
+    "ConvolutionalGPClassifier",
+    "DeepConvolutionalGPClassifier",
     "DeepGPClassifier",
     "DeepGPRegressor",
     "MultiOutputGPRegressor",

@@ -43,6 +43,8 @@ from ppl_dgp.prediction.predict import Prediction, predict
 
 #: draws of a prediction that cannot do without
 FEWEST_PREDICTION_DRAWS = 100
+#: rows that a prediction takes together
+PREDICTED_AT_ONCE = 1000
 
 
 @dataclass(frozen=True)
@@ -80,9 +82,13 @@ class GPEstimator(BaseEstimator):
         """What ``fit`` has found the targets to be."""
         raise NotImplementedError
 
+    def _units(self) -> Callable[[np.ndarray], Standardiser]:
+        """How features are standardised: each column by itself, unless an estimator has its own."""
+        return Standardiser.fit
+
     def _train(self, rows: np.ndarray, targets: np.ndarray) -> None:
         """Fit to features (N, D) in their units and targets (N, P) as the model takes them."""
-        self.x_units_ = Standardiser.fit(rows)
+        self.x_units_ = self._units()(rows)
         # at most one inducing point per row: small tables are no error here
         self.num_inducing_ = min(self.num_inducing, len(rows))
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -128,6 +134,10 @@ class GPEstimator(BaseEstimator):
             return sparse_gp_classification(target.classes, self.num_inducing_, **settings)
         return deep_gp_classification(target.classes, widths, self.num_inducing_, **settings)
 
+    def _rows_at_once(self, draws: int) -> int:
+        """Rows that a prediction takes together."""
+        return PREDICTED_AT_ONCE
+
     def _posterior(self) -> Posterior:
         model, guide, _ = self._estimator_program()
         return Posterior(model, guide, {name: jnp.asarray(value) for name, value in self.params_.items()})
@@ -146,6 +156,7 @@ class GPEstimator(BaseEstimator):
         number = max(self.num_samples, FEWEST_PREDICTION_DRAWS) if drawn else self.num_samples
         # a row's prediction must not depend on the rows beside it: that is scikit-learn's contract
         settings: dict[str, Any] = dict(num_samples=number, levels=tuple(levels), row_by_row=True)
+        settings["batch_size"] = self._rows_at_once(number)
         return predict(key, self._posterior(), x, **settings)
 
 

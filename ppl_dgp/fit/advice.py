@@ -62,6 +62,11 @@ ADVICE = {
         "test log density: found {density:.3g}, expected at least {mean:.3g}, what the training rows' mean and "
         "variance have: its predictions are worth less than none; {remedy}"
     ),
+    "frequencies": (
+        "log density of test labels: found {density:.3g}, expected at least {mean:.3g}, what the frequencies of the "
+        "training rows' labels have: its probabilities are worth less than none; take another model, kernel or "
+        "likelihood"
+    ),
     "coverage": (
         "coverage: found {coverage:.0%} of what was held out inside its 95 % band, expected {least:.0%} to "
         "{most:.0%}; do not believe its bands: {remedy}"
@@ -139,6 +144,13 @@ def held_out_advice(
     if not least <= coverage <= (most if too_wide else 1.0):
         found.append(ADVICE["coverage"].format(coverage=coverage, least=least, most=most, remedy=remedy))
     return tuple(found)
+
+
+def labels_advice(density: float, frequencies: float, count: int) -> tuple[str, ...]:
+    """On probabilities of ``count`` held-out labels, their mean log density beside that of the labels' frequencies."""
+    if count < LEAST_HELD_OUT or density >= frequencies:
+        return ()
+    return (ADVICE["frequencies"].format(density=density, mean=frequencies),)
 
 
 def jitter_advice(jitter: Mapping[str, float], dtype: Any) -> str | None:

@@ -1,0 +1,44 @@
+"""From a source to the rows that a model is trained on and tested on, in its units."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from ppl_dgp.cli import labelled, latent, own_rows, series
+from ppl_dgp.cli.errors import BadInput
+from ppl_dgp.cli.settings import Settings
+from ppl_dgp.cli.task import Task
+from ppl_dgp.cli.uses import OWN_ROWS, SEVERAL_TARGETS
+from ppl_dgp.data import Standardiser, load_table, split
+from ppl_dgp.data.load import columns_vary
+from ppl_dgp.estimators.latent import standardise
+
+
+def load_task(source: str, settings: Settings) -> Task:
+    """The data of a fit; only the rows to train on decide the standardisation. Raises DataError or BadInput."""
+    if settings.model == "gplvm":
+        return latent.load_latent_task(source, settings)
+    if settings.model == "gpssm":
+        return series.load_series_task(source, settings)
+    if settings.of_classes:
+        return labelled.load_class_task(source, settings)
+    read = settings.target, settings.drop_missing, settings.seed
+    own = settings.model in OWN_ROWS
+    table = load_table(source, *read, target_gaps=settings.model in SEVERAL_TARGETS, keep_constant=own)
+    if own:
+        table = own_rows.arranged(table, settings)
+        own_rows.check_rows(settings, table.feature_names, table.X, table.y)
+    train_rows, test_rows = split(table, settings.split, settings.test_fraction, settings.seed)
+    y = table.y[train_rows]
+    for name, varies in zip(table.target_names, columns_vary(y), strict=True):
+        if not varies:
+            raise BadInput(
+                f"target {name!r} of {table.name} is constant over the rows to train on",
+                "choose another target, --split or --seed",
+            )
+    if own:
+        columns = own_rows.units(settings, table.X[train_rows], y)
+        of_rows = partial(own_rows.units_at, settings, *columns)
+        return Task(table, train_rows, test_rows, *columns, of_rows=of_rows)
+    units = Standardiser.fit(table.X[train_rows]), standardise(y)
+    return Task(table, train_rows, test_rows, *units)
