@@ -315,6 +315,7 @@ def test_one_label_is_refused(tmp_path: Path, refuses) -> None:
     arrays = {"X": frame[["u", "v"]].to_numpy(), "y": np.array(["oak"] * 20 + ["ash"] * 10)}
     np.savez(tmp_path / "a.npz", **arrays, train=np.arange(20), test=np.arange(20, 30))
     refuses(["fit", str(tmp_path / "a.npz"), *SPARSE, "--out", str(tmp_path / "r")], "one label", "'oak'")
+    refuses(["fit", str(tmp_path / "a.npz")], "'y'", "not numeric", "--likelihood robust-max")
     # with some of each it is a label of the table that rows to test on may have
     np.savez(tmp_path / "b.npz", **arrays, train=np.arange(5, 25), test=np.arange(25, 30))
     task = commands.load_task(str(tmp_path / "b.npz"), Settings(model="sparse-gp", likelihood="bernoulli"))
