@@ -22,6 +22,7 @@ from ppl_dgp.cli.uses import UNUSED
 from ppl_dgp.data import DataError, load_rows, load_table
 from ppl_dgp.data.labels import encode_labels
 from ppl_dgp.diagnostics import class_scores, confusion_counts, plot_confusion, plot_reliability
+from ppl_dgp.diagnostics.arviz_api import group, read_netcdf
 from ppl_dgp.diagnostics.khat import elbo
 from ppl_dgp.fit import fit_table
 from ppl_dgp.fit.advice import labels_advice
@@ -208,6 +209,10 @@ def test_a_deep_fit_of_images_runs_predicts_and_resumes(
     record = run_directory.read(tmp_path / "run")
     assert record.settings.widths == (4,) and record.settings.patch == (4, 4)
     assert np.isfinite(record.result["elbo"])
+    posterior = group(read_netcdf(tmp_path / "run" / "posterior.nc"), "posterior")
+    # 25 places of patches of 4 × 4, four channels
+    assert dict(posterior["layer1.h"].sizes)["layer1_pixel"] == 100
+    assert posterior["layer1.u"].sizes["layer1_output"] == 4
     longer = ["fit", pictures, "--out", str(tmp_path / "run"), "--resume", "--steps", "15", "--quiet"]
     assert main(longer) == 0
     capsys.readouterr()
@@ -220,7 +225,7 @@ def test_a_deep_fit_of_images_runs_predicts_and_resumes(
 CASES = [
     ("deep-gp", "bernoulli", ("no", "yes")),
     ("sparse-gp", "bernoulli-logit", (False, True)),
-    ("deep-gp", "softmax", (0.25, 0.5, 4.0)),
+    ("deep-gp", "softmax", (0.25, 0.5, 4)),
     ("sparse-gp", "ordinal", (1, 2, 3)),
     ("sparse-gp", "ordinal", ("a", "b")),
     ("sparse-gp", "softmax", (7, 8)),
