@@ -24,6 +24,7 @@ from ppl_dgp.cli.uses import UNUSED
 from ppl_dgp.data import DataError, load_rows, load_table
 from ppl_dgp.data.labels import encode_labels
 from ppl_dgp.diagnostics import class_scores, confusion_counts, plot_confusion, plot_reliability
+from ppl_dgp.diagnostics.arviz_api import group, read_netcdf
 from ppl_dgp.diagnostics.khat import elbo
 from ppl_dgp.fit import fit_table
 from ppl_dgp.fit.advice import labels_advice
@@ -210,6 +211,10 @@ def test_a_deep_fit_of_images_runs_predicts_and_resumes(
     record = run_directory.read(tmp_path / "run")
     assert record.settings.widths == (4,) and record.settings.patch == (4, 4)
     assert np.isfinite(record.result["elbo"])
+    posterior = group(read_netcdf(tmp_path / "run" / "posterior.nc"), "posterior")
+    # 25 places of patches of 4 × 4, four channels
+    assert dict(posterior["layer1.h"].sizes)["layer1_pixel"] == 100
+    assert posterior["layer1.u"].sizes["layer1_output"] == 4
     longer = ["fit", pictures, "--out", str(tmp_path / "run"), "--resume", "--steps", "15", "--quiet"]
     assert main(longer) == 0
     capsys.readouterr()
@@ -222,7 +227,7 @@ def test_a_deep_fit_of_images_runs_predicts_and_resumes(
 CASES = [
     ("deep-gp", "bernoulli", ("no", "yes")),
     ("sparse-gp", "bernoulli-logit", (False, True)),
-    ("deep-gp", "softmax", (0.25, 0.5, 4.0)),
+    ("deep-gp", "softmax", (0.25, 0.5, 4)),
     ("sparse-gp", "ordinal", (1, 2, 3)),
     ("sparse-gp", "ordinal", ("a", "b")),
     ("sparse-gp", "softmax", (7, 8)),
@@ -317,6 +322,7 @@ def test_one_label_is_refused(tmp_path: Path, refuses) -> None:
     arrays = {"X": frame[["u", "v"]].to_numpy(), "y": np.array(["oak"] * 20 + ["ash"] * 10)}
     np.savez(tmp_path / "a.npz", **arrays, train=np.arange(20), test=np.arange(20, 30))
     refuses(["fit", str(tmp_path / "a.npz"), *SPARSE, "--out", str(tmp_path / "r")], "one label", "'oak'")
+    refuses(["fit", str(tmp_path / "a.npz")], "'y'", "not numeric", "--likelihood robust-max")
     # with some of each it is a label of the table that rows to test on may have
     np.savez(tmp_path / "b.npz", **arrays, train=np.arange(5, 25), test=np.arange(25, 30))
     task = load_task(str(tmp_path / "b.npz"), Settings(model="sparse-gp", likelihood="bernoulli"))

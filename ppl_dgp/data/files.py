@@ -99,7 +99,8 @@ def read_npz(path: Path, target: str | None, need_target: bool = True, words: bo
     features = _array_frame(path, "X", arrays["X"])
     targets = None
     if wanted in arrays:
-        targets = _array_frame(path, wanted, arrays[wanted], "biufU" if words else "biuf")
+        remedy = "store real numbers, or fit its classes (--likelihood robust-max)"
+        targets = _array_frame(path, wanted, arrays[wanted], "biufU" if words else "biuf", remedy)
         if len(features) != len(targets):
             raise DataError(
                 f"'X' of {path.name} has {len(features)} rows but {wanted!r} has {len(targets)}: "
@@ -268,15 +269,15 @@ def expanded_size(group: pq.RowGroupMetaData) -> int:
     return 8 * rows * int(group.num_columns)
 
 
-def _array_frame(path: Path, name: str, array: np.ndarray, kinds: str = "biuf") -> pd.DataFrame:
+def _array_frame(
+    path: Path, name: str, array: np.ndarray, kinds: str = "biuf", remedy: str = "store real numbers"
+) -> pd.DataFrame:
     if array.ndim not in (1, 2) or array.size == 0:
         raise DataError(
             f"{name!r} of {path.name}: found shape {array.shape}, expected (N,) or (N, columns); reshape it"
         )
     if array.dtype.kind not in kinds:
-        raise DataError(
-            f"{name!r} of {path.name} is not numeric (its type is {array.dtype}): store real numbers"
-        )
+        raise DataError(f"{name!r} of {path.name} is not numeric (its type is {array.dtype}): {remedy}")
     return pd.DataFrame(array.reshape(len(array), -1))
 
 

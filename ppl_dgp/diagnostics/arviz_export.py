@@ -50,7 +50,8 @@ def to_arviz(
     Groups, with C restarts as chains and S draws:
 
     * posterior: whitened inducing outputs ``layer1.u`` (C, S, P, M) and ``layer1.u_unwhitened``, other global sites,
-      and the hidden layers ``layer1.h`` (C, S, N, Q) under q; a GPLVM's ``x`` likewise, its last axis ``latent``;
+      and the hidden layers ``layer1.h`` (C, S, N, Q) under q, of images the last axis ``layer1_pixel``; a GPLVM's ``x``
+      likewise, its last axis ``latent``;
     * posterior_predictive ``y`` (C, S, N[, P]): replicated at x, hidden layers from the model's own conditionals, so
       that a GPLVM's x comes from its prior and its replicates are rows like these, not the n-th again;
     * log_likelihood ``y`` (C, S, N): log p(y_n | θ), targets of a row together, the locals averaged out over
@@ -189,7 +190,10 @@ def _posterior(chains: list[Draws], layers: dict[str, np.ndarray]) -> Variables:
         axes = _axes(site, 2, ["output", "inducing"])
         variables[variable_name(site) + "_unwhitened"] = (["chain", "draw", *axes], value)
     for site, value in layers.items():
-        axes = _axes(site, value.ndim - 3, ["output"] if value.ndim == 4 else None)
+        outputs = chains[0].sites.get(site.rpartition("/")[0] + "/u")
+        # of images that a layer makes of patches the outputs stand at every place
+        last = "output" if outputs is None or value.shape[-1] == outputs.shape[1] else "pixel"
+        axes = _axes(site, value.ndim - 3, [last] if value.ndim == 4 else None)
         axes = [latents[site]] if site in latents else axes
         variables[variable_name(site)] = (["chain", "draw", "row", *axes], value)
     return variables
