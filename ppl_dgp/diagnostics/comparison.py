@@ -28,17 +28,15 @@ MEASURES = {
     "test_log_density": ("test log density", ".3f"),
     "test_rmse": ("test RMSE", ".4g"),
     "coverage95": ("in 95 %", ".3f"),
+    "test_accuracy": ("accuracy", ".3f"),
+    "test_calibration_error": ("calibration error", ".3f"),
     "gap": ("to gain", ",.2g"),
     "seconds": ("s", ",.1f"),
     "parameters": ("params", ",.0f"),
 }
 
-#: of classes, in the place of what numbers alone have
-CLASS_MEASURES = {
-    "test_accuracy": ("accuracy", ".3f"),
-    "test_calibration_error": ("calibration error", ".3f"),
-}
-_HEADED = MEASURES | CLASS_MEASURES
+#: those that numbers alone have, and those of classes in their place
+OF_NUMBERS, OF_LABELS = ("test_rmse", "coverage95"), ("test_accuracy", "test_calibration_error")
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,9 +77,9 @@ class Comparison:
         shown = Table(title=title, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
         shown.add_column("fit", no_wrap=True)
         shown.add_column("α", justify="right", no_wrap=True)
-        names = [name for name in self.table if name in _HEADED and name != "elbo_se"]
+        names = [name for name in self.table if name in MEASURES and name != "elbo_se"]
         for name in names:
-            shown.add_column(_HEADED[name][0], justify="right")
+            shown.add_column(MEASURES[name][0], justify="right")
         judged = self.table.where(~self.table["converged"].isin([False]))
         best = {name: _best(judged[name], name) for name in names}
         for position, (_, row) in enumerate(self.table.iterrows()):
@@ -167,11 +165,11 @@ def tabulate(
         measures = run()
         table_rows.append(
             {"fit": name, "alpha": alpha, "converged": measures.get("converged")}
-            | {measure: measures.get(measure) for measure in _HEADED}
+            | {measure: measures.get(measure) for measure in MEASURES}
         )
     of_classes = any(row["test_accuracy"] is not None for row in table_rows)
-    absent = ("test_rmse", "coverage95") if of_classes else tuple(CLASS_MEASURES)
-    names = [name for name in _HEADED if name not in absent]
+    absent = OF_NUMBERS if of_classes else OF_LABELS
+    names = [name for name in MEASURES if name not in absent]
     table = pd.DataFrame(table_rows, columns=["fit", "alpha", "converged", *names])
     return Comparison(table.astype({name: float for name in names if name != "parameters"}))
 
@@ -199,7 +197,7 @@ def _best(column: pd.Series, name: str) -> int:
 def _cell(row: pd.Series, name: str) -> str:
     if pd.isna(row[name]):
         return "–"
-    text = format(row[name], _HEADED[name][1]).replace("inf", "?")
+    text = format(row[name], MEASURES[name][1]).replace("inf", "?")
     if name == "gap" and row["converged"] is not None and not row["converged"]:
         return f"{text} *"
     return f"{text} ± {row['elbo_se']:{MEASURES['elbo_se'][1]}}" if name == "elbo" else text
