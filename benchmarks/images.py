@@ -31,6 +31,7 @@ import pandas as pd
 
 from benchmarks import rows
 from ppl_dgp import Guide, PowerEP, convolutional_gp, deep_convolutional_gp, fit_svi
+from ppl_dgp.diagnostics.class_measures import class_scores
 
 CSV = Path("benchmarks/images.csv")
 KEY = ("set", "model", "inducing", "stride", "channels", "batch", "device", "of")
@@ -109,17 +110,6 @@ def loaded(name: str, data: Path | None) -> Split:
     return *rectangles(train, 0), *rectangles(test, 1)
 
 
-def calibration_error(probabilities: np.ndarray, right: np.ndarray, bins: int = 15) -> float:
-    """The mean distance of confidence and accuracy, over bins of confidence."""
-    place = np.minimum((probabilities * bins).astype(int), bins - 1)
-    gaps = [
-        abs(probabilities[place == b].mean() - right[place == b].mean()) * (place == b).mean()
-        for b in range(bins)
-        if (place == b).any()
-    ]
-    return float(sum(gaps))
-
-
 def model_of(options: argparse.Namespace) -> convolutional_gp | deep_convolutional_gp:
     """The model of a set."""
     classes = 10 if options.set == "mnist" else 2
@@ -179,17 +169,14 @@ def main() -> None:
         )  # fmt: skip
         done.append(steps)
         minutes += (time.process_time() - started) / 60.0
-        found = fit.predict(jax.random.key(1), new, truth, batch_size=500)
-        probabilities = np.asarray(found.mean)
+        probabilities = np.asarray(fit.predict(jax.random.key(1), new, batch_size=500).mean)
         if probabilities.shape[1] == 1:
             probabilities = np.concatenate([1.0 - probabilities, probabilities], 1)
-        chosen = probabilities.argmax(1)
-        right = chosen == truth[:, 0]
-        density = np.log(probabilities[np.arange(len(new)), truth[:, 0]])
+        found = class_scores(probabilities, truth[:, 0])
         row = {
             **about, "steps": steps, "minutes": round(fit.seconds / 60.0, 2), "processor_minutes": round(minutes, 2),
-            "accuracy": right.mean(), "log_density": density.mean(),
-            "calibration_error": calibration_error(probabilities.max(1), right), "loss": fit.losses[0, -200:].mean(),
+            "accuracy": found["test_accuracy"], "log_density": found["test_log_density"],
+            "calibration_error": found["test_calibration_error"], "loss": fit.losses[0, -200:].mean(),
         }  # fmt: skip
         rows.append_shown(options.out, FIELDS, row)
         if time.perf_counter() - begun > 60.0 * options.minutes:
