@@ -257,6 +257,7 @@ _HOMES = {
         "sparse_heteroscedastic_gp",
         "switching_gpssm",
     ),
+    "ppl_dgp.models.priors": ("default_priors",),
     "ppl_dgp.objectives": (
         "AlphaDivergence",
         "ApproximatePowerEP",

@@ -232,6 +232,7 @@ from ppl_dgp.models import sparse_gp_classification as sparse_gp_classification
 from ppl_dgp.models import sparse_gp_regression as sparse_gp_regression
 from ppl_dgp.models import sparse_heteroscedastic_gp as sparse_heteroscedastic_gp
 from ppl_dgp.models import switching_gpssm as switching_gpssm
+from ppl_dgp.models.priors import default_priors as default_priors
 from ppl_dgp.objectives import OBJECTIVES as OBJECTIVES
 from ppl_dgp.objectives import AlphaDivergence as AlphaDivergence
 from ppl_dgp.objectives import ApproximatePowerEP as ApproximatePowerEP

@@ -20,6 +20,7 @@ from ppl_dgp.diagnostics.khat import elbo, expected_log_density, sites_khat
 from ppl_dgp.diagnostics.scores import held_out_scores
 from ppl_dgp.fit import Posterior, SamplingWarning, fit_nuts, fit_svi
 from ppl_dgp.fit.chains import chains_of
+from ppl_dgp.fit.nuts import _metric
 from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.guides import DoublyStochastic, Guide, MeanField
 from ppl_dgp.guides.empirical import DefensiveProposal, EmpiricalPosterior
@@ -244,6 +245,27 @@ def test_inducing_inputs_and_chains_begin_where_the_start_is(sparse):
     # after one step still near the posterior, where draws from the prior would cost hundreds of nats
     usual = fit.chains.stats["potential_energy"]
     assert (again.chains.stats["potential_energy"] < usual.max() + 20.0).all()
+
+
+@FEW
+def test_the_metric_begins_at_what_a_fit_knows():
+    """At the variances of its q(u), within four standard errors of 200 draws, and so with shorter trajectories."""
+    model = sparse_gp_regression(4, noise=NOISE)
+    start = fit_svi(
+        jax.random.PRNGKey(0), model, Guide(model), PowerEP(0.0), X, Y, steps=600, learning_rate=0.03
+    )
+    guide = handlers.substitute(start.guide, data=start.params)
+    draw = lambda key: {"gp/u": handlers.trace(handlers.seed(guide, key)).get_trace(X, Y)["gp/u"]["value"]}
+    scale = start.params["gp/u_scale"][0]
+    found = _metric(jax.vmap(draw)(jax.random.split(jax.random.PRNGKey(1), 200)))
+    np.testing.assert_allclose(found, np.square(scale).sum(1), rtol=0.4, atol=1e-4)
+    steps = []
+    for begun in (None, start):
+        fit = fit_nuts(
+            jax.random.PRNGKey(2), model, X, Y, start=begun, num_warmup=30, num_samples=50, num_chains=2
+        )
+        steps.append(fit.chains.stats["n_steps"].mean())
+    assert steps[1] < 0.8 * steps[0]
 
 
 X6, Y6 = X[::2], Y[::2]

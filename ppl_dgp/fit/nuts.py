@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Num, Shaped
 from numpyro.handlers import block, replay, seed, substitute, trace
@@ -33,6 +34,9 @@ from ppl_dgp.guides.empirical import EmpiricalPosterior
 
 #: deviation, unconstrained, of the chains around the one value that a start has of a hyperparameter
 HYPERPARAMETER_SPREAD = 0.1
+#: draws of a start's guide that the metric begins with, and how many draws of variance ``LEAST_VARIANCE`` it is
+#: averaged with, as in Stan's adaptation of it
+METRIC_DRAWS, PRIOR_DRAWS, LEAST_VARIANCE = 200, 5, 1e-3
 #: draws that are constrained at a time
 DRAWS_AT_ONCE = 50
 #: by ArviZ's names, the fields of NumPyro's state
@@ -84,15 +88,17 @@ def fit_nuts(
     exact GP's, which the ELBO bounds. Every ``numpyro.param`` of the model is held: inducing inputs, and
     hyperparameters without a prior; at its value in ``start``, else where the model begins it (k-means centres of the
     rows for inducing inputs, as ``fit_svi`` begins). To sample hyperparameters give them priors:
-    ``numpyro.handlers.lift(model, prior={"gp/lengthscale": dist.LogNormal(0.0, 1.0).expand([D]).to_event(1)})``, or
-    ``numpyro.sample`` in a model of your own.
+    ``numpyro.handlers.lift(model, prior=default_priors(model, x, y))`` (:mod:`ppl_dgp.models.priors`), or
+    ``prior={"gp/lengthscale": dist.LogNormal(0.0, 1.0).expand([D]).to_event(1)}``, or ``numpyro.sample`` in a model of
+    your own.
 
     :param key: JAX random key.
     :param model: called as ``model(x, y)``.
     :param x: inputs (N, D), None for none (a latent variable model). y: targets (N, P), or (N,) for one column.
     :param start: a fit of this model, or of this model before ``lift``: its parameters are held, lifted ones begin
-        there, and every chain's latents begin at a draw from its guide. Without it inducing outputs begin at draws of
-        the scale that guides begin with, all else at draws from the prior.
+        there, every chain's latents begin at a draw from its guide, and the metric (the inverse of NUTS' mass matrix)
+        at the variances of such draws, from where it is adapted. Without it inducing outputs begin at draws of the
+        scale that guides begin with, all else at draws from the prior, and the metric at 1.
     :param num_warmup: steps of adaptation per chain; ``num_samples`` draws kept per chain, at least 4.
     :param num_chains: run side by side on one device; R-hat compares them.
     :param target_accept_prob: nearer 1 for smaller steps, where draws diverge; ``max_tree_depth`` and ``dense_mass``
@@ -134,10 +140,13 @@ def fit_nuts(
         energy: Array = potential_energy(conditioned, (x, y), {}, values)
         return energy
 
-    def run(key: Array, first: Parameters) -> tuple[Parameters, Parameters]:
+    def run(
+        key: Array, first: Parameters, metric: Float[Array, " L"] | None
+    ) -> tuple[Parameters, Parameters]:
         kernel = NUTS(
             potential_fn=potential, target_accept_prob=target_accept_prob, max_tree_depth=max_tree_depth,
             dense_mass=dense_mass,
+            inverse_mass_matrix=jnp.diag(metric) if dense_mass and metric is not None else metric,
         )  # fmt: skip
         sampler = MCMC(
             kernel, num_warmup=num_warmup, num_samples=num_samples, num_chains=num_chains,
@@ -152,9 +161,14 @@ def fit_nuts(
     with one_blas_thread():
         first, energies = jax.jit(jax.vmap(begin))(jax.random.split(key_begin, num_chains))
         _check_finite(energies, "begins", "standardise the data, use 64 bits, or give start= a fit")
+        metric = None
+        if start is not None:
+            metric = jax.jit(lambda keys: _metric(jax.vmap(begin)(keys)[0]))(
+                jax.random.split(jax.random.fold_in(key_begin, 1), METRIC_DRAWS)
+            )
         # one program, but for a bar that is moved from the host, and for several devices
         whole = not progress and chain_method != "parallel"
-        unconstrained, fields = (jax.jit(run) if whole else run)(key_run, first)
+        unconstrained, fields = (jax.jit(run) if whole else run)(key_run, first, metric)
         stats = {name: np.asarray(fields[field]) for name, field in _STATS.items()}
         _check_finite(stats["potential_energy"], "ends", "use 64 bits, or check the priors")
         sites = _constrained(conditioned, unconstrained, x, y)
@@ -299,6 +313,14 @@ def _beginnings(
         return free, potential_energy(conditioned, (x, y), {}, free)
 
     return begin
+
+
+def _metric(draws: Parameters) -> Float[Array, " L"]:
+    """The variances of draws (K, …) of unconstrained values, in the order in which NumPyro has them in a row."""
+    rows = jax.vmap(lambda values: ravel_pytree(values)[0])(draws)
+    count = len(rows)
+    kept = count / (count + PRIOR_DRAWS)
+    return kept * rows.var(0, ddof=1) + (1.0 - kept) * LEAST_VARIANCE
 
 
 def _constrained(
