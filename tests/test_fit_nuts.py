@@ -21,6 +21,7 @@ from ppl_dgp.diagnostics.scores import held_out_scores
 from ppl_dgp.fit import Posterior, SamplingWarning, fit_nuts, fit_svi
 from ppl_dgp.fit.chains import chains_of
 from ppl_dgp.fit.nuts import _metric
+from ppl_dgp.fit.sampled_model import Beginning
 from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.guides import DoublyStochastic, Guide, MeanField
 from ppl_dgp.guides.empirical import DefensiveProposal, EmpiricalPosterior
@@ -33,6 +34,7 @@ from ppl_dgp.models import (
     mixture_of_functions,
     sparse_gp_regression,
 )
+from ppl_dgp.models.deep_gp import INNER_SCALE
 from ppl_dgp.objectives import PowerEP
 from ppl_dgp.prediction.forecast import forecast
 from ppl_dgp.prediction.joint import joint_prediction
@@ -266,6 +268,19 @@ def test_the_metric_begins_at_what_a_fit_knows():
         )
         steps.append(fit.chains.stats["n_steps"].mean())
     assert steps[1] < 0.8 * steps[0]
+
+
+def test_inducing_outputs_begin_where_guides_do():
+    """Those of a hidden layer at draws of its small scale, and of the last at draws of the prior."""
+
+    def begun(key):
+        with Beginning():
+            sites = handlers.trace(handlers.seed(deep_gp((2,), 6), key)).get_trace(X, Y)
+        return {name: sites[name]["value"] for name in ("layer1/u", "layer2/u")}
+
+    found = jax.jit(jax.vmap(begun))(jax.random.split(jax.random.PRNGKey(0), 100))
+    np.testing.assert_allclose(found["layer1/u"].std(), INNER_SCALE, rtol=0.1)
+    np.testing.assert_allclose(found["layer2/u"].std(), 1.0, rtol=0.15)
 
 
 X6, Y6 = X[::2], Y[::2]

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -20,20 +18,19 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Num, Shaped
 from numpyro.handlers import block, replay, seed, substitute, trace
 from numpyro.infer import ELBO, MCMC, NUTS
-from numpyro.infer.util import constrain_fn, log_density, potential_energy, unconstrain_fn
-from numpyro.primitives import Messenger, prng_key
+from numpyro.infer.util import constrain_fn, log_density, potential_energy
 
 from ppl_dgp.fit.arguments import check_key, check_programs
 from ppl_dgp.fit.chains import SamplingWarning, chains_of
+from ppl_dgp.fit.collapsed_density import CollapsedDensity
 from ppl_dgp.fit.jitter import warn_of_jitter
 from ppl_dgp.fit.result import Fit, FitError, assemble, checked_data, fingerprint
+from ppl_dgp.fit.sampled_model import SampledModel, beginnings
 from ppl_dgp.fit.session import one_blas_thread
 from ppl_dgp.gp.contract import Model, Parameters
-from ppl_dgp.gp.wrappers import unwrap
 from ppl_dgp.guides.empirical import EmpiricalPosterior
+from ppl_dgp.objectives import Collapsed
 
-#: deviation, unconstrained, of the chains around the one value that a start has of a hyperparameter
-HYPERPARAMETER_SPREAD = 0.1
 #: draws of a start's guide that the metric begins with, and how many draws of variance ``LEAST_VARIANCE`` it is
 #: averaged with, as in Stan's adaptation of it
 METRIC_DRAWS, PRIOR_DRAWS, LEAST_VARIANCE = 200, 5, 1e-3
@@ -73,6 +70,7 @@ def fit_nuts(
     y: ArrayLike,
     *,
     start: Fit | None = None,
+    marginal: Collapsed | None = None,
     num_warmup: int = 1000,
     num_samples: int = 1000,
     num_chains: int = 4,
@@ -99,6 +97,10 @@ def fit_nuts(
         there, every chain's latents begin at a draw from its guide, and the metric (the inverse of NUTS' mass matrix)
         at the variances of such draws, from where it is adapted. Without it inducing outputs begin at draws of the
         scale that guides begin with, all else at draws from the prior, and the metric at 1.
+    :param marginal: of a sparse GP under Gaussian noise that ``lift`` gave priors, the energy whose value stands for
+        log p(y | θ): u is integrated out, and drawn given each θ. ``Collapsed.fitc()`` is the density above,
+        ``Collapsed.exact()`` that of the exact GP. A step costs a factorisation more, and chains mix as those of a few
+        numbers do.
     :param num_warmup: steps of adaptation per chain; ``num_samples`` draws kept per chain, at least 4.
     :param num_chains: run side by side on one device; R-hat compares them.
     :param target_accept_prob: nearer 1 for smaller steps, where draws diverge; ``max_tree_depth`` and ``dense_mass``
@@ -111,7 +113,8 @@ def fit_nuts(
         R-hat and effective sample sizes; ``losses`` (1, S) are minus the log density of the draws, averaged over
         chains.
     :raises ValueError: for data or numbers that cannot be used, a model with discrete latents, with a subsampled plate
-        or without latents, or a start of another model.
+        or without latents, a start of another model, or ``marginal`` of a model with hidden layers or latents.
+    :raises TypeError: for a start or a ``marginal`` that is none, or of a model that is not lifted or has other noise.
     :raises FitError: if the density is not finite where a chain begins or ends.
 
     Warns with ``SamplingWarning`` if a draw diverged or R-hat is above 1.01.
@@ -131,12 +134,12 @@ def fit_nuts(
     x, y = checked_data(x, y, model)
     if start is not None and not isinstance(start, Fit):
         raise TypeError(f"start: found {type(start).__name__}, expected a Fit such as fit_svi returns")
-    program = _SampledModel.of(model, x, y, start)
+    program = SampledModel.of(model, x, y, start)
     key_held, key_begin, key_run = jax.random.split(key, 3)
     held = program.held(key_held, x, y, start)
     conditioned = block(substitute(model, data=held), hide_fn=lambda msg: msg["type"] == "param")
 
-    def potential(values: Parameters) -> Array:
+    def joint(values: Parameters) -> Array:
         energy: Array = potential_energy(conditioned, (x, y), {}, values)
         return energy
 
@@ -144,10 +147,12 @@ def fit_nuts(
         key: Array, first: Parameters, metric: Float[Array, " L"] | None
     ) -> tuple[Parameters, Parameters]:
         kernel = NUTS(
-            potential_fn=potential, target_accept_prob=target_accept_prob, max_tree_depth=max_tree_depth,
+            potential_fn=joint if density is None else density.potential,
+            target_accept_prob=target_accept_prob,
+            max_tree_depth=max_tree_depth,
             dense_mass=dense_mass,
             inverse_mass_matrix=jnp.diag(metric) if dense_mass and metric is not None else metric,
-        )  # fmt: skip
+        )
         sampler = MCMC(
             kernel, num_warmup=num_warmup, num_samples=num_samples, num_chains=num_chains,
             chain_method=chain_method, progress_bar=progress,
@@ -157,7 +162,16 @@ def fit_nuts(
         sampler.run(key, init_params=begin, extra_fields=extra)
         return sampler.get_samples(group_by_chain=True), sampler.get_extra_fields(group_by_chain=True)
 
-    begin = _beginnings(program, conditioned, start, x, y)
+    begin = beginnings(program, conditioned, start, x, y)
+    density = None
+    if marginal is not None:
+        if program.local_sites:
+            raise ValueError(
+                f"marginal: found {', '.join(program.local_sites)}, latents of each row, expected a model of one "
+                "layer; leave marginal out"
+            )
+        density = CollapsedDensity.of(model, marginal, program.global_sites, held, x, y)
+        begin = density.beginning(begin)
     with one_blas_thread():
         first, energies = jax.jit(jax.vmap(begin))(jax.random.split(key_begin, num_chains))
         _check_finite(energies, "begins", "standardise the data, use 64 bits, or give start= a fit")
@@ -171,6 +185,8 @@ def fit_nuts(
         unconstrained, fields = (jax.jit(run) if whole else run)(key_run, first, metric)
         stats = {name: np.asarray(fields[field]) for name, field in _STATS.items()}
         _check_finite(stats["potential_energy"], "ends", "use 64 bits, or check the priors")
+        if density is not None:
+            unconstrained = density.with_inducing(jax.random.fold_in(key_run, 1), unconstrained)
         sites = _constrained(conditioned, unconstrained, x, y)
     jitter = {name: float(value.max()) for name, value in sites.items() if name.endswith("/jitter")}
     warn_of_jitter(jitter, x.dtype)
@@ -188,131 +204,6 @@ def fit_nuts(
         model=model, guide=guide, objective=JointDensity(), fingerprint=fingerprint(x, y), jitter=jitter,
         chains=chains, seconds=time.perf_counter() - started,
     )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _SampledModel:
-    """The latents and parameters of a model, by name."""
-
-    model: Model
-    global_sites: tuple[str, ...]
-    local_sites: tuple[str, ...]
-    parameters: dict[str, tuple[int, ...]]
-
-    @classmethod
-    def of(
-        cls, model: Model, x: Float[Array, "N D"], y: Num[Array, "N P"], start: Fit | None
-    ) -> _SampledModel:
-        """Read off one run, which nothing is computed in; ValueError where NUTS cannot sample from the model."""
-        global_sites: list[str] = []
-        local_sites: list[str] = []
-        shapes: dict[str, tuple[int, ...]] = {}
-
-        def look(key: Array) -> None:
-            sites = trace(seed(model, key)).get_trace(x, y).values()
-            samples = [site for site in sites if site["type"] == "sample"]
-            data = {
-                frame.name for site in samples if site["is_observed"] for frame in site["cond_indep_stack"]
-            }
-            for site in sites:
-                if site["type"] == "plate" and site["value"].shape[0] != site["args"][0]:
-                    raise ValueError(
-                        f"model: found {site['value'].shape[0]} of {site['args'][0]} rows in the plate "
-                        f"{site['name']!r}, expected all of them; make the model without subsample_size"
-                    )
-                if site["type"] == "param":
-                    shapes[site["name"]] = jnp.shape(site["value"])
-            for site in samples:
-                if site["is_observed"]:
-                    continue
-                if unwrap(site["fn"]).support.is_discrete:
-                    raise ValueError(
-                        f"model: found the discrete latent {site['name']!r}, which NUTS cannot move; sum it out in "
-                        "the model, or use fit_svi, which does"
-                    )
-                inside = data & {frame.name for frame in site["cond_indep_stack"]}
-                (local_sites if inside else global_sites).append(site["name"])
-
-        jax.eval_shape(look, jax.random.key(0))
-        if not (global_sites or local_sites):
-            raise ValueError(
-                "model: found no latent sites, expected some to sample; give hyperparameters priors by "
-                "numpyro.handlers.lift, or use fit_lbfgs"
-            )
-        begun = {} if start is None else start.params
-        for name, shape in shapes.items() if start is not None else ():
-            known = jnp.shape(begun[name]) if name in begun else "none"
-            if known != shape:
-                raise ValueError(
-                    f"start: found {known} for the parameter {name!r}, expected shape {shape}; pass a fit of this model"
-                )
-        return cls(model, tuple(global_sites), tuple(local_sites), shapes)
-
-    def held(self, key: Array, x: Float[Array, "N D"], y: Num[Array, "N P"], start: Fit | None) -> Parameters:
-        """The parameters at their values in a fit, or where the model begins them."""
-        if start is not None:
-            return {name: start.params[name] for name in self.parameters}
-
-        def initial(key: Array) -> Parameters:
-            sites = trace(seed(self.model, key)).get_trace(x, y)
-            return {name: jnp.asarray(sites[name]["value"]) for name in self.parameters}
-
-        try:
-            params: Parameters = jax.jit(initial)(key)
-            return params
-        except jax.errors.JAXTypeError:  # a model that looks at values to begin with
-            return initial(key)
-
-
-class _Beginning(Messenger):
-    """Draws inducing outputs and latents where guides begin them."""
-
-    def process_message(self, msg: dict[str, Any]) -> None:
-        if msg["type"] != "sample" or msg["is_observed"] or msg["value"] is not None:
-            return
-        infer = msg["infer"]
-        if infer.get("role") == "inducing":
-            noise = jax.random.normal(prng_key(), msg["fn"].shape())
-            msg["value"] = infer.get("initial_scale", 1.0) * noise
-        elif infer.get("role") == "hidden" and infer.get("start") is not None:
-            msg["value"] = infer["start"]().draw(prng_key())
-
-
-def _beginnings(
-    program: _SampledModel,
-    conditioned: Model,
-    start: Fit | None,
-    x: Float[Array, "N D"],
-    y: Num[Array, "N P"],
-) -> Callable[[Array], tuple[Parameters, Array]]:
-    """What gives the unconstrained values that a chain begins with, by its key, and minus their log density."""
-    latents = program.global_sites + program.local_sites
-    same_rows = start is not None and start.fingerprint == fingerprint(x, y)
-
-    def begin(key: Array) -> tuple[Parameters, Array]:
-        key_guide, key_run, key_spread = jax.random.split(key, 3)
-        known: Parameters = {}
-        if start is not None:
-            known |= {name: start.params[name] for name in latents if name in start.params}
-        lifted = set(known)
-        if start is not None and same_rows:
-            sites = trace(substitute(seed(start.guide, key_guide), data=start.params)).get_trace(x, y)
-            known |= {name: sites[name]["value"] for name in latents if name in sites}
-
-        def run(*args: Any) -> Any:
-            with _Beginning():
-                return conditioned(*args)
-
-        sites = trace(substitute(seed(run, key_run), data=known)).get_trace(x, y)
-        values = {name: sites[name]["value"] for name in latents}
-        free = unconstrain_fn(conditioned, (x, y), {}, values)
-        for number, name in enumerate(latents):
-            if name in lifted:
-                noise = jax.random.normal(jax.random.fold_in(key_spread, number), free[name].shape)
-                free[name] = free[name] + HYPERPARAMETER_SPREAD * noise
-        return free, potential_energy(conditioned, (x, y), {}, free)
-
-    return begin
 
 
 def _metric(draws: Parameters) -> Float[Array, " L"]:
