@@ -26,30 +26,29 @@ _LAYERS = {"hidden", "widths"}
 _SERIES = {"controls", "sequence_column", "step_column", "window", "emission", "separate"}
 _OWN = set(OWN_ROWS.values())
 _IMAGES = {"image", "patch", "stride", "located"}
-_OTHERS = _SERIES | _IMAGES
+_OTHERS = _SERIES | _IMAGES | _OWN
 #: what an inducing rule that draws u for all layers, or all outputs, at once is called
 DRAWS_INDUCING = ("across-outputs", "layer-chain", "coupled", "global")
 # what offered a layer as moments needs u integrated out, layer by layer and output by output, and nothing drawn
 CARRIES_MOMENTS = ("moment-matched", "nested-compression")
-_USED_BY_OTHERS: dict[str, set[str]] = {
+UNUSED: dict[str, set[str]] = {
     "deep-gp": {"latent"} | _OTHERS,
     "sparse-gp": _LAYERS | {"latent"} | _OTHERS,
     "additive-gp": _LAYERS | {"latent"} | _OTHERS,
     "multi-output-gp": _LAYERS | _OTHERS,
     "convolved-gp": _LAYERS | {"kernel"} | _OTHERS,
-    "convolutional-gp": _LAYERS | {"latent"} | _SERIES,
-    "deep-convolutional-gp": {"hidden", "latent"} | _SERIES,
-    "gpssm": {"inducing_rule", "objective", "widths", "drop_missing", "controls"} | _IMAGES,
+    "convolutional-gp": _LAYERS | {"latent"} | _SERIES | _OWN,
+    "deep-convolutional-gp": {"hidden", "latent"} | _SERIES | _OWN,
+    "gpssm": {"inducing_rule", "objective", "widths", "drop_missing", "controls"} | _IMAGES | _OWN,
     "gplvm": {"inducing_rule", "objective", "alpha", "particles", "restarts", "widths", "drop_missing"}
     | _OTHERS,
     "gp": _LAYERS
     | {"latent"}
     | _OTHERS
     | {"inducing", "inducing_rule", "objective", "alpha", "particles", "learning_rate", "restarts"},
-    "binned-counts-gp": _LAYERS | {"latent"} | _OTHERS,
-    "gp-with-derivatives": _LAYERS | {"latent", "likelihood"} | _OTHERS,
+    "binned-counts-gp": (_LAYERS | {"latent"} | _OTHERS) - {"exposure"},
+    "gp-with-derivatives": (_LAYERS | {"latent", "likelihood"} | _OTHERS) - {"slope_column"},
 }
-UNUSED = {model: names | (_OWN - {OWN_ROWS.get(model)}) for model, names in _USED_BY_OTHERS.items()}
 
 
 def unused_defaults(settings: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from numpyro.handlers import lift, seed, trace
 
 from ppl_dgp.gp.contract import LOC_SUFFIX, SCALE_SUFFIX, Model, Parameters, role_of
 from ppl_dgp.guides import Guide
+from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.objectives import Collapsed
 
 
@@ -101,9 +102,8 @@ class CollapsedDensity:
             params = self.energy.finish(self.held | values, self.base, self.guide, self.x, self.y)
             drawn = {}
             for number, name in enumerate(self.inducing):
-                loc, scale = params[name + LOC_SUFFIX], params[name + SCALE_SUFFIX]
-                noise = jax.random.normal(jax.random.fold_in(key, number), loc.shape, loc.dtype)
-                drawn[name] = loc + jnp.einsum("pmn,pn->pm", scale, noise)
+                q = Gaussian(params[name + LOC_SUFFIX], params[name + SCALE_SUFFIX])
+                drawn[name] = q.draw(jax.random.fold_in(key, number))
             return drawn
 
         lead = next(iter(free.values())).shape[:2]
