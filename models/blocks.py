@@ -40,6 +40,7 @@ class Place:
     :param rows: the rows at hand as they come to it where training begins, (N, Q).
     :param x, y: inputs and targets of the model.
     :param before: the function whose values alone are its inputs; None where there is none.
+    :param targets: y where the last functions are y but for Gaussian noise; else None.
     :param first: whether its inputs are data, or latents beside them.
     :param noise: where the learnt noise variance of a hidden layer starts.
     :param jitter: of Kzz.
@@ -50,6 +51,7 @@ class Place:
     x: Float[Array, "N D"]
     y: Float[Array, "N P"] | None
     before: SparseGP | None
+    targets: Float[Array, "N P"] | None
     first: bool
     noise: float
     jitter: float | None

@@ -29,6 +29,9 @@ from ppl_dgp.models.settings import checked_settings
 MEANS = ("linear", "zero")
 #: noise of the linear map that a layer without one begins at, by regression
 START_NOISE = 1e-2
+#: of a network's last layer, noise of the targets that it begins at, and the scale of q(u): at 1, as of a GP, what it
+#: adds to the noise of y drowns what the layers below have to learn
+TARGET_NOISE, OUTER_SCALE = 0.1, 0.1
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -126,14 +129,16 @@ class BayesianLayer(FunctionBlock):
     """A layer of a Bayesian neural network, W a(h) + b with Gaussian W and b, see :mod:`ppl_dgp.gp.bayesian_layer`.
 
     The guide's inducing rule is that of the weights: ``Diagonal()`` is mean-field. The mean of q of a hidden layer's
-    weights begins at a draw from their prior, for nothing else would tell its units apart.
+    weights begins at a draw from their prior, for nothing else would tell its units apart; that of the last layer, under
+    Gaussian noise, at the regression of y on the units. Give small tables few units: each costs its KL, and the bound of
+    a wide layer may be highest where it ignores the data (Coker et al. 2022), a constant function and noise.
 
     :param width: as of :class:`GPLayer`.
     :param activation: of the layer's inputs, a name of ``ACTIVATIONS`` or a function; None is the identity of data
         and latents, and relu of what a layer or network below hands on.
     :param weight_scale: σ_w: a weight's prior deviation is σ_w/√D of D inputs.
-    :param bias_scale: that of a bias.
-    :param train_scales: whether the two are learnt.
+    :param bias_scale: that of a bias; 0 for none.
+    :param train_scales: whether the two are learnt from there on, as a kernel's variance is.
     :raises ValueError: for settings of the wrong kind.
     :raises TypeError: for an activation that is no function.
     """
@@ -143,16 +148,12 @@ class BayesianLayer(FunctionBlock):
     _: KW_ONLY
     weight_scale: float = 1.0
     bias_scale: float = 1.0
-    train_scales: bool = False
+    train_scales: bool = True
 
     def __post_init__(self) -> None:
         self._settle(**checked_settings(self))
         if self.activation is not None:
             activation_function(self.activation)
-        if self.train_scales and self.bias_scale == 0.0:
-            raise ValueError(
-                "bias_scale: found 0 beside train_scales=True, expected a positive number to begin at"
-            )
 
     def function(self, place: Place, width: int, hidden: bool) -> tuple[SparseGP, Float[Array, "N Q"]]:
         name, dims = place.name, place.rows.shape[1]
@@ -169,7 +170,11 @@ class BayesianLayer(FunctionBlock):
             bias_scale=self._scale(name, "bias_scale"),
         )
         if not hidden:
-            return layer(), place.rows
+            targets = place.targets
+            if targets is None:
+                return layer(), place.rows
+            pairs = place.rows, targets, TARGET_NOISE
+            return layer(initial_scale=OUTER_SCALE, begin_at=lambda: pairs), place.rows
         drawn = numpyro.param(f"{name}/start", lambda key: jax.random.normal(key, (width, dims + 1)))
         start = jax.lax.stop_gradient(drawn)
         f = layer(initial_scale=INNER_SCALE, start=lambda: start)
@@ -178,7 +183,7 @@ class BayesianLayer(FunctionBlock):
 
     def _scale(self, name: str, field: str) -> Array | float:
         value: float = getattr(self, field)
-        if not self.train_scales:
+        if not self.train_scales or value == 0.0:
             return value
         learnt: Array = numpyro.param(f"{name}/{field}", jnp.asarray(value), constraint=constraints.positive)
         return learnt

@@ -24,6 +24,7 @@ import numpyro
 from jaxtyping import Array
 
 from ppl_dgp.gp.sparse_gp import SparseGP
+from ppl_dgp.likelihoods import Gaussian
 from ppl_dgp.models.blocks import FunctionBlock, LatentInputs, Place, StackBlock
 from ppl_dgp.models.deep_gp import INNER_NOISE
 from ppl_dgp.models.observation import NoiseChoice, Observed, emission, observed_by
@@ -69,10 +70,11 @@ class stack(ZooModel):
         given = observed_by(self.likelihood, self.noise, y, self.num_outputs)
         *hidden, last = self.blocks
         rows, before, steps = x, None, []
+        targets = y if isinstance(given, Gaussian) else None
 
         def place(number: int) -> Place:
             first = all(isinstance(block, LatentInputs) for block in hidden[: number - 1])
-            return Place(f"layer{number}", rows, x, y, before, first, self.inner_noise, self.jitter)
+            return Place(f"layer{number}", rows, x, y, before, targets, first, self.inner_noise, self.jitter)
 
         for number, block in enumerate(hidden, start=1):
             begun = block.begin(place(number))

@@ -28,7 +28,7 @@ from ppl_dgp import (
     stack,
 )
 from ppl_dgp.fit import Fit, fit_svi
-from ppl_dgp.guides import Conditional, Diagonal, DoublyStochastic, Guide, MeanField, MomentMatched
+from ppl_dgp.guides import Conditional, Diagonal, DoublyStochastic, FullRank, Guide, MeanField, MomentMatched
 from ppl_dgp.kernels import Linear as LinearKernel
 from ppl_dgp.kernels import Matern32, Periodic
 from ppl_dgp.numerics.gaussian import Gaussian, beside
@@ -134,7 +134,8 @@ def test_one_layer_is_bayesian_linear_regression():
                 params["layer1/variance"] / 4
             )
         else:
-            waves = jnp.column_stack([0.8 / np.sqrt(2.0) * jnp.maximum(X, 0.0), jnp.ones(6)])
+            scaled = params["layer1/weight_scale"] / np.sqrt(2.0) * jnp.maximum(X, 0.0)
+            waves = jnp.column_stack([scaled, jnp.full(6, params["layer1/bias_scale"])])
         covariance = waves @ waves.T + 0.2 * jnp.eye(6)
         evidence = float(multivariate_normal.logpdf(Y[:, 0], jnp.zeros(6), covariance))
         best = Collapsed().finish(params, model, guide, X, Y)
@@ -144,17 +145,26 @@ def test_one_layer_is_bayesian_linear_regression():
 
 def test_the_density_of_a_network_is_that_of_its_weights():
     """What NUTS samples: two layers of weights, hidden values and y, written out."""
-    model = stack([BayesianLayer(2, weight_scale=1.3), BayesianLayer(activation="tanh")], noise=0.3)
+    layers = BayesianLayer(2, weight_scale=1.3), BayesianLayer(activation="tanh", bias_scale=0.0)
+    model = stack(layers, noise=0.3)
     random = np.random.default_rng(0)
     first, last = random.normal(size=(2, 3)), random.normal(size=(1, 3))
     h = random.normal(size=(6, 2))
     at = {"layer1/u": jnp.asarray(first), "layer2/u": jnp.asarray(last), "layer1/h": jnp.asarray(h)}
-    values = at | {"layer1/noise": jnp.asarray(0.04), "layer1/start": jnp.zeros((2, 3))}
+    given = {
+        "layer1/noise": 0.04,
+        "layer1/weight_scale": 1.3,
+        "layer1/bias_scale": 0.5,
+        "layer2/weight_scale": 0.9,
+    }
+    values = (
+        at | {name: jnp.asarray(value) for name, value in given.items()} | {"layer1/start": jnp.zeros((2, 3))}
+    )
     with seed(rng_seed=0):
         found = log_density(model, (X, Y), {}, values)[0]
     x, y = np.asarray(X), np.asarray(Y)
-    centre = np.column_stack([1.3 / np.sqrt(2.0) * x, np.ones(6)]) @ first.T
-    mean = np.column_stack([np.tanh(h) / np.sqrt(2.0), np.ones(6)]) @ last.T
+    centre = np.column_stack([1.3 / np.sqrt(2.0) * x, np.full(6, 0.5)]) @ first.T
+    mean = 0.9 / np.sqrt(2.0) * np.tanh(h) @ last[:, :2].T
     expected = norm.logpdf(first).sum() + norm.logpdf(last).sum()
     expected += norm.logpdf(h, centre, 0.2).sum() + norm.logpdf(y, mean, np.sqrt(0.3)).sum()
     np.testing.assert_allclose(found, expected, rtol=1e-10)
@@ -171,13 +181,13 @@ def test_weights_integrated_out_and_drawn_have_one_expectation():
         other, spread = means(PowerEP(0.0), params, model, carried(guide, representation), X, Y, count=4000)
         assert abs(other - local) < 4.0 * np.hypot(error, spread)
         spreads.append(spread)
-    assert spreads[0] < spreads[1] < spreads[2]  # what it is for
+    assert spreads[0] < spreads[1]  # what it is for
 
 
 LIMIT = stack(
     [
         GPLayer(1, 3, kernel=lambda dims: LinearKernel(1e-12)),
-        BayesianLayer(activation="identity", weight_scale=1.2),
+        BayesianLayer(activation="identity", weight_scale=1.2, train_scales=False),
     ],
     noise=0.1,
     inner_noise=0.3,
@@ -287,6 +297,32 @@ def test_where_layers_begin():
     np.testing.assert_allclose(waves @ params["layer3/u_loc"].T, mapped, atol=0.2)
 
 
+def test_the_last_layer_begins_at_the_regression_of_y():
+    model = stack([BayesianLayer(3), BayesianLayer(activation="tanh")])
+    params = initial(KEY, model, Guide(model), X, Y)
+    first = jnp.column_stack([X / np.sqrt(2.0), jnp.ones(6)]) @ params["layer1/start"].T
+    waves = np.asarray(jnp.column_stack([jnp.tanh(first) / np.sqrt(3.0), jnp.ones(6)]))
+    ridge = np.linalg.solve(waves.T @ waves + 0.1 * np.eye(4), waves.T @ np.asarray(Y))
+    np.testing.assert_allclose(params["layer2/u_loc"], ridge.T, rtol=1e-8)
+    # of counts y is no function
+    counted = stack([BayesianLayer()], likelihood="poisson")
+    params = initial(KEY, counted, Guide(counted), X, jnp.round(1.0 + Y))
+    np.testing.assert_array_equal(params["layer1/u_loc"], 0.0)
+
+
+def test_small_networks_learn():
+    """A sine with noise of 0.1: where it begins badly, a network ends as a constant function with noise of 0.7."""
+    x = jnp.linspace(-1.5, 1.5, 40)[:, None]
+    y = jnp.sin(3.0 * x) + 0.1 * jax.random.normal(KEY, x.shape)
+    model = stack([BayesianLayer(5), BayesianLayer(activation="tanh")])
+    for rule in (FullRank(), Diagonal()):
+        fit = fit_svi(
+            KEY, model, Guide(model, inducing=rule), PowerEP(0.0), x, y, steps=1000, learning_rate=0.02
+        )
+        found = fit.predict(KEY, x, num_samples=50).mean
+        assert float(jnp.sqrt(jnp.square(found - jnp.sin(3.0 * x)).mean())) < 0.15
+
+
 def test_a_stack_is_a_value():
     model = stack(
         [DeterministicNetwork([4, 2]), GPLayer(2, 3, kernel="rbf + linear"), BayesianLayer()], noise=0.1
@@ -362,7 +398,7 @@ def test_moments_of_layers_that_have_none_are_refused():
         (lambda: BayesianLayer(2, 3.0), TypeError, "activation: found 3.0"),
         (lambda: BayesianLayer(2, weight_scale=0.0), ValueError, "weight_scale: found 0.0, expected a positive"),
         (lambda: BayesianLayer(2, bias_scale=-1.0), ValueError, "bias_scale: found -1.0"),
-        (lambda: BayesianLayer(2, bias_scale=0.0, train_scales=True), ValueError, "bias_scale: found 0 beside"),
+        (lambda: BayesianLayer(2, train_scales="no"), ValueError, "train_scales: found 'no'"),
         (lambda: DeterministicNetwork(()), ValueError, "widths: found none"),
         (lambda: DeterministicNetwork((2.5,)), ValueError, "widths: found 2.5"),
         (lambda: LatentInputs(0), ValueError, "width: found 0"),

@@ -87,6 +87,7 @@ def bayesian_linear(
     reused: bool = False,
     initial_scale: float = 1.0,
     start: Callable[[], Float[Array, "P M"]] | None = None,
+    begin_at: Callable[[], tuple[Array, Array, float]] | None = None,
 ) -> SparseGP:
     """Sample the weights and biases of P units, the site ``name/u`` (P, D + 1) in units of their priors' deviations.
 
@@ -95,7 +96,7 @@ def bayesian_linear(
     :param activation: a of each input: a name of ``ACTIVATIONS``, or a function that takes an array entry by entry.
     :param weight_scale: σ_w, the deviation of √D w.
     :param bias_scale: σ_b, the deviation of b; 0 for none.
-    :param mean, reused, initial_scale, start: see :func:`ppl_dgp.gp.weight_space.weight_space_gp`.
+    :param mean, reused, initial_scale, start, begin_at: see :func:`ppl_dgp.gp.weight_space.weight_space_gp`.
     :raises ValueError: for an unknown activation, a negative scale, or no outputs.
     :raises TypeError: for an activation that is no function.
 
@@ -119,4 +120,5 @@ def bayesian_linear(
         reused=reused,
         initial_scale=initial_scale,
         start=start,
+        begin_at=begin_at,
     )
