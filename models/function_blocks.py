@@ -129,9 +129,9 @@ class BayesianLayer(FunctionBlock):
     """A layer of a Bayesian neural network, W a(h) + b with Gaussian W and b, see :mod:`ppl_dgp.gp.bayesian_layer`.
 
     The guide's inducing rule is that of the weights: ``Diagonal()`` is mean-field. The mean of q of a hidden layer's
-    weights begins at a draw from their prior, for nothing else would tell its units apart; that of the last layer, under
-    Gaussian noise, at the regression of y on the units. Give small tables few units: each costs its KL, and the bound of
-    a wide layer may be highest where it ignores the data (Coker et al. 2022), a constant function and noise.
+    weights begins at a draw from their prior, for nothing else would tell its units apart; that of the last layer,
+    under Gaussian noise, at the regression of y on the units. Give small tables few units: each costs its KL, and the
+    bound of a wide layer may be highest where it ignores the data (Coker et al. 2022), a constant function and noise.
 
     :param width: as of :class:`GPLayer`.
     :param activation: of the layer's inputs, a name of ``ACTIVATIONS`` or a function; None is the identity of data

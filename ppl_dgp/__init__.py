@@ -84,6 +84,7 @@ _HOMES = {
         "MultiOutputGPRegressor",
         "SparseGPClassifier",
         "SparseGPRegressor",
+        "StackRegressor",
     ),
     "ppl_dgp.fit": (
         "Fit",

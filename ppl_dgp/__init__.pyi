@@ -81,6 +81,7 @@ from ppl_dgp.estimators import DeepGPRegressor as DeepGPRegressor
 from ppl_dgp.estimators import MultiOutputGPRegressor as MultiOutputGPRegressor
 from ppl_dgp.estimators import SparseGPClassifier as SparseGPClassifier
 from ppl_dgp.estimators import SparseGPRegressor as SparseGPRegressor
+from ppl_dgp.estimators import StackRegressor as StackRegressor
 from ppl_dgp.fit import Fit as Fit
 from ppl_dgp.fit import FitError as FitError
 from ppl_dgp.fit import HeldDrawsWarning as HeldDrawsWarning
