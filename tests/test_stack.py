@@ -23,6 +23,7 @@ from ppl_dgp import (
     LatentInputs,
     RandomFeaturesLayer,
     deep_gp,
+    default_priors,
     latent_input_gp,
     sparse_gp_regression,
     stack,
@@ -348,6 +349,14 @@ def test_a_fit_of_a_stack_is_saved_and_predicts(tmp_path):
     new = fit.predict(KEY, X[:4], Y[:4])
     assert new.mean.shape == (4, 1) and np.isfinite(new.log_density).all()
     np.testing.assert_array_equal(again.predict(KEY, X[:4], Y[:4]).mean, new.mean)
+
+
+def test_scales_of_weights_have_priors():
+    priors = default_priors(stack([BayesianLayer(2), BayesianLayer()]), X, Y)
+    scales = {f"layer{n}/{kind}_scale" for n in (1, 2) for kind in ("weight", "bias")}
+    assert priors.keys() == scales | {"likelihood/noise", "layer1/noise"}
+    expected = 0.5 * np.log(2.0 / np.pi) - 0.5 * 0.7**2
+    np.testing.assert_allclose(priors["layer1/weight_scale"].log_prob(0.7), expected, rtol=1e-6)
 
 
 def test_moments_side_by_side():
