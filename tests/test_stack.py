@@ -351,6 +351,18 @@ def test_a_fit_of_a_stack_is_saved_and_predicts(tmp_path):
     np.testing.assert_array_equal(again.predict(KEY, X[:4], Y[:4]).mean, new.mean)
 
 
+@pytest.mark.parametrize("likelihood", ["heteroscedastic", pytest.param("student-t", marks=SLOW)])
+def test_networks_under_other_likelihoods(likelihood):
+    """As many functions as the likelihood has; at its start a network's last layer is that of the prior."""
+    model = stack([BayesianLayer(2), BayesianLayer(activation="tanh")], num_outputs=2, likelihood=likelihood)
+    y = jnp.concatenate([Y, -Y], 1)
+    params = initial(KEY, model, Guide(model), X, y)
+    assert params["layer2/u_loc"].shape == (4 if likelihood == "heteroscedastic" else 2, 3)
+    assert not params["layer2/u_loc"].any()
+    for objective in (PowerEP(0.0), PowerEP(0.5, 2)):
+        assert np.isfinite(loss(objective, params, model, Guide(model), X, y))
+
+
 def test_scales_of_weights_have_priors():
     priors = default_priors(stack([BayesianLayer(2), BayesianLayer()]), X, Y)
     scales = {f"layer{n}/{kind}_scale" for n in (1, 2) for kind in ("weight", "bias")}
