@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ppl_dgp import models
+from ppl_dgp import BayesianLayer, DeterministicNetwork, GPLayer, LatentInputs, models
 from ppl_dgp.guides import HIDDEN_RULES, INDUCING_RULES, Guide, Optimal
 from ppl_dgp.kernels import KERNELS
 
@@ -144,6 +144,10 @@ def model_of(case: Case) -> Any:
     settings: dict[str, Any] = {}
     if case.model == "linear_gaussian_ssm":
         return make(case.outputs, missing=case.number % 2 == 0)
+    if case.model == "stack":
+        gp = {"num_inducing": case.num_inducing, "kernel": case.kernel}
+        below = [BayesianLayer(3), LatentInputs(1)] if case.number % 2 else [DeterministicNetwork((3, 2))]
+        return make([*below, GPLayer(1, **gp), GPLayer(**gp)], num_outputs=case.outputs)
     settings["num_inducing"] = case.num_inducing
     if case.model not in ("dynamical_gplvm",):
         settings["kernel"] = case.kernel

@@ -19,6 +19,7 @@ from ppl_dgp.models.linear_gaussian import linear_gaussian_ssm
 from ppl_dgp.models.mixture import mixture_of_functions
 from ppl_dgp.models.multi_output_gp import multi_output_gp
 from ppl_dgp.models.shared_gplvm import shared_gplvm
+from ppl_dgp.models.stack import stack
 from ppl_dgp.models.switching_gpssm import switching_gpssm
 
 __all__ = [
@@ -46,5 +47,6 @@ __all__ = [
     "sparse_gp_classification",
     "sparse_gp_regression",
     "sparse_heteroscedastic_gp",
+    "stack",
     "switching_gpssm",
 ]

@@ -167,7 +167,7 @@ def layers(
         given = None if inducing is None else inducing[layer - 1]
         sites = inducing_inputs(name, pushed, num_inducing, train, given)
         k = kernel_parameters(name, kernel, pushed.shape[1], lengthscale if layer == 1 else None)
-        mean = None if last else Linear(_linear_map(name, pushed, width))
+        mean = None if last else Linear(held_layer_map(name, pushed, width))
         scale = 1.0 if last else INNER_SCALE
         before = functions[-1] if functions else None
         f = sparse_gp(name, k, sites, width, mean=mean, initial_scale=scale, behind=before, jitter=jitter)
@@ -179,7 +179,7 @@ def layers(
     return Layers(tuple(functions), tuple(noises))
 
 
-def _linear_map(name: str, inputs: Float[Array, "N D"], width: int) -> Float[Array, "D Q"]:
+def held_layer_map(name: str, inputs: Float[Array, "N D"], width: int) -> Float[Array, "D Q"]:
     """Identity or padded identity; where the layer narrows, singular vectors found once and held (zero gradient)."""
     if width >= inputs.shape[1]:
         return layer_map(inputs, width)

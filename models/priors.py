@@ -16,7 +16,8 @@ from numpyro.handlers import seed, trace
 #: shape of a lengthscale's prior: a hundredth of it is below 0.43 of where it begins, a hundredth above 3.9 of it
 SHAPE = 5.0
 #: what is the square of a scale, what is one, and positive numbers of no unit
-SQUARES, SCALES = ("variance", "noise", "slope_noise"), ("scale",)
+SQUARES = ("variance", "noise", "slope_noise")
+SCALES = ("scale", "weight_scale", "bias_scale")
 NUMBERS = ("period", "alpha", "df", "concentration")
 
 
@@ -29,7 +30,7 @@ def default_priors(
     ``…/lengthscale``, ℓ                  InverseGamma(5, 5 ℓ₀), ℓ₀ where the model begins it, √D unless told: short
                                           ones, of which data know nothing below the distance of rows, have no mass
     ``…/variance``, ``…/noise``, σ²       σ ~ HalfNormal(1), in units of the target
-    ``…/scale``                           HalfNormal(1)
+    ``…/scale``, also of weights, biases  HalfNormal(1)
     period, α, degrees of freedom and     LogNormal(log of where the model begins it, 1)
     concentrations
     ====================================  ===========================================================================

@@ -24,9 +24,11 @@ WHOLE_SETTINGS = (
     "num_outputs",
     "num_functions",
     "num_latents",
+    "num_frequencies",
     "num_regimes",
     "num_sequences",
     "latent",
+    "width",
     "lags",
     "times",
     "prior_inducing",
@@ -35,8 +37,8 @@ WHOLE_SETTINGS = (
     "iterations",
     "subsample_size",
 )
-FLAG_SETTINGS = ("train_inducing", "missing", "timed")
-POSITIVE_SETTINGS = ("inner_noise", "prior_noise", "process_noise")
+FLAG_SETTINGS = ("train_inducing", "train_frequencies", "train_scales", "missing", "timed")
+POSITIVE_SETTINGS = ("inner_noise", "prior_noise", "process_noise", "weight_scale")
 KERNEL_SETTINGS = ("kernel", "prior_kernel", "emission_kernel")
 
 
@@ -80,8 +82,8 @@ def checked_settings(
             num_functions = len(checked[name]) + 1
         elif name == "initial":
             checked[name] = state_prior(value)
-        elif name == "jitter":
-            at_least_zero(jitter=value)
+        elif name in ("jitter", "bias_scale"):
+            at_least_zero(**{name: value})
     if "inducing" in given:
         size = checked["num_inducing"], usual["num_inducing"]
         if num_functions is None:

@@ -16,19 +16,11 @@ from ppl_dgp.numerics.content import content
 Other = TypeVar("Other", bound="ZooModel")
 
 
-class ZooModel(ABC):
-    """A NumPyro model whose settings are the fields of a frozen dataclass.
+class SettledValue:
+    """A frozen dataclass of settings of models, or of parts of them, which are checked when it is made.
 
-    Subclasses are named in lower case, as NumPyro's ``plate`` and ``trace`` are, for they are used like functions:
-    ``model = deep_gp((2,), 20)``, then ``model(x, y)``. Models of equal settings are equal, so that what is compiled
-    for one serves the other; arrays are compared by their content, and functions are equal to themselves alone.
+    Those of equal settings are equal; arrays are compared by their content, functions equal themselves alone.
     """
-
-    @abstractmethod
-    def __call__(
-        self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None
-    ) -> Any:
-        """Run the program: inputs (B, D) and targets (B, P), rows ``index`` (B,) of a table of ``size`` rows."""
 
     def __post_init__(self) -> None:
         self._settle(**checked_settings(self))
@@ -58,6 +50,21 @@ class ZooModel(ABC):
         """Put what a check has made of settings in their places; to be called by ``__post_init__`` alone."""
         for name, value in settings.items():
             object.__setattr__(self, name, value)
+
+
+class ZooModel(SettledValue, ABC):
+    """A NumPyro model whose settings are the fields of a frozen dataclass.
+
+    Subclasses are named in lower case, as NumPyro's ``plate`` and ``trace`` are, for they are used like functions:
+    ``model = deep_gp((2,), 20)``, then ``model(x, y)``. Models of equal settings are equal, so that what is compiled
+    for one serves the other.
+    """
+
+    @abstractmethod
+    def __call__(
+        self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None
+    ) -> Any:
+        """Run the program: inputs (B, D) and targets (B, P), rows ``index`` (B,) of a table of ``size`` rows."""
 
     def _settle_as(self, other: ZooModel, *names: str) -> None:
         """Take over settings that another model has checked."""

@@ -84,6 +84,7 @@ _HOMES = {
         "MultiOutputGPRegressor",
         "SparseGPClassifier",
         "SparseGPRegressor",
+        "StackRegressor",
     ),
     "ppl_dgp.fit": (
         "Fit",
@@ -120,6 +121,10 @@ _HOMES = {
         "inducing_role",
         "role_of",
     ),
+    "ppl_dgp.gp.bayesian_layer": (
+        "ACTIVATIONS",
+        "bayesian_linear",
+    ),
     "ppl_dgp.gp.convolved": ("convolved",),
     "ppl_dgp.gp.emission": (
         "Emission",
@@ -154,6 +159,10 @@ _HOMES = {
         "InducingPatches",
         "Patches",
     ),
+    "ppl_dgp.gp.random_features": (
+        "random_features_gp",
+        "unit_frequencies",
+    ),
     "ppl_dgp.gp.representation": ("offer",),
     "ppl_dgp.gp.smoothing": (
         "Convolved",
@@ -162,6 +171,10 @@ _HOMES = {
     "ppl_dgp.gp.sparse_gp": (
         "SparseGP",
         "sparse_gp",
+    ),
+    "ppl_dgp.gp.weight_space": (
+        "WeightSpace",
+        "weight_space_gp",
     ),
     "ppl_dgp.gp.windows": ("GaussianWindows",),
     "ppl_dgp.gp.wrappers": ("data_plate",),
@@ -255,7 +268,17 @@ _HOMES = {
         "sparse_gp_classification",
         "sparse_gp_regression",
         "sparse_heteroscedastic_gp",
+        "stack",
         "switching_gpssm",
+    ),
+    "ppl_dgp.models.blocks": (
+        "DeterministicNetwork",
+        "LatentInputs",
+    ),
+    "ppl_dgp.models.function_blocks": (
+        "BayesianLayer",
+        "GPLayer",
+        "RandomFeaturesLayer",
     ),
     "ppl_dgp.models.priors": ("default_priors",),
     "ppl_dgp.objectives": (

@@ -81,6 +81,7 @@ from ppl_dgp.estimators import DeepGPRegressor as DeepGPRegressor
 from ppl_dgp.estimators import MultiOutputGPRegressor as MultiOutputGPRegressor
 from ppl_dgp.estimators import SparseGPClassifier as SparseGPClassifier
 from ppl_dgp.estimators import SparseGPRegressor as SparseGPRegressor
+from ppl_dgp.estimators import StackRegressor as StackRegressor
 from ppl_dgp.fit import Fit as Fit
 from ppl_dgp.fit import FitError as FitError
 from ppl_dgp.fit import HeldDrawsWarning as HeldDrawsWarning
@@ -107,6 +108,8 @@ from ppl_dgp.fit import optimal_inducing as optimal_inducing
 from ppl_dgp.fit import save_fit as save_fit
 from ppl_dgp.fit import shallow_start as shallow_start
 from ppl_dgp.fit.full_batch import no_latents as no_latents
+from ppl_dgp.gp.bayesian_layer import ACTIVATIONS as ACTIVATIONS
+from ppl_dgp.gp.bayesian_layer import bayesian_linear as bayesian_linear
 from ppl_dgp.gp.contract import Model as Model
 from ppl_dgp.gp.contract import SiteRole as SiteRole
 from ppl_dgp.gp.contract import hidden_role as hidden_role
@@ -141,11 +144,15 @@ from ppl_dgp.gp.patch_layers import centre_filter as centre_filter
 from ppl_dgp.gp.patches import Convolutional as Convolutional
 from ppl_dgp.gp.patches import InducingPatches as InducingPatches
 from ppl_dgp.gp.patches import Patches as Patches
+from ppl_dgp.gp.random_features import random_features_gp as random_features_gp
+from ppl_dgp.gp.random_features import unit_frequencies as unit_frequencies
 from ppl_dgp.gp.representation import offer as offer
 from ppl_dgp.gp.smoothing import Convolved as Convolved
 from ppl_dgp.gp.smoothing import InducingLatents as InducingLatents
 from ppl_dgp.gp.sparse_gp import SparseGP as SparseGP
 from ppl_dgp.gp.sparse_gp import sparse_gp as sparse_gp
+from ppl_dgp.gp.weight_space import WeightSpace as WeightSpace
+from ppl_dgp.gp.weight_space import weight_space_gp as weight_space_gp
 from ppl_dgp.gp.windows import GaussianWindows as GaussianWindows
 from ppl_dgp.gp.wrappers import data_plate as data_plate
 from ppl_dgp.guides import HIDDEN_RULES as HIDDEN_RULES
@@ -231,7 +238,13 @@ from ppl_dgp.models import shared_gplvm as shared_gplvm
 from ppl_dgp.models import sparse_gp_classification as sparse_gp_classification
 from ppl_dgp.models import sparse_gp_regression as sparse_gp_regression
 from ppl_dgp.models import sparse_heteroscedastic_gp as sparse_heteroscedastic_gp
+from ppl_dgp.models import stack as stack
 from ppl_dgp.models import switching_gpssm as switching_gpssm
+from ppl_dgp.models.blocks import DeterministicNetwork as DeterministicNetwork
+from ppl_dgp.models.blocks import LatentInputs as LatentInputs
+from ppl_dgp.models.function_blocks import BayesianLayer as BayesianLayer
+from ppl_dgp.models.function_blocks import GPLayer as GPLayer
+from ppl_dgp.models.function_blocks import RandomFeaturesLayer as RandomFeaturesLayer
 from ppl_dgp.models.priors import default_priors as default_priors
 from ppl_dgp.objectives import OBJECTIVES as OBJECTIVES
 from ppl_dgp.objectives import AlphaDivergence as AlphaDivergence

@@ -23,9 +23,12 @@ from ppl_dgp.estimators import (
     MultiOutputGPRegressor,
     SparseGPClassifier,
     SparseGPRegressor,
+    StackRegressor,
 )
 from ppl_dgp.kernels import Matern32
 from ppl_dgp.likelihoods import StudentT
+from ppl_dgp.models.blocks import LatentInputs
+from ppl_dgp.models.function_blocks import BayesianLayer, GPLayer
 
 TINY = {
     "sparse": SparseGPRegressor(num_inducing=5, steps=100, learning_rate=0.1),
@@ -33,6 +36,9 @@ TINY = {
     "sparse classes": SparseGPClassifier(num_inducing=10, steps=100, learning_rate=0.1),
     "deep classes": DeepGPClassifier(
         widths=(1,), num_inducing=10, steps=100, learning_rate=0.1, num_samples=20
+    ),
+    "stack": StackRegressor(
+        blocks=(BayesianLayer(2), GPLayer()), num_inducing=5, steps=100, learning_rate=0.1, num_samples=20
     ),
     "additive": AdditiveGPRegressor(num_inducing=5, steps=100, learning_rate=0.1),
     "several": MultiOutputGPRegressor(num_inducing=5, steps=100, learning_rate=0.1),
@@ -66,6 +72,27 @@ def test_fast_part_of_the_contract(kind: str) -> None:
 @pytest.mark.parametrize("kind", TINY)
 def test_whole_contract(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     keeps_all(TINY[kind], monkeypatch)
+
+
+def test_a_stack_of_gps_is_a_deep_gp() -> None:
+    x, y = _data()
+    settings = {"num_inducing": 4, "steps": 20, "learning_rate": 0.1, "num_samples": 5, "random_state": 0}
+    deep = DeepGPRegressor(widths=(1,), **settings).fit(x, y)
+    same = StackRegressor(blocks=[GPLayer(1), GPLayer()], **settings).fit(x, y)
+    assert_allclose(same.predict(x), deep.predict(x), rtol=1e-8)
+
+
+def test_a_stack_with_latents_predicts_in_the_units_of_y() -> None:
+    x, y = _data()
+    blocks = [LatentInputs(1), BayesianLayer(2), GPLayer(num_inducing=50)]
+    stack = StackRegressor(blocks=blocks, steps=20, learning_rate=0.1, num_samples=20, random_state=0).fit(
+        x, y
+    )
+    mean, deviation = stack.predict(x[:5], return_std=True)
+    assert mean.shape == deviation.shape == (5,) and 800.0 < mean.min() and mean.max() < 1200.0
+    assert clone(stack).blocks == blocks
+    with pytest.raises(ValueError, match="kernel: found 'linear', expected none beside blocks"):
+        StackRegressor(blocks=blocks, kernel="linear").fit(x, y)
 
 
 def test_inducing_inputs_at_the_rows_give_the_exact_gp(sparse: SparseGPRegressor) -> None:

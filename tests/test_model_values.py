@@ -39,6 +39,7 @@ from ppl_dgp.models import (
     sparse_gp_regression,
     switching_gpssm,
 )
+from ppl_dgp.models.function_blocks import GPLayer
 from ppl_dgp.models.kernel_values import kernel_parameters
 from ppl_dgp.objectives import PowerEP
 
@@ -55,6 +56,7 @@ NEEDED = {
     "gpssm": (2,),
     "linear_gaussian_ssm": (2,),
     "shared_gplvm": ((2, 3),),
+    "stack": ([GPLayer(2, 3), GPLayer(num_inducing=3)],),
     "switching_gpssm": (2,),
 }
 

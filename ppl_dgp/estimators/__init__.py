@@ -1,6 +1,7 @@
 """Sparse and deep GPs as scikit-learn estimators, for regression and classification; the GPLVM as a transformer.
 
-Of regression also sums of functions, and several targets that mix the same ones; of classes also images by patches.
+Of regression also stacks of GPs and networks, sums of functions, and several targets that mix the same ones; of classes
+also images by patches.
 
 Model, guide and objective are those of the zoo: the sparse GP (Titsias 2009; Hensman et al. 2013, 2015) and the deep GP
 (Salimbeni and Deisenroth 2017) under the ELBO or a divergence of ``alpha``. Features are standardised inside, and so
@@ -15,6 +16,7 @@ from ppl_dgp.estimators.regressors import (
     DeepGPRegressor,
     MultiOutputGPRegressor,
     SparseGPRegressor,
+    StackRegressor,
 )
 
 __all__ = [
@@ -27,4 +29,5 @@ __all__ = [
     "MultiOutputGPRegressor",
     "SparseGPClassifier",
     "SparseGPRegressor",
+    "StackRegressor",
 ]

@@ -1,9 +1,9 @@
-"""Sparse, deep, additive and multi-output GP regression as scikit-learn estimators."""
+"""Sparse, deep, additive and multi-output GP regression, and stacks, as scikit-learn estimators."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import jax.numpy as jnp
@@ -15,7 +15,9 @@ from ppl_dgp.data import Standardiser
 from ppl_dgp.estimators.estimator import GPEstimator, Target
 from ppl_dgp.estimators.latent import standardise
 from ppl_dgp.guides import HiddenRule
-from ppl_dgp.models import additive_gp, convolved_gp, multi_output_gp
+from ppl_dgp.models import additive_gp, convolved_gp, multi_output_gp, stack
+from ppl_dgp.models.blocks import StackBlock
+from ppl_dgp.models.function_blocks import GPLayer
 from ppl_dgp.models.observation import is_of_real_targets
 from ppl_dgp.models.zoo_model import ZooModel
 
@@ -131,6 +133,50 @@ class DeepGPRegressor(_Regressor):
 
     def _layers(self) -> tuple[tuple[int, ...], str | HiddenRule | None]:
         return tuple(self.widths), self.hidden
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class StackRegressor(_Regressor):
+    """Regression by a stack of GP layers, Bayesian layers, random features, networks and latents.
+
+    :param blocks: from the features to y, as :class:`ppl_dgp.models.stack` takes them, kernels their own.
+    :param num_inducing: the most inducing points of a GP layer; fewer where there are fewer rows.
+    :param kernel: "rbf", of which nothing is made: blocks have their own.
+    :param inducing_rule: also of the weights of Bayesian layers; diagonal is mean-field.
+    :param hidden, likelihood, objective, alpha, num_particles, steps, tolerance, budget, batch_size, learning_rate,
+        num_samples, random_state: as in ``DeepGPRegressor``.
+
+    >>> from sklearn.datasets import load_diabetes
+    >>> from ppl_dgp import BayesianLayer
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> network = StackRegressor(blocks=(BayesianLayer(5), BayesianLayer()), inducing_rule="diagonal", steps=2)
+    >>> network.fit(X[:40], y[:40]).predict(X[:3]).shape
+    (3,)
+    """
+
+    blocks: Sequence[StackBlock] = (GPLayer(2), GPLayer())
+    hidden: str | HiddenRule = "doubly-stochastic"
+    num_samples: int = 100
+
+    def _layers(self) -> tuple[tuple[int, ...], str | HiddenRule | None]:
+        return (), self.hidden
+
+    def _zoo_model(self) -> ZooModel:
+        if self.kernel != "rbf":
+            raise ValueError(
+                f"kernel: found {self.kernel!r}, expected none beside blocks, which have their own; give it to them, "
+                "GPLayer(kernel=…)"
+            )
+        target = self._target()
+        settings: dict[str, Any] = dict(num_outputs=target.columns, likelihood=target.likelihood)
+        given = stack(self.blocks, **settings)
+        return stack([self._within(block) for block in given.blocks], **settings)
+
+    def _within(self, block: StackBlock) -> StackBlock:
+        """A block of no more inducing points than there may be."""
+        if not isinstance(block, GPLayer) or block.inducing is not None:
+            return block
+        return replace(block, num_inducing=min(block.num_inducing, self.num_inducing_))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -23,13 +23,13 @@ from jaxtyping import Array, Float
 from ppl_dgp.gp.features import FixedFunctions
 from ppl_dgp.gp.means import Mean
 from ppl_dgp.gp.sparse_gp import SparseGP, sparse_gp
+from ppl_dgp.gp.weight_space import WeightSpace
 from ppl_dgp.kernels import RBF, Kernel, Matern12, Matern32, Matern52, Sum
-from ppl_dgp.kernels.kernel import pair
 from ppl_dgp.numerics.compatibility import is_traced
 from ppl_dgp.numerics.structured_root import LowRankRoot
 
 #: ν of a Matérn kernel
-_SMOOTHNESS: dict[type, float] = {Matern12: 0.5, Matern32: 1.5, Matern52: 2.5}
+SMOOTHNESS: dict[type, float] = {Matern12: 0.5, Matern32: 1.5, Matern52: 2.5}
 #: weights of one function beyond which a box of so many dimensions asks for other features
 MOST_WEIGHTS = 20_000
 
@@ -145,7 +145,7 @@ class Eigenfunctions(FixedFunctions):
 
 @register_dataclass
 @dataclass(frozen=True, eq=False)
-class ReducedRank(Kernel):
+class ReducedRank(WeightSpace):
     """The kernel of f̃, Σ_j S(ω_j) φ_j(x) φ_j(z), of rank M, within the box of its eigenfunctions."""
 
     kernel: Kernel
@@ -156,13 +156,8 @@ class ReducedRank(Kernel):
         """√S at each frequency."""
         return jnp.sqrt(spectral_density(self.kernel, jnp.asarray(self.features.frequencies, float)))
 
-    def __call__(self, x: Float[Array, "N D"], z: Float[Array, "M D"]) -> Float[Array, "N M"]:
-        pair(x, z)
-        root = self.root
-        return (self.features.waves(x) * root) @ (self.features.waves(z) * root).T
-
-    def diag(self, x: Float[Array, "N D"]) -> Float[Array, " N"]:
-        return jnp.square(self.features.waves(x) * self.root).sum(1)
+    def basis(self, x: Float[Array, "N D"]) -> Float[Array, "N M"]:
+        return self.features.waves(x) * self.root
 
 
 def spectral_density(kernel: Kernel, frequencies: Float[Array, "M D"]) -> Float[Array, " M"]:
@@ -173,17 +168,7 @@ def spectral_density(kernel: Kernel, frequencies: Float[Array, "M D"]) -> Float[
     """
     if isinstance(kernel, Sum):
         return spectral_density(kernel.left, frequencies) + spectral_density(kernel.right, frequencies)
-    if type(kernel) is not RBF and type(kernel) not in _SMOOTHNESS:
-        raise TypeError(
-            f"kernel: found {type(kernel).__name__}, expected RBF, Matern12, Matern32 or Matern52, or a sum of them, "
-            "whose spectral densities are known; take inducing points"
-        )
-    assert isinstance(kernel, RBF | Matern12 | Matern32 | Matern52)
-    if kernel.active_dims is not None:
-        raise ValueError(
-            f"kernel: found active_dims {kernel.active_dims}, expected a kernel of all inputs; give the function the "
-            "columns that it is of"
-        )
+    kernel = spectral_kernel(kernel)
     dims = frequencies.shape[1]
     lengthscale = jnp.broadcast_to(jnp.asarray(kernel.lengthscale), (dims,))
     squares = jnp.square(lengthscale * frequencies).sum(1)
@@ -191,10 +176,35 @@ def spectral_density(kernel: Kernel, frequencies: Float[Array, "M D"]) -> Float[
     if isinstance(kernel, RBF):
         gaussian: Array = volume * (2.0 * pi) ** (0.5 * dims) * jnp.exp(-0.5 * squares)
         return gaussian
-    nu = _SMOOTHNESS[type(kernel)]
+    nu = SMOOTHNESS[type(kernel)]
     constant = dims * log(2.0) + 0.5 * dims * log(pi) + lgamma(nu + 0.5 * dims) - lgamma(nu)
     power: Array = jnp.exp(constant + nu * log(2.0 * nu) - (nu + 0.5 * dims) * jnp.log(2.0 * nu + squares))
     return volume * power
+
+
+def spectral_kernel(kernel: Kernel) -> RBF | Matern12 | Matern32 | Matern52:
+    """The kernel itself, one whose spectral density is known here.
+
+    :raises TypeError: for a kernel of another kind.
+    :raises ValueError: for one of some of the inputs alone.
+    """
+    check_spectral(type(kernel))
+    assert isinstance(kernel, RBF | Matern12 | Matern32 | Matern52)
+    if kernel.active_dims is not None:
+        raise ValueError(
+            f"kernel: found active_dims {kernel.active_dims}, expected a kernel of all inputs; give the function the "
+            "columns that it is of"
+        )
+    return kernel
+
+
+def check_spectral(kernel: type[Kernel]) -> None:
+    """Refuse, by a TypeError, a class of kernels whose spectral density is not known here."""
+    if kernel is not RBF and kernel not in SMOOTHNESS:
+        raise TypeError(
+            f"kernel: found {kernel.__name__}, expected RBF, Matern12, Matern32 or Matern52, whose spectral densities "
+            "are known, or for reduced_rank_gp a sum of them; take inducing points"
+        )
 
 
 def _reduced(kernel: Kernel) -> ReducedRank:

@@ -42,6 +42,7 @@ def sparse_gp(
     reused: bool = False,
     initial_scale: float = 1.0,
     begin_at: Callable[[], tuple[Array, Array, Any]] | None = None,
+    start: Callable[[], Float[Array, "P M"]] | None = None,
     behind: SparseGP | None = None,
     jitter: float | None = None,
 ) -> SparseGP:
@@ -60,6 +61,7 @@ def sparse_gp(
     :param initial_scale: where guides start the scale of q(u); small for a layer that should begin deterministic.
     :param begin_at: what gives inputs (B, D), targets (B, P) and the variance of their noise, a number, (P,) or (B, P):
         where guides start the mean of q(u), the regression on them; 0 if not given.
+    :param start: gives that mean itself, (P, M) of the whitened u, in the place of ``begin_at``.
     :param behind: the function whose values are this one's inputs, of a layer in a deep model: under
         ``GlobalInducing()`` its draw at its inducing inputs takes the place of ``inducing``.
     :param jitter: first jitter of Kzz relative to its mean diagonal; by default 1e-8 (64 bits) or 1e-5 (32 bits).
@@ -74,7 +76,6 @@ def sparse_gp(
     numpyro.deterministic(name + JITTER_SUFFIX, used.max())
     prior = dist.Normal(0.0, 1.0).expand((num_outputs, inducing.shape[-2])).to_event(2)
     mean = Zero(num_outputs) if mean is None else mean
-    start = None
     if begin_at is not None:
         start = lambda: _regression_start(kernel, inducing, whiten, mean, *begin_at())
     at_inducing = lambda: _at_inducing(kernel, inducing, whiten, mean)

@@ -97,16 +97,22 @@ def project(weights: Float[Array, "B *P M"], u: Float[Array, "*B P M"]) -> Float
     return weights @ u.T if u.ndim == 2 else jnp.einsum("bm,bpm->bp", weights, u)
 
 
-def beside(known: Float[Array, "B D"], h: Float[Array, "B Q"] | Gaussian) -> Float[Array, "B DQ"] | Gaussian:
-    """Inputs that are known in front of a latent, which may be carried as moments."""
-    if not isinstance(h, Gaussian):
-        return jnp.concatenate([known, h], 1)
-    zeros = jnp.zeros_like(known)
-    if h.diagonal:
-        scale = jnp.concatenate([zeros, h.scale], 1)
+def beside(
+    first: Float[Array, "B D"] | Gaussian, second: Float[Array, "B Q"] | Gaussian
+) -> Float[Array, "B DQ"] | Gaussian:
+    """Columns of two independent kinds side by side, each known, a draw, or carried as moments."""
+    if not isinstance(first, Gaussian) and not isinstance(second, Gaussian):
+        return jnp.concatenate([first, second], 1)
+    parts = [
+        each if isinstance(each, Gaussian) else Gaussian(each, jnp.zeros_like(each))
+        for each in (first, second)
+    ]
+    means = jnp.concatenate([part.mean for part in parts], 1)
+    if all(part.diagonal for part in parts):
+        scale = jnp.concatenate([part.scale for part in parts], 1)
     else:
-        scale = jax.vmap(jax.scipy.linalg.block_diag)(jax.vmap(jnp.diag)(zeros), h.scale)
-    return Gaussian(jnp.concatenate([known, h.mean], 1), scale, linearise=h.linearise)
+        scale = jax.vmap(jax.scipy.linalg.block_diag)(*(part.scale_tril for part in parts))
+    return Gaussian(means, scale, linearise=any(part.linearise for part in parts))
 
 
 class InducingGaussian(dist.Distribution):
