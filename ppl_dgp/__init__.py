@@ -103,6 +103,7 @@ _HOMES = {
         "fit_nuts",
         "fit_power_ep",
         "fit_series",
+        "fit_sghmc",
         "fit_stream",
         "fit_svi",
         "fit_table",

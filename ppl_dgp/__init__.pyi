@@ -98,6 +98,7 @@ from ppl_dgp.fit import fit_many as fit_many
 from ppl_dgp.fit import fit_nuts as fit_nuts
 from ppl_dgp.fit import fit_power_ep as fit_power_ep
 from ppl_dgp.fit import fit_series as fit_series
+from ppl_dgp.fit import fit_sghmc as fit_sghmc
 from ppl_dgp.fit import fit_stream as fit_stream
 from ppl_dgp.fit import fit_svi as fit_svi
 from ppl_dgp.fit import fit_table as fit_table

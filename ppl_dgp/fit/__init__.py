@@ -18,6 +18,7 @@ from ppl_dgp.fit.power_ep import SiteWarning, fit_power_ep
 from ppl_dgp.fit.result import Fit, FitError, Interrupted
 from ppl_dgp.fit.saving import SaveWarning
 from ppl_dgp.fit.series import fit_series
+from ppl_dgp.fit.sghmc import fit_sghmc
 from ppl_dgp.fit.shallow import shallow_start
 from ppl_dgp.fit.stochastic import fit_svi
 from ppl_dgp.fit.table import fit_table
@@ -45,6 +46,7 @@ __all__ = [
     "fit_nuts",
     "fit_power_ep",
     "fit_series",
+    "fit_sghmc",
     "fit_stream",
     "fit_svi",
     "fit_table",

@@ -76,9 +76,15 @@ ADVICE = {
         "R-hat of {name}: found {r_hat:.3f}, expected at most {most}: the chains do not agree; raise num_warmup and "
         "num_samples, or give start= a fit near the posterior"
     ),
+    "overwhelmed": (
+        "slopes of minibatches: found {share:.0%} of the numbers whose slopes scatter more than the noise of a step, "
+        "expected at most {most:.0%}: draws spread too far; take half of step_size, or a larger batch_size"
+    ),
 }
 #: k-hat beyond which importance weights are not to be trusted (Vehtari et al. 2024), and R-hat beyond which chains are
 LARGEST_K_HAT, LARGEST_R_HAT = 0.7, 1.01
+#: share of numbers whose slopes may scatter more than SGHMC allows for
+LARGEST_SHARE = 0.05
 #: shares of what was held out that a 95 % band may hold and be believed, and the least number held out to say so
 BELIEVED, LEAST_HELD_OUT = (0.85, 0.99), 20
 #: the steps by which it is judged where losses began
@@ -166,11 +172,13 @@ def jitter_advice(jitter: Mapping[str, float], dtype: Any) -> str | None:
 
 
 def chains_advice(chains: Chains) -> list[str]:
-    """On divergences, and on chains that do not agree."""
+    """On divergences, on chains that do not agree, and on slopes that scatter too much."""
     found = []
     if chains.divergences:
         draws = chains.stats["diverging"].size
         found.append(ADVICE["divergences"].format(count=chains.divergences, draws=draws))
+    if chains.overwhelmed > LARGEST_SHARE:
+        found.append(ADVICE["overwhelmed"].format(share=chains.overwhelmed, most=LARGEST_SHARE))
     worst = max(chains.r_hat, key=lambda name: chains.r_hat[name])
     if not chains.r_hat[worst] <= LARGEST_R_HAT:
         found.append(ADVICE["r_hat"].format(name=worst, r_hat=chains.r_hat[worst], most=LARGEST_R_HAT))

@@ -22,13 +22,16 @@ class Chains:
 
     ``r_hat`` is the largest split R-hat among the entries of each site, ``effective_size`` the smallest effective
     number of draws. ``stats`` are numbers of each draw (C, S) by ArviZ's names: ``diverging``, ``acceptance_rate``,
-    ``n_steps``, ``energy``, ``step_size`` and ``potential_energy``, minus the log density of the unconstrained values.
+    ``n_steps``, ``energy``, ``step_size`` and ``potential_energy``, minus the log density of the unconstrained values;
+    of ``fit_sghmc`` all but the second to the fourth. ``overwhelmed`` is the share of numbers whose slopes scatter,
+    between minibatches, more than the noise that a step needs.
     """
 
     num_warmup: int
     r_hat: Mapping[str, float]
     effective_size: Mapping[str, float]
     stats: Mapping[str, Shaped[np.ndarray, "C S"]]
+    overwhelmed: float = 0.0
 
     def __repr__(self) -> str:
         chains, draws = self.stats["diverging"].shape
@@ -53,6 +56,7 @@ def chains_of(
     draws: Mapping[str, Shaped[np.ndarray, "C S ..."]],
     stats: Mapping[str, Shaped[np.ndarray, "C S"]],
     num_warmup: int,
+    overwhelmed: float = 0.0,
 ) -> Chains:
     """What is to be said of draws (C, S, …) by site, and of the numbers of each draw (C, S)."""
     table = summary(dict(draws), group_by_chain=True)
@@ -61,4 +65,5 @@ def chains_of(
         r_hat={name: float(np.max(table[name]["r_hat"])) for name in draws},
         effective_size={name: float(np.min(table[name]["n_eff"])) for name in draws},
         stats=dict(stats),
+        overwhelmed=overwhelmed,
     )

@@ -40,12 +40,15 @@ class EmpiricalPosterior:
     :param model: whose latents they are.
     :param global_sites: θ, outside the data plate.
     :param local_sites: h_n, inside it.
+    :param integrated_out: those h_n that have no draws: at all rows, those of training too, they are drawn from the
+        model's own conditionals.
     :raises ValueError: when called without its parameters, or with y of other rows than those of the draws.
     """
 
     model: Model
     global_sites: tuple[str, ...]
     local_sites: tuple[str, ...] = ()
+    integrated_out: tuple[str, ...] = ()
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Array]:
         """Sample the latents: θ of one of the draws, chosen at random; returns them by name."""
@@ -59,7 +62,8 @@ class EmpiricalPosterior:
             size = self._size(draws)
             number = jax.random.randint(numpyro.prng_key(), (), 0, size)
             draws = {name: _flat(value)[number] for name, value in draws.items()}
-        handler = _EmpiricalHandler(self.model, draws, set(self.local_sites), proposals)
+        local_sites = {*self.local_sites, *self.integrated_out}
+        handler = _EmpiricalHandler(self.model, draws, local_sites, proposals)
         handler(*args, **kwargs)
         return handler.values
 
