@@ -72,6 +72,7 @@ CASES = {
     "energy": (fit_of(objective=BlackBoxAlpha(0.5)), {"bound": (-20.0, 1.0)}),
     "divergences": (fit_of(np.empty((1, 0)), chains=chains_of(DRAWS, DIVERGED, 10)), {}),
     "r_hat": (fit_of(np.empty((1, 0)), chains=chains_of(DRAWS, DIVERGED, 10)), {}),
+    "overwhelmed": (fit_of(np.empty((1, 0)), chains=chains_of(DRAWS, DIVERGED, 10, 0.2)), {}),
 }
 
 
@@ -87,7 +88,8 @@ def test_every_text_has_a_case():
 def test_it_is_said_where_it_is_due(name):
     fit, known = CASES[name]
     found = advice_of(fit, **known)
-    expected = {"divergences", "r_hat"} if name in ("divergences", "r_hat") else {name}
+    of_chains = {"divergences", "r_hat"}
+    expected = of_chains | {name} if name in of_chains | {"overwhelmed"} else {name}
     assert {key for key in ADVICE for text in found if re.fullmatch(began(ADVICE[key]), text)} == expected
     assert len(found) == len(expected) and all("\n" not in text for text in found)
 

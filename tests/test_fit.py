@@ -177,14 +177,6 @@ def test_resumed_equals_uninterrupted(table, tmp_path, settings, chunks):
     same_bits(short(table, checkpoint=tmp_path, resume=True, **settings), whole)  # nothing left to do
 
 
-@pytest.fixture
-def ctrl_c():
-    """Ctrl-C as in a program of its own: processes that share a test run ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 def test_interrupted_within_a_chunk_and_resumed(table, tmp_path, monkeypatch, ctrl_c):
     @contextmanager
     def press(show, done, total):
