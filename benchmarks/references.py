@@ -1,0 +1,185 @@
+"""Posteriors of eight small problems by NUTS, which approximations are judged by.
+
+    python -m benchmarks.references --data DIR        # makes those that are not there; --problems, --kinds
+    python -m benchmarks.references --table
+
+DIR holds ``uci/boston.npz``. Of each problem (:mod:`benchmarks.reference_problems`) the FITC and the dense model are
+sampled by four chains of 2 500 draws. What is kept, in ``benchmarks/references/PROBLEM-KIND.npz``: means and deviations
+of f at places (``f_mean``, ``f_deviation``), the log predictive density at values there (``log_density``, (S, G)),
+means and deviations of the logarithms of hyperparameters (``hyper/…``) and of hidden layers at the training rows
+(``hidden``), and how the chains went (``about``: R-hat of f and of hyperparameters, the least effective number of draws
+of either, divergences, seconds, versions). Hidden layers have linear means, which tell h from −h.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import warnings
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+
+numpyro.enable_x64()
+
+from jax.scipy.special import logsumexp  # noqa: E402
+from numpyro.diagnostics import effective_sample_size, split_gelman_rubin  # noqa: E402
+from numpyro.handlers import seed, substitute, trace  # noqa: E402
+
+from benchmarks.reference_problems import Problem, problems  # noqa: E402
+from ppl_dgp import Fit, fit_nuts  # noqa: E402
+from ppl_dgp.fit import SamplingWarning  # noqa: E402
+from ppl_dgp.gp.emission import emission_of  # noqa: E402
+
+FOLDER = Path("benchmarks/references")
+KINDS = ("fitc", "dense")
+#: beyond which a reference is marked, and draws looked at of each chain
+LARGEST_R_HAT, LOOKED_AT = 1.01, 1000
+
+
+def sampled(problem: Problem, kind: str, options: argparse.Namespace) -> Fit:
+    """The chains."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SamplingWarning)
+        return fit_nuts(
+            jax.random.key(options.seed), problem.lifted(kind), problem.x if problem.x.size else None, problem.y,
+            num_warmup=options.warmup, num_samples=options.draws, target_accept_prob=0.95, max_tree_depth=options.depth,
+        )  # fmt: skip
+
+
+def at_draws(problem: Problem, kind: str, fit: Fit) -> dict[str, Any]:
+    """Moments of f (C, S, places, P), log densities at values (C, S, places, G) and hidden values (C, S, N, Q)."""
+    x, y = jnp.asarray(problem.x), jnp.asarray(problem.y)
+    places, values = jnp.asarray(problem.places), jnp.asarray(problem.values)
+    held = {
+        name: value for name, value in fit.params.items() if not name.endswith(("_draws", "_loc", "_scale"))
+    }
+
+    def run(data: dict[str, Any], key: Any, *args: Any) -> Any:
+        return trace(substitute(seed(fit.model, key), data=data)).get_trace(*args)
+
+    def one(arguments: tuple[dict[str, Any], Any]) -> dict[str, Any]:
+        draw, key = arguments
+        data = {**held, **draw}
+        there = run(data, key, x, y)
+        found = {"hidden": there[problem.hidden[kind]]["value"]} if problem.hidden else {}
+        if problem.at_places:
+            mean, variance, density = problem.at_places[kind](there, places, values)
+        else:
+            # latents of the training rows are not those of the places
+            ahead = {name: value for name, value in data.items() if not name.endswith("/h")}
+            emission = emission_of(run(ahead, key, places, None)["y"]["fn"])
+            mean, variance = emission.marginal.mean, emission.marginal.variance
+            of_value = lambda value: emission.log_prob(jnp.full((len(places), 1), value))
+            density = jax.vmap(of_value, out_axes=1)(values)
+        return {**found, "mean": mean, "variance": variance, "density": density}
+
+    every = max(1, fit.chains.stats["diverging"].shape[1] // LOOKED_AT)
+    draws = {
+        name.removesuffix("_draws"): value[:, ::every]
+        for name, value in fit.params.items()
+        if name.endswith("_draws")
+    }
+    chains, number = next(iter(draws.values())).shape[:2]
+    flat = {name: value.reshape(-1, *value.shape[2:]) for name, value in draws.items()}
+    keys = jax.random.split(jax.random.key(1), chains * number)
+    found = jax.jit(lambda *each: jax.lax.map(one, each, batch_size=20))(flat, keys)
+    return {
+        name: np.asarray(value).reshape(chains, number, *value.shape[1:]) for name, value in found.items()
+    }
+
+
+def summary(problem: Problem, kind: str, fit: Fit) -> dict[str, Any]:
+    """What is kept of the chains."""
+    found = at_draws(problem, kind, fit)
+    inducing = {"u", "e", "h", "path", "x"}
+    hyper = {
+        name.removesuffix("_draws"): np.log(np.asarray(value))
+        for name, value in fit.params.items()
+        if name.endswith("_draws") and name.removesuffix("_draws").split("/")[-1] not in inducing
+    }
+    watched = {"f": found["mean"], **hyper}
+    r_hat = {name: float(np.max(split_gelman_rubin(value))) for name, value in watched.items()}
+    effective = {name: float(np.min(effective_sample_size(value))) for name, value in watched.items()}
+    number = found["density"].shape[0] * found["density"].shape[1]
+    density = logsumexp(jnp.asarray(found["density"]).reshape(number, *found["density"].shape[2:]), 0)
+    kept: dict[str, Any] = {
+        "f_mean": found["mean"].mean((0, 1)),
+        "f_deviation": np.sqrt(found["variance"].mean((0, 1)) + found["mean"].var((0, 1))),
+        "log_density": np.asarray(density) - np.log(number),
+    }
+    watched = {f"hyper/{name}": value for name, value in hyper.items()}
+    watched |= {"hidden": found["hidden"]} if "hidden" in found else {}
+    for name, value in watched.items():
+        kept |= {f"{name}_mean": value.mean((0, 1)), f"{name}_deviation": value.std((0, 1))}
+    about = {
+        "r_hat": r_hat, "effective": effective, "divergences": fit.chains.divergences,
+        "draws": int(fit.chains.stats["diverging"].size), "seconds": fit.seconds,
+        "mixes": max(r_hat.values()) <= LARGEST_R_HAT,
+        "versions": {name: version(name) for name in ("ppl_dgp", "numpyro", "jax")},
+    }  # fmt: skip
+    return {**kept, "about": np.asarray(json.dumps(about))}
+
+
+def save(path: Path, kept: dict[str, Any]) -> None:
+    """Whole, or not at all."""
+    path.parent.mkdir(exist_ok=True)
+    partial = path.with_suffix(".partial")
+    single = {
+        name: value.astype(np.float32) if value.dtype.kind == "f" else value for name, value in kept.items()
+    }
+    with partial.open("wb") as file:
+        np.savez_compressed(file, **single)
+    os.replace(partial, path)
+
+
+def table() -> None:
+    """How the chains went."""
+    for path in sorted(FOLDER.glob("*.npz")):
+        about = json.loads(str(np.load(path)["about"]))
+        r_hat, effective = max(about["r_hat"].values()), min(about["effective"].values())
+        print(
+            f"{path.stem:24} R-hat {r_hat:.3f}, effective {effective:.0f} of {about['draws']}, "
+            f"{about['divergences']} divergences, {about['seconds']:.0f} s"
+            + ("" if about["mixes"] else ", does not mix")
+        )
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--problems", help="by commas; all if not given")
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--warmup", type=int, default=1500)
+    parser.add_argument("--draws", type=int, default=2500)
+    parser.add_argument("--depth", type=int, default=10, help="largest, of the trees of NUTS")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=FOLDER)
+    parser.add_argument("--table", action="store_true", help="of what is there, and do no work")
+    options = parser.parse_args()
+    if options.table:
+        table()
+        return
+    known = problems(options.data)
+    for name in options.problems.split(",") if options.problems else known:
+        for kind in options.kinds.split(","):
+            path = options.out / f"{name}-{kind}.npz"
+            if path.exists():
+                continue
+            problem = known[name]()
+            kept = summary(problem, kind, sampled(problem, kind, options))
+            save(path, kept)
+            print(name, kind, kept["about"], flush=True)
+
+
+if __name__ == "__main__":
+    main()
