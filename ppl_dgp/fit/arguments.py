@@ -111,6 +111,13 @@ def check_inducing(guide: Callable[..., Any] | None, objective: ELBO) -> None:
         )
 
 
+def check_counts(**least_by_name: tuple[Any, int]) -> None:
+    """Raise ValueError for what is no whole number of at least so many: ``name=(value, least)``."""
+    for name, (value, least) in least_by_name.items():
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+            raise ValueError(f"{name}: found {value!r}, expected a whole number of at least {least}")
+
+
 def check_settings(rows: int | None, settings: Mapping[str, Any]) -> None:
     """Raise ValueError for counts that are none, a minibatch of more than all rows, or no learning rate.
 

@@ -20,7 +20,7 @@ from numpyro.handlers import block, replay, seed, substitute, trace
 from numpyro.infer import ELBO, MCMC, NUTS
 from numpyro.infer.util import constrain_fn, log_density, potential_energy
 
-from ppl_dgp.fit.arguments import check_key, check_programs
+from ppl_dgp.fit.arguments import check_counts, check_key, check_programs
 from ppl_dgp.fit.chains import SamplingWarning, chains_of
 from ppl_dgp.fit.collapsed_density import CollapsedDensity
 from ppl_dgp.fit.jitter import warn_of_jitter
@@ -119,11 +119,7 @@ def fit_nuts(
 
     Warns with ``SamplingWarning`` if a draw diverged or R-hat is above 1.01.
     """
-    for name, value, least in (
-        ("num_warmup", num_warmup, 1), ("num_samples", num_samples, 4), ("num_chains", num_chains, 1),
-    ):  # fmt: skip
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-            raise ValueError(f"{name}: found {value!r}, expected a whole number of at least {least}")
+    check_counts(num_warmup=(num_warmup, 1), num_samples=(num_samples, 4), num_chains=(num_chains, 1))
     if not 0.0 < target_accept_prob < 1.0:
         raise ValueError(
             f"target_accept_prob: found {target_accept_prob}, expected a number in (0, 1); try 0.9"

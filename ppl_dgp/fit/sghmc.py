@@ -16,7 +16,7 @@ from numpyro.infer import ELBO, SVI
 from numpyro.infer.autoguide import AutoDelta
 
 from ppl_dgp.fit import program
-from ppl_dgp.fit.arguments import check_key, check_programs
+from ppl_dgp.fit.arguments import check_counts, check_key, check_programs
 from ppl_dgp.fit.chains import SamplingWarning, chains_of
 from ppl_dgp.fit.initial import initialise
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
@@ -203,10 +203,7 @@ def fit_sghmc(
 def _check_numbers(given: dict[str, Any], rows: int) -> None:
     """Raise ValueError for counts that are none, and for a step or a friction out of range."""
     least = {"num_warmup": 1, "num_samples": 4, "num_chains": 1, "thinning": 1}
-    for name, fewest in least.items():
-        value = given[name]
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < fewest:
-            raise ValueError(f"{name}: found {value!r}, expected a whole number of at least {fewest}")
+    check_counts(**{name: (given[name], fewest) for name, fewest in least.items()})
     size = given["batch_size"]
     whole = isinstance(size, int | np.integer) and not isinstance(size, bool)
     if size is not None and not (whole and 1 <= size <= rows):
