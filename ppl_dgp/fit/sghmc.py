@@ -126,12 +126,10 @@ def fit_sghmc(
     svi = SVI(model, guide, NO_OPTIMISER, objective)
     key_init, key_begin, key_run = jax.random.split(key, 3)
     with one_blas_thread(), deferred_interrupt() as presses:
-        svi_state = initialise(svi, key_init, x, y)
-        usual = svi.optim.get_params(svi_state.optim_state)
+        known = None if start is None else {name: start.params[name] for name in sites.parameters}
+        begun = svi.optim.get_params(initialise(svi, key_init, x, y, known).optim_state)
+        rest = {name: begun[name] for name in sites.parameters}
         bijections = bijections_of(svi)
-        known = {} if start is None else {name: start.params[name] for name in sites.parameters}
-        rest = {name: usual[name] for name in sites.parameters}
-        rest |= {name: bijections[name].inv(value) for name, value in known.items()}
         values = sites.beginnings(
             key_begin, guide, start, num_chains, x, y, svi.constrain_fn(rest), bijections
         )
