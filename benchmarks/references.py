@@ -17,30 +17,36 @@ import argparse
 import json
 import os
 import warnings
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import numpyro
 
 numpyro.enable_x64()
 
-from jax.scipy.special import logsumexp  # noqa: E402
 from numpyro.diagnostics import effective_sample_size, split_gelman_rubin  # noqa: E402
-from numpyro.handlers import seed, substitute, trace  # noqa: E402
 
+from benchmarks.drawn_functions import DrawFunctions  # noqa: E402
+from benchmarks.posterior_at_places import at_draws, predictive  # noqa: E402
 from benchmarks.reference_problems import Problem, problems  # noqa: E402
 from ppl_dgp import Fit, fit_nuts  # noqa: E402
 from ppl_dgp.fit import SamplingWarning  # noqa: E402
-from ppl_dgp.gp.emission import emission_of  # noqa: E402
 
 FOLDER = Path("benchmarks/references")
+#: last names of sites that are no hyperparameters
+LATENTS = {"u", "e", "h", "path", "x"}
 KINDS = ("fitc", "dense")
 #: beyond which a reference is marked, and draws looked at of each chain
 LARGEST_R_HAT, LOOKED_AT = 1.01, 1000
+
+
+def sampled_model(problem: Problem, kind: str) -> Any:
+    """What is sampled: f beside u where it has no closed form."""
+    return DrawFunctions(problem.lifted(kind), known=kind == "dense")
 
 
 def sampled(problem: Problem, kind: str, options: argparse.Namespace) -> Fit:
@@ -48,72 +54,37 @@ def sampled(problem: Problem, kind: str, options: argparse.Namespace) -> Fit:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SamplingWarning)
         return fit_nuts(
-            jax.random.key(options.seed), problem.lifted(kind), problem.x if problem.x.size else None, problem.y,
-            num_warmup=options.warmup, num_samples=options.draws, target_accept_prob=0.95, max_tree_depth=options.depth,
+            jax.random.key(options.seed), sampled_model(problem, kind), problem.x if problem.x.size else None,
+            problem.y, num_warmup=options.warmup, num_samples=options.draws, target_accept_prob=0.9,
+            max_tree_depth=options.depth, dense_mass=True,
         )  # fmt: skip
 
 
-def at_draws(problem: Problem, kind: str, fit: Fit) -> dict[str, Any]:
-    """Moments of f (C, S, places, P), log densities at values (C, S, places, G) and hidden values (C, S, N, Q)."""
-    x, y = jnp.asarray(problem.x), jnp.asarray(problem.y)
-    places, values = jnp.asarray(problem.places), jnp.asarray(problem.values)
-    held = {
-        name: value for name, value in fit.params.items() if not name.endswith(("_draws", "_loc", "_scale"))
-    }
-
-    def run(data: dict[str, Any], key: Any, *args: Any) -> Any:
-        return trace(substitute(seed(fit.model, key), data=data)).get_trace(*args)
-
-    def one(arguments: tuple[dict[str, Any], Any]) -> dict[str, Any]:
-        draw, key = arguments
-        data = {**held, **draw}
-        there = run(data, key, x, y)
-        found = {"hidden": there[problem.hidden[kind]]["value"]} if problem.hidden else {}
-        if problem.at_places:
-            mean, variance, density = problem.at_places[kind](there, places, values)
-        else:
-            # latents of the training rows are not those of the places
-            ahead = {name: value for name, value in data.items() if not name.endswith("/h")}
-            emission = emission_of(run(ahead, key, places, None)["y"]["fn"])
-            mean, variance = emission.marginal.mean, emission.marginal.variance
-            of_value = lambda value: emission.log_prob(jnp.full((len(places), 1), value))
-            density = jax.vmap(of_value, out_axes=1)(values)
-        return {**found, "mean": mean, "variance": variance, "density": density}
-
-    every = max(1, fit.chains.stats["diverging"].shape[1] // LOOKED_AT)
-    draws = {
+def posterior_draws(fit: Fit, most: int) -> dict[str, Any]:
+    """Draws of the latents (C, S, …) that chains have, at most ``most`` of each, evenly spaced."""
+    every = max(1, fit.chains.stats["diverging"].shape[1] // most)
+    return {
         name.removesuffix("_draws"): value[:, ::every]
         for name, value in fit.params.items()
         if name.endswith("_draws")
-    }
-    chains, number = next(iter(draws.values())).shape[:2]
-    flat = {name: value.reshape(-1, *value.shape[2:]) for name, value in draws.items()}
-    keys = jax.random.split(jax.random.key(1), chains * number)
-    found = jax.jit(lambda *each: jax.lax.map(one, each, batch_size=20))(flat, keys)
-    return {
-        name: np.asarray(value).reshape(chains, number, *value.shape[1:]) for name, value in found.items()
     }
 
 
 def summary(problem: Problem, kind: str, fit: Fit) -> dict[str, Any]:
     """What is kept of the chains."""
-    found = at_draws(problem, kind, fit)
-    inducing = {"u", "e", "h", "path", "x"}
+    held = {
+        name: value for name, value in fit.params.items() if not name.endswith(("_draws", "_loc", "_scale"))
+    }
+    found = at_draws(problem, kind, fit.model, held, posterior_draws(fit, LOOKED_AT))
     hyper = {
         name.removesuffix("_draws"): np.log(np.asarray(value))
         for name, value in fit.params.items()
-        if name.endswith("_draws") and name.removesuffix("_draws").split("/")[-1] not in inducing
+        if name.endswith("_draws") and name.removesuffix("_draws").split("/")[-1] not in LATENTS
     }
     watched = {"f": found["mean"], **hyper}
     r_hat = {name: float(np.max(split_gelman_rubin(value))) for name, value in watched.items()}
     effective = {name: float(np.min(effective_sample_size(value))) for name, value in watched.items()}
-    number = found["density"].shape[0] * found["density"].shape[1]
-    density = logsumexp(jnp.asarray(found["density"]).reshape(number, *found["density"].shape[2:]), 0)
-    kept: dict[str, Any] = {
-        "f_mean": found["mean"].mean((0, 1)),
-        "f_deviation": np.sqrt(found["variance"].mean((0, 1)) + found["mean"].var((0, 1))),
-        "log_density": np.asarray(density) - np.log(number),
-    }
+    kept: dict[str, Any] = predictive(found)
     watched = {f"hyper/{name}": value for name, value in hyper.items()}
     watched |= {"hidden": found["hidden"]} if "hidden" in found else {}
     for name, value in watched.items():
@@ -127,12 +98,13 @@ def summary(problem: Problem, kind: str, fit: Fit) -> dict[str, Any]:
     return {**kept, "about": np.asarray(json.dumps(about))}
 
 
-def save(path: Path, kept: dict[str, Any]) -> None:
+def save(path: Path, kept: Mapping[str, Any]) -> None:
     """Whole, or not at all."""
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     single = {
-        name: value.astype(np.float32) if value.dtype.kind == "f" else value for name, value in kept.items()
+        name: value.astype(np.float32) if np.asarray(value).dtype.kind == "f" else value
+        for name, value in kept.items()
     }
     with partial.open("wb") as file:
         np.savez_compressed(file, **single)

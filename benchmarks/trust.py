@@ -1,0 +1,308 @@
+"""Guides, α and objectives beside posteriors by NUTS: which approximation, and which diagnostic, is to be trusted?
+
+    python -m benchmarks.trust --data DIR --store STORE [--problems …] [--share 0/8]      # fits what STORE lacks
+    python -m benchmarks.trust --data DIR --store STORE --measure        # benchmarks/trust.csv, of all that is there
+    python -m benchmarks.trust_page                                      # tables of docs/which-to-trust.md
+
+DIR holds ``uci/boston.npz``. Every fit of a small problem (:mod:`benchmarks.reference_problems`) is trained until it
+has converged, or says that it has not; what it says at the problem's places is kept in STORE, a file for each fit, and
+set beside the references in ``benchmarks/references``: ``kl_fitc`` and
+``kl_dense``, KL[reference‖fit] of predictive densities in nats, the mean over places; ``mean_…``, the root mean square
+error of the mean of f in the reference's deviations; ``deviation_…`` and ``spread_…``, that of the logarithm of the
+deviation, and its mean (below 0 for a fit that is too sure); ``hyper_…``, error of the logarithms of hyperparameters in
+the reference's deviations; ``hidden_…`` and ``hidden_spread_…``, hidden layers likewise, whose signs linear means tell
+apart. Beside them what a user without a reference has: ELBO, importance-weighted bound, k-hat, LOO.
+
+"points" learns hyperparameters, "sampled" gives them the references' priors and a normal q of their logarithms, which
+the references have in any case.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+
+numpyro.enable_x64()
+
+from numpyro.infer import Predictive  # noqa: E402
+from numpyro.infer.autoguide import AutoNormal  # noqa: E402
+
+from benchmarks import rows  # noqa: E402
+from benchmarks.posterior_at_places import at_draws, predictive  # noqa: E402
+from benchmarks.reference_problems import Problem, problems  # noqa: E402
+from benchmarks.references import FOLDER, KINDS, posterior_draws, save  # noqa: E402
+from ppl_dgp import (  # noqa: E402
+    ApproximatePowerEP,
+    BlackBoxAlpha,
+    Fit,
+    Guide,
+    ImportanceWeighted,
+    PowerEP,
+    default_priors,
+    fit_series,
+    fit_sghmc,
+    fit_svi,
+)
+from ppl_dgp.diagnostics.draws import joint_draws  # noqa: E402
+from ppl_dgp.diagnostics.khat import (  # noqa: E402
+    elbo,
+    expected_log_density,
+    importance_weighted,
+    sites_khat,
+)
+from ppl_dgp.guides import HIDDEN_RULES, Decoupled, LowRank  # noqa: E402
+
+CSV = Path("benchmarks/trust.csv")
+KEY = ("problem", "objective", "alpha", "rule", "hyper", "seed")
+ABOUT = ("elbo", "iw_bound", "khat", "loo", "converged", "steps", "seconds", "refused")
+MEASURES = ("kl", "mean", "deviation", "spread", "hyper_error", "hidden", "hidden_spread")
+FIELDS = (
+    *KEY, *(f"{measure}_{kind}" for measure in MEASURES for kind in KINDS), *ABOUT,
+)  # fmt: skip
+DEEP, SERIES = ("step", "boston"), ("kink",)
+ALPHAS = (0.0, 0.5, 1.0)
+#: rules of u; "decoupled" has a covariance of half of the inducing inputs
+INDUCING = {
+    "full-rank": "full-rank", "diagonal": "diagonal", "low-rank": LowRank(2), "decoupled": Decoupled(4),
+    "global": "global", "across-outputs": "across-outputs", "layer-chain": "layer-chain", "coupled": "coupled",
+}  # fmt: skip
+#: of them those that differ from full-rank where there is one function alone
+OF_ONE = ("full-rank", "diagonal", "low-rank", "decoupled", "global")
+#: three rules for the other objectives
+OTHERS = ("full-rank", "diagonal", "low-rank"), ("doubly-stochastic", "conditional", "mean-field")
+OBJECTIVES: dict[str, Callable[[float], Any]] = {
+    "PowerEP": PowerEP,
+    "BlackBoxAlpha": BlackBoxAlpha,
+    "ApproximatePowerEP": ApproximatePowerEP,
+    "ImportanceWeighted": lambda _: ImportanceWeighted(num_particles=8),
+}
+DRAWS, BUDGET, BUDGET_DEEP = 2000, 51_200, 102_400
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row: how a problem is fitted."""
+
+    problem: str
+    objective: str
+    alpha: float
+    rule: str
+    hyper: str
+    seed: int
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """As the CSV has it."""
+        return tuple(str(getattr(self, name)) for name in KEY)
+
+    def path(self, store: Path) -> Path:
+        """Where what it says is kept."""
+        return store / ("_".join(self.key).replace(": ", "-") + ".npz")
+
+
+def cases(names: list[str], seeds: dict[str, int]) -> Iterator[Case]:
+    """All rows, those first that matter most."""
+    for name in names:
+        deep = name in DEEP + SERIES
+        of_u = ("full-rank", "diagonal", "global", "layer-chain", "coupled") if name in DEEP else ()
+        if not deep:
+            of_u = tuple(INDUCING) if name in ("classes", "heteroscedastic") else OF_ONE
+        rules = (*HIDDEN_RULES, *(f"u: {rule}" for rule in of_u[1:])) if deep else of_u
+        central = OTHERS[deep]
+        for seed in range(seeds.get(name, 1)):
+            for rule in rules:
+                for alpha in ALPHAS:
+                    yield Case(name, "PowerEP", alpha, rule, "points", seed)
+            for rule in central:
+                for alpha in ALPHAS:
+                    yield Case(name, "PowerEP", alpha, rule, "sampled", seed)
+                for objective in ("BlackBoxAlpha", "ApproximatePowerEP", "ImportanceWeighted"):
+                    alpha = 1.0 if objective == "ImportanceWeighted" else 0.5
+                    yield Case(name, objective, alpha, rule, "points", seed)
+            if name not in SERIES:
+                for alpha in (0.0, 1.0):
+                    yield Case(name, "SGHMC", alpha, "", "sampled", seed)
+
+
+def fitted(case: Case, problem: Problem) -> Fit:
+    """The fit of a row."""
+    deep, key = case.problem in DEEP + SERIES, jax.random.key(case.seed)
+    model = problem.lifted("fitc") if case.hyper == "sampled" else problem.fitc
+    x = problem.x if problem.x.size else None
+    if case.objective == "SGHMC":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return fit_sghmc(key, model, x, problem.y, objective=PowerEP(case.alpha, num_particles=8))
+    others = AutoNormal if case.hyper == "sampled" else None
+    if not deep:
+        guide = Guide(model, inducing=INDUCING[case.rule], others=others)
+    elif case.rule.startswith("u: "):
+        guide = Guide(model, inducing=INDUCING[case.rule.removeprefix("u: ")], others=others)
+    else:
+        guide = Guide(model, hidden=case.rule, others=others)
+    verb = fit_series if case.problem in SERIES else fit_svi
+    budget = BUDGET_DEEP if deep else BUDGET
+    objective = OBJECTIVES[case.objective](case.alpha)
+    return verb(key, model, guide, objective, x, problem.y, budget=budget)
+
+
+def at_places(problem: Problem, fit: Fit) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a fit says at the places, as draws, and the draws of its sites (1, S, …), or those of chains (C, S, …)."""
+    x, y = jnp.asarray(problem.x), jnp.asarray(problem.y)
+    if fit.chains is not None:
+        held = {name: value for name, value in fit.params.items() if not name.endswith("_draws")}
+        draws = posterior_draws(fit, DRAWS // 4)
+        return at_draws(problem, "fitc", fit.model, held, draws, hidden=False), draws
+    # conditionals of hidden layers are drawn one by one: no draws of theirs are asked of the training rows
+    sampled = Predictive(fit.guide, params=dict(fit.params), num_samples=DRAWS, parallel=True)(
+        jax.random.key(2), x, y
+    )
+    draws = {name: value[None] for name, value in sampled.items() if not name.endswith("_unconstrained")}
+    return at_draws(problem, "fitc", fit.model, fit.params, draws), draws
+
+
+def kept(case: Case, problem: Problem) -> dict[str, Any]:
+    """What is kept of a fit: arrays by name, and ``about``, numbers by name."""
+    about: dict[str, Any] = dict.fromkeys(ABOUT, "")
+    began = time.perf_counter()
+    try:
+        fit = fitted(case, problem)
+    except ValueError as refusal:
+        about["refused"] = " ".join(str(refusal).split())
+        return {"about": json.dumps(about)}
+    about |= {"seconds": time.perf_counter() - began, "converged": bool(fit.converged)}
+    about["steps"] = "" if fit.chains is not None else int(np.asarray(fit.losses).shape[-1])
+    found, draws = at_places(problem, fit)
+    arrays = predictive(found)
+    for name in default_priors(problem.fitc, problem.x, problem.y):
+        arrays[f"hyper/{name}"] = _log_mean(fit, draws, name)
+    if "hidden" in found:
+        arrays |= {
+            "hidden_mean": found["hidden"].mean((0, 1)),
+            "hidden_deviation": found["hidden"].std((0, 1)),
+        }
+    return {**arrays, "about": json.dumps(about | diagnostics(problem, fit))}
+
+
+def measured(problem: Problem, fit: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of a fit beside the references that are there."""
+    row: dict[str, Any] = dict.fromkeys(FIELDS, "") | json.loads(str(fit["about"]))
+    for kind in KINDS:
+        path = FOLDER / f"{problem.name}-{kind}.npz"
+        if row["refused"] or not path.exists():
+            continue
+        reference = {name: value.astype(float) for name, value in np.load(path).items() if name != "about"}
+        row |= {f"{name}_{kind}": value for name, value in _beside(problem, reference, fit).items()}
+        errors = [
+            np.ravel((fit[name] - reference[f"{name}_mean"]) / reference[f"{name}_deviation"])
+            for name in fit
+            if f"{name}_mean" in reference and name.startswith("hyper/")
+        ]
+        row[f"hyper_error_{kind}"] = _root_mean_square(np.concatenate(errors))
+        if "hidden_mean" in fit and "hidden_mean" in reference:
+            there = reference["hidden_deviation"]
+            error = (fit["hidden_mean"] - reference["hidden_mean"]) / there
+            row[f"hidden_{kind}"] = _root_mean_square(error)
+            row[f"hidden_spread_{kind}"] = float(np.log(fit["hidden_deviation"] / there).mean())
+    return row
+
+
+def _beside(problem: Problem, reference: dict[str, Any], said: dict[str, Any]) -> dict[str, float]:
+    """Measures of f and of predictive densities."""
+    p, q = reference["log_density"], said["log_density"]
+    width = 1.0 if problem.values.dtype.kind in "iu" else float(np.diff(problem.values).mean())
+    # both add up to 1 but for what lies beyond the values
+    normal = lambda each: each - np.log(np.exp(each).sum(1, keepdims=True) * width)
+    p, q = normal(p), normal(q)
+    ratio = np.log(said["f_deviation"] / reference["f_deviation"])
+    return {
+        "kl": float((np.exp(p) * (p - q)).sum(1).mean() * width),
+        "mean": _root_mean_square((said["f_mean"] - reference["f_mean"]) / reference["f_deviation"]),
+        "deviation": _root_mean_square(ratio),
+        "spread": float(ratio.mean()),
+    }
+
+
+def _root_mean_square(errors: Any) -> float:
+    return float(np.sqrt(np.mean(np.square(errors))))
+
+
+def _log_mean(fit: Fit, draws: dict[str, Any], name: str) -> Any:
+    """E[log θ], of draws, or of a parameter that is a point."""
+    return np.log(np.asarray(draws[name])).mean((0, 1)) if name in draws else np.log(fit.params[name])
+
+
+def diagnostics(problem: Problem, fit: Fit) -> dict[str, Any]:
+    """What is known without a reference."""
+    x, y = problem.x if problem.x.size else None, problem.y
+    train = (jnp.asarray(problem.x) if x is None else x), y
+    if fit.chains is not None:
+        return dict.fromkeys(("elbo", "iw_bound", "khat", "loo"), "")
+    value, _ = elbo(jax.random.key(3), fit, *train, num_draws=400)
+    draws = joint_draws(jax.random.key(4), fit, *train, num_draws=1000, num_locals=16)
+    return {
+        "elbo": value, "iw_bound": importance_weighted(draws.log_ratio)[0], "khat": sites_khat(draws),
+        "loo": expected_log_density(draws.log_likelihood)[0],
+    }  # fmt: skip
+
+
+def measure(wanted: list[Case], made: Callable[[str], Problem], store: Path, out: Path) -> None:
+    """The CSV, of all fits that are there."""
+    found = []
+    for case in wanted:
+        if not case.path(store).exists():
+            continue
+        row = measured(made(case.problem), dict(np.load(case.path(store))))
+        row |= {name: getattr(case, name) for name in KEY}
+        found.append([_short(row[name]) for name in FIELDS])
+    rows.write(out, FIELDS, found)
+
+
+def _short(value: Any) -> Any:
+    return f"{value:.5g}" if isinstance(value, float) else value
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--problems", help="by commas; all if not given")
+    parser.add_argument("--rules", help="by commas; all if not given")
+    parser.add_argument("--deep-seeds", type=int, default=2, help="of problems with hidden layers")
+    parser.add_argument("--share", default="0/1", help="the rows that this process does, such as 2/8")
+    parser.add_argument("--store", type=Path, required=True, help="the folder of what fits say")
+    parser.add_argument("--measure", action="store_true", help="write the CSV, and fit nothing")
+    parser.add_argument("--out", type=Path, default=CSV)
+    options = parser.parse_args()
+    known = problems(options.data)
+    names = options.problems.split(",") if options.problems else list(known)
+    wanted = list(cases(names, dict.fromkeys(DEEP + SERIES, options.deep_seeds)))
+    made = cache(lambda name: known[name]())
+    if options.measure:
+        measure(wanted, made, options.store, options.out)
+        return
+    if options.rules:
+        wanted = [case for case in wanted if case.rule in options.rules.split(",")]
+    share, shares = map(int, options.share.split("/"))
+    for case in [each for each in wanted if not each.path(options.store).exists()][share::shares]:
+        found = kept(case, made(case.problem))
+        save(case.path(options.store), found)
+        print(*case.key, found["about"], flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Reference posteriors of benchmarks/: against a grid over hyperparameters, and what their files say of themselves."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from numpyro.handlers import seed, substitute, trace
+from numpyro.infer.util import log_density
+from scipy import stats
+
+from benchmarks.drawn_functions import DrawFunctions, given_functions, log_density_at
+from benchmarks.posterior_at_places import at_draws, predictive
+from benchmarks.reference_problems import problems
+from ppl_dgp.gp.emission import Emission, emission_of
+from ppl_dgp.likelihoods import Heteroscedastic, Softmax, StudentT
+
+FOLDER = Path(__file__).parents[1] / "benchmarks" / "references"
+LIKELIHOODS = {
+    "student-t": (StudentT(3.0, 0.3), 1, np.array([[0.4], [-1.0]])),
+    "softmax": (Softmax(3, num_nodes=4096), 3, np.array([[2], [0]])),
+    "heteroscedastic": (Heteroscedastic(0.2), 2, np.array([[0.4], [-1.0]])),
+}
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.npz")), ids=lambda path: path.stem)
+def test_a_reference_says_how_its_chains_went(path):
+    kept = np.load(path)
+    about = json.loads(str(kept["about"]))
+    assert about["mixes"] == (max(about["r_hat"].values()) <= 1.01)
+    assert about["draws"] >= 10_000
+    mass = np.exp(kept["log_density"].astype(float))
+    known = problems(None)
+    if path.stem.split("-")[0] in known:
+        values = known[path.stem.split("-")[0]]().values
+        mass = mass * (1.0 if values.dtype.kind == "i" else np.diff(values).mean())
+        # what heavy tails have beyond the values
+        assert np.all((mass.sum(1) > 0.97) & (mass.sum(1) < 1.001))
+
+
+def test_the_reference_of_regression_is_that_of_a_grid():
+    """Exact GPs at 24³ hyperparameters, weighted by evidence times prior."""
+    problem = problems(None)["regression"]()
+    x, y, s = problem.x[:, 0], problem.y[:, 0], problem.places[:, 0]
+    axes = [np.linspace(*ends, 24) for ends in ((-1.6, 1.6), (-3.0, 3.5), (-4.6, -1.6))]
+    lengthscale, variance, noise = (
+        np.exp(each.ravel())[:, None, None] for each in np.meshgrid(*axes, indexing="ij")
+    )
+    k = lambda a, b: variance * np.exp(-0.5 * ((a[:, None] - b) / lengthscale) ** 2)
+    covariance = k(x, x) + noise * np.eye(len(x))
+    solved = np.linalg.solve(
+        covariance, np.concatenate([np.broadcast_to(y[:, None], (24**3, len(x), 1)), k(x, s)], 2)
+    )
+    evidence = -0.5 * (solved[:, :, 0] @ y) - 0.5 * np.linalg.slogdet(covariance)[1]
+    # of the logarithms: the densities of the priors times what each changes by; half-normal standard deviations
+    prior = dist.InverseGamma(5.0, 5.0).log_prob(lengthscale.ravel()) + np.log(lengthscale.ravel())
+    for each in (variance.ravel(), noise.ravel()):
+        prior = prior + stats.halfnorm.logpdf(np.sqrt(each)) + 0.5 * np.log(each)
+    weights = np.exp(evidence + prior - np.max(evidence + prior))
+    weights = np.asarray(weights / weights.sum())
+    mean = np.einsum("hns,n->hs", solved[:, :, 1:], y)
+    spread = variance[:, 0] - np.einsum("hns,hns->hs", k(x, s), solved[:, :, 1:])
+    f_mean = weights @ mean
+    f_deviation = np.sqrt(weights @ (spread + (mean - f_mean) ** 2))
+    kept = np.load(FOLDER / "regression-dense.npz")
+    # standard errors of 10 000 draws, of a thousand effective ones or more
+    assert np.abs((kept["f_mean"][:, 0] - f_mean) / f_deviation).max() < 0.1
+    np.testing.assert_allclose(kept["f_deviation"][:, 0], f_deviation, rtol=0.06)
+    for name, each in {
+        "gp/lengthscale": lengthscale,
+        "gp/variance": variance,
+        "likelihood/noise": noise,
+    }.items():
+        logarithm = np.log(each.ravel())
+        centre = weights @ logarithm
+        deviation = np.sqrt(weights @ (logarithm - centre) ** 2)
+        assert abs(float(kept[f"hyper/{name}_mean"].ravel()[0]) - centre) < 0.1 * deviation
+        np.testing.assert_allclose(kept[f"hyper/{name}_deviation"].ravel()[0], deviation, rtol=0.08)
+    scale = np.sqrt(spread + noise[:, 0])
+    density = np.stack([weights @ stats.norm.pdf(v, mean, scale) for v in problem.values[::20]], 1)
+    np.testing.assert_allclose(np.exp(kept["log_density"][:, ::20]), density, atol=0.03 * density.max())
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_densities_given_functions_are_the_likelihoods(name):
+    likelihood, functions, y = LIKELIHOODS[name]
+    f = np.random.default_rng(0).normal(size=(2, functions))
+    found = given_functions(likelihood, jnp.asarray(f)).log_prob(jnp.asarray(y))
+    expected = likelihood.tempered(jnp.asarray(y), jnp.asarray(f), jnp.zeros_like(f), 1.0).sum(-1)
+    np.testing.assert_allclose(found, expected, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_densities_at_values_are_those_of_the_emission(name):
+    likelihood, functions, y = LIKELIHOODS[name]
+    mean = jnp.asarray(np.random.default_rng(0).normal(size=(2, functions)))
+    emission = Emission(SimpleNamespace(mean=mean, variance=0.1 + 0.2 * mean**2), likelihood)
+    values = np.arange(3) if name == "softmax" else np.array([-0.7, 0.3, 2.0])
+    found = log_density_at(emission, jnp.asarray(values))
+    expected = jnp.stack([emission.log_prob(jnp.full((2, 1), value)) for value in values], 1)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_drawn_functions_integrate_to_t_1():
+    """By Gauss-Hermite over the one function that is drawn."""
+    problem = problems(None)["robust"]()
+    x, y = jnp.asarray(problem.x[:1]), jnp.asarray(problem.y[:1])
+    draw = {
+        name: site["value"]
+        for name, site in trace(seed(problem.fitc, 0)).get_trace(x, None).items()
+        if name == "gp/u"
+    }
+    expected = log_density(seed(problem.fitc, 0), (x, y), {}, draw)[0]
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    model = DrawFunctions(problem.fitc, known=False)
+    with_e = lambda e: log_density(seed(model, 0), (x, y), {}, {**draw, "y/e": jnp.full((1, 1), e)})[0]
+    # the density of e is in it, and in the weights
+    joint = np.array([with_e(e) for e in nodes]) + 0.5 * nodes**2 + 0.5 * np.log(2.0 * np.pi)
+    found = np.log(weights / weights.sum() @ np.exp(joint))
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_places_see_draws_as_the_model_does():
+    """Two chains of one draw each: f at places by the emission of the model at that draw."""
+    problem = problems(None)["regression"]()
+    u = np.random.default_rng(0).normal(size=(2, 1, 1, 8))
+    found = at_draws(problem, "fitc", problem.fitc, {}, {"gp/u": u})
+    for chain in range(2):
+        model = substitute(seed(problem.fitc, 0), data={"gp/u": jnp.asarray(u[chain, 0])})
+        emission = emission_of(trace(model).get_trace(jnp.asarray(problem.places), None)["y"]["fn"])
+        np.testing.assert_allclose(found["mean"][chain, 0], emission.marginal.mean, atol=1e-10)
+        np.testing.assert_allclose(
+            found["density"][chain, 0, :, 5],
+            emission.log_prob(jnp.full((24, 1), problem.values[5])),
+            atol=1e-8,
+        )
+    both = predictive(found)
+    np.testing.assert_allclose(
+        both["log_density"], np.logaddexp(*found["density"][:, 0]) - np.log(2.0), atol=1e-10
+    )
+    assert jax.config.jax_enable_x64
