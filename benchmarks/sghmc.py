@@ -29,7 +29,7 @@ CSV = Path("benchmarks/sghmc.csv")
 KEY = ("set", "depth", "split", "method", "particles")
 FIELDS = (
     *KEY, "test_log_density", "test_rmse", "coverage95", "r_hat", "effective", "draws", "step_size",
-    "converged", "seconds",
+    "converged", "seconds", "device",
 )  # fmt: skip
 INDUCING, SAMPLES = 100, 500
 
@@ -62,7 +62,7 @@ def fitted(options: argparse.Namespace, name: str, number: int, left: list[int |
             "set": name, "depth": options.depth, "split": number,
             "method": "variational" if particles is None else "sghmc", "particles": particles or "",
             **scores, "converged": fit.converged,
-            "seconds": fit.seconds, "r_hat": "", "effective": "", "draws": "", "step_size": "",
+            "seconds": fit.seconds, "device": jax.devices()[0].device_kind, "r_hat": "", "effective": "", "draws": "", "step_size": "",
         }  # fmt: skip
         if chains is not None:
             row |= {

@@ -17,7 +17,7 @@ from ppl_dgp.diagnostics.comparison import Comparison, tabulate
 from ppl_dgp.diagnostics.draws import columns, inputs_of, joint_draws
 from ppl_dgp.diagnostics.khat import elbo, expected_log_density, importance_weighted, sites_khat
 from ppl_dgp.diagnostics.scores import held_out_scores, positive_scale
-from ppl_dgp.fit import Fit, Posterior, fit_table
+from ppl_dgp.fit import Fit, Posterior, fit_nuts, fit_sghmc, fit_table
 from ppl_dgp.fit.arguments import takes_fit
 from ppl_dgp.fit.path import bounds, compared
 from ppl_dgp.gp.contract import Model
@@ -29,12 +29,14 @@ from ppl_dgp.objectives import AlphaDivergence, PowerEP
 MakeModel = Callable[[], Model]
 #: a guide of a model: what makes it, a rule of the hidden layers, or the name of one
 MakeGuide = Callable[[Model], Any] | HiddenRule | str
+#: ``fit_nuts`` or ``fit_sghmc``, or a ``functools.partial`` of one
+Sampler = Callable[..., Fit]
 
 
 def compare(
     key: Array,
     model: MakeModel,
-    guides: Mapping[str, MakeGuide | tuple[MakeModel, MakeGuide]],
+    guides: Mapping[str, MakeGuide | Sampler | tuple[MakeModel, MakeGuide]],
     x: ArrayLike,
     y: ArrayLike,
     x_test: ArrayLike | None = None,
@@ -56,7 +58,9 @@ def compare(
     :param model: makes the model, ``lambda: deep_gp((2,), 50)``.
     :param guides: by the name of the row, a rule of the hidden layers, its name (one of ``HIDDEN_RULES``), or what
         makes a guide of the model: ``lambda m: Guide(m, inducing=Diagonal())``; or a pair of makers for a row with a
-        model of its own: ``(lambda: sparse_gp_regression(50), Guide)``.
+        model of its own: ``(lambda: sparse_gp_regression(50), Guide)``. Or a sampler: ``fit_nuts``, ``fit_sghmc`` or
+        ``partial(fit_sghmc, num_samples=1000)``, which starts at the best fit of the model before it, whose parameters
+        NUTS holds: for SGHMC, at each α, by the ELBO; for NUTS, once, by the importance-weighted bound, both of t_1.
     :param x: training inputs (N, D), y targets (N, P) or (N,), as the model is to see them (standardised).
     :param x_test: test inputs, y_test their targets, on the same scale; None where there are no test rows.
     :param alphas: each in [0, 1].
@@ -91,9 +95,11 @@ def compare(
     measured = _measurements(train, (x_test, y_test), num_draws, num_locals, num_samples, scale)
     shared = model()
 
+    samplers = {name: maker for name, maker in guides.items() if _is_sampler(maker)}
+
     def made(name: str) -> tuple[Model, Any]:
         """A row's model and its guide, which is new for each fit."""
-        maker = guides[name]
+        maker: Any = guides[name]
         built, make_guide = (maker[0](), maker[1]) if isinstance(maker, tuple) else (shared, maker)
         if isinstance(make_guide, str):
             make_guide = named("guides", make_guide, HIDDEN_RULES)
@@ -102,9 +108,15 @@ def compare(
         )
 
     for name in dict.fromkeys([*(starts or {}), *(starts or {}).values()]):
+        if name in samplers:
+            raise TypeError(f"starts: found the sampler {name!r}, expected guides; give it start= by partial")
         kind = type(made(name)[1])
         if not issubclass(kind, Guide):
             raise TypeError(f"starts: found a {kind.__name__} for {name!r}, expected a Guide; leave it out")
+
+    def earlier(name: str) -> list[str]:
+        """The rows before it that are guides'."""
+        return [each for each in names[: names.index(name)] if each not in samplers]
 
     @cache
     def bounds_of(name: str, alpha: float) -> np.ndarray:
@@ -113,7 +125,7 @@ def compare(
     def row(name: str, alpha: float) -> dict[str, Any]:
         built, guide = made(name)
         if starts is None:
-            before = [each for each in names[: names.index(name)] if holds(guide, fits[each, alpha].guide)]
+            before = [each for each in earlier(name) if holds(guide, fits[each, alpha].guide)]
         else:
             before = [starts[name]] if name in starts else []
         poorer = max(before, key=lambda each: bounds_of(each, alpha).mean(), default=None)
@@ -126,8 +138,36 @@ def compare(
             fits[name, alpha] = fit = compared(fit, bounds_of(name, alpha), bounds_of(poorer, alpha))
         return measured((key_measure, key_test), fit)
 
-    rows = {(name, float(alpha)): partial(row, name, float(alpha)) for name in guides for alpha in alphas}
+    def sampled(name: str, alpha: float) -> dict[str, Any]:
+        of_t_1 = np.isnan(alpha)
+        before = [
+            fits[each, a] for each in earlier(name) for a in (map(float, alphas) if of_t_1 else [alpha])
+        ]
+        before = [fit for fit in before if fit.model is shared]
+        worth = lambda fit: _bounds(key_measure, fit, train, num_draws, num_locals)[
+            "iw_bound" if of_t_1 else "elbo"
+        ]
+        settings: dict[str, Any] = {"start": max(before, key=worth)} if before else {}
+        settings |= {} if of_t_1 else {"objective": objective(alpha)}
+        settings |= getattr(samplers[name], "keywords", {})
+        fits[name, alpha] = fit = _verb(samplers[name])(key_fit, shared, *train, **settings)
+        return measured((key_measure, key_test), fit)
+
+    rows: dict[tuple[str, float], Callable[[], dict[str, Any]]] = {}
+    for name in guides:
+        of_t_1 = name in samplers and _verb(samplers[name]) is fit_nuts
+        for alpha in [float("nan")] if of_t_1 else map(float, alphas):
+            rows[name, alpha] = partial(sampled if name in samplers else row, name, alpha)
     return replace(tabulate(rows, say), fits=fits)
+
+
+def _verb(maker: Any) -> Any:
+    """The function itself, where some of its arguments are given."""
+    return maker.func if isinstance(maker, partial) else maker
+
+
+def _is_sampler(maker: Any) -> bool:
+    return _verb(maker) in (fit_nuts, fit_sghmc)
 
 
 def holds(richer: Any, poorer: Any) -> bool:
