@@ -62,7 +62,8 @@ def fitted(options: argparse.Namespace, name: str, number: int, left: list[int |
             "set": name, "depth": options.depth, "split": number,
             "method": "variational" if particles is None else "sghmc", "particles": particles or "",
             **scores, "converged": fit.converged,
-            "seconds": fit.seconds, "device": jax.devices()[0].device_kind, "r_hat": "", "effective": "", "draws": "", "step_size": "",
+            "seconds": fit.seconds, "device": jax.devices()[0].device_kind,
+            "r_hat": "", "effective": "", "draws": "", "step_size": "",
         }  # fmt: skip
         if chains is not None:
             row |= {
