@@ -66,12 +66,12 @@ def test_a_stack_is_fitted_shown_and_predicts(table: str, tmp_path: Path, capsys
     run = str(tmp_path / "run")
     argv = ["fit", table, "--model", "stack", "--blocks", "bayesian:2,gp", "--inducing", "4", "--steps", "10"]
     assert main([*argv, "--test-fraction", "0", "--quiet", "--out", run, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["status"] == "done"
+    assert json.loads(capsys.readouterr().out)["run_directory"] == run
     assert main(["show", run]) == 0
     assert "bayesian:2,gp" in capsys.readouterr().out
     assert main(["predict", run, table]) == 0
     rows = capsys.readouterr().out.splitlines()
-    assert len(rows) == 21 and rows[0].startswith("row,y_mean,")
+    assert len(rows) == 21 and rows[0].startswith("row,y,y_mean,")
 
 
 def test_a_comparison_gives_blocks_to_stacks_alone() -> None:
