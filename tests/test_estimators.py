@@ -118,7 +118,7 @@ def test_a_network_tells_classes_apart() -> None:
         blocks=(BayesianLayer(8), BayesianLayer(activation="tanh")),
         inducing_rule="diagonal",
         steps=600,
-        learning_rate=0.05,
+        learning_rate=0.02,
         random_state=0,
     )
     assert network.fit(x[::2], y[::2]).score(x[1::2], y[1::2]) > 0.9

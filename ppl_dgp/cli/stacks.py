@@ -8,12 +8,12 @@ from ppl_dgp.cli.errors import BadInput
 
 STACK = "stack"
 #: of functions, of which the last has as many outputs as the targets need, and so no width
-FUNCTIONS = {
+LAYER_BLOCKS = {
     "gp": "a sparse GP for each output",
     "bayesian": "a layer of a Bayesian neural network",
     "random-features": "a GP of random waves for each output",
 }
-BLOCKS = FUNCTIONS | {
+BLOCKS = LAYER_BLOCKS | {
     "network": "a network of parameters, of several layers as network:20:2",
     "latent": "latents of each row beside what comes before",
 }
@@ -31,10 +31,10 @@ def read_blocks(text: str) -> list[tuple[str, tuple[int, ...]]]:
         if not all(number.isascii() and number.isdigit() and int(number) > 0 for number in numbers):
             raise BadInput(f"--blocks has {part!r}", f"give whole numbers of at least 1, {EXAMPLE}")
         last = place == len(parts)
-        if last and (name not in FUNCTIONS or numbers):
+        if last and (name not in LAYER_BLOCKS or numbers):
             found = "with a width" if numbers else "no layer of functions"
             raise BadInput(
-                f"--blocks ends in {part!r}, {found}", f"end in {' or '.join(FUNCTIONS)}, {EXAMPLE}"
+                f"--blocks ends in {part!r}, {found}", f"end in {' or '.join(LAYER_BLOCKS)}, {EXAMPLE}"
             )
         if not last and (not numbers or (len(numbers) > 1 and name != "network")):
             found = "without a width" if not numbers else "of several widths"
