@@ -2,7 +2,11 @@
 
 from ppl_dgp.models.additive_gp import additive_gp
 from ppl_dgp.models.binned_counts_gp import binned_counts_gp
-from ppl_dgp.models.classification import deep_gp_classification, sparse_gp_classification
+from ppl_dgp.models.classification import (
+    deep_gp_classification,
+    sparse_gp_classification,
+    stack_classification,
+)
 from ppl_dgp.models.conditioned_gplvm import conditioned_gplvm, dynamical_gplvm
 from ppl_dgp.models.convolutional_gp import convolutional_gp
 from ppl_dgp.models.convolved_gp import convolved_gp
@@ -48,5 +52,6 @@ __all__ = [
     "sparse_gp_regression",
     "sparse_heteroscedastic_gp",
     "stack",
+    "stack_classification",
     "switching_gpssm",
 ]

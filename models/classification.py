@@ -8,7 +8,8 @@ r"""Gaussian process classification, sparse and deep, of two classes and of seve
     in an order, F = 1:     P(y_n ≤ c | f) = Φ(b_c − f(x_n))                                       (ordinal)
 
 Cards: :func:`sparse_gp_classification` (Hensman et al. 2015) for any number of rows; :func:`deep_gp_classification`
-(Salimbeni & Deisenroth 2017) where the classes' borders are not of one lengthscale. Robust-max (Hernández-Lobato et al.
+(Salimbeni & Deisenroth 2017) where the classes' borders are not of one lengthscale; :func:`stack_classification` by
+networks, or by networks and GPs. Robust-max (Hernández-Lobato et al.
 2011) forgives wrong labels and has one-dimensional integrals only; softmax gives softer probabilities by quasi-Monte
 Carlo. Labels are 0 … C − 1, as (N, 1) or (N,). Guides: ``Guide(model, inducing=FullRank())``, for hidden layers
 ``DoublyStochastic()`` or ``Conditional()``. Sites as in the regression models; parameters ``likelihood/epsilon``,
@@ -22,11 +23,13 @@ from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ppl_dgp.gp.shallow import Shallow
 from ppl_dgp.kernels import RBF
 from ppl_dgp.likelihoods import LIKELIHOODS, Likelihood, likelihood_class, names_of
+from ppl_dgp.models.blocks import StackBlock
 from ppl_dgp.models.checks import checked_whole
 from ppl_dgp.models.deep_gp import INNER_NOISE, deep_gp
 from ppl_dgp.models.gp_regression import NUM_INDUCING, sparse_gp_regression
@@ -34,6 +37,7 @@ from ppl_dgp.models.inducing import GivenInducing
 from ppl_dgp.models.kernel_values import KernelChoice
 from ppl_dgp.models.observation import LikelihoodChoice, checked_observation, observed_by
 from ppl_dgp.models.parts import as_columns
+from ppl_dgp.models.stack import stack
 from ppl_dgp.models.zoo_model import ZooModel
 
 OF_CLASSES = names_of("two classes", "ordered classes", "classes")
@@ -129,6 +133,44 @@ class deep_gp_classification(ZooModel):
         return replace(found, model=model, closed=False)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class stack_classification(ZooModel):
+    """Classification by a stack of GPs, networks and latents: sites ``layer1/u``, ``layer1/h``, …, ``y``.
+
+    :param blocks, inner_noise, jitter: as in ``stack``.
+    :param num_classes: C.
+    :param likelihood: see :func:`sparse_gp_classification`.
+    :raises TypeError: for what is no block.
+    :raises ValueError: for blocks in an order that makes no model, and as :func:`sparse_gp_classification`.
+
+    >>> from ppl_dgp.models.function_blocks import BayesianLayer
+    >>> stack_classification([BayesianLayer(20), BayesianLayer()], 3).num_classes
+    3
+    """
+
+    blocks: Sequence[StackBlock]
+    num_classes: int = 2
+    _: KW_ONLY
+    likelihood: LikelihoodChoice | None = None
+    inner_noise: float = INNER_NOISE
+    jitter: float | None = None
+
+    def __post_init__(self) -> None:
+        self._settle(**checked_classes(self.num_classes, self.likelihood))
+        self._settle_as(self._functions, "blocks")
+
+    @cached_property
+    def _functions(self) -> stack:
+        return self._with_settings(stack, likelihood=None)
+
+    def __call__(
+        self, x: Array, y: Array | None = None, index: Array | None = None, size: int | None = None
+    ) -> Any:
+        y = as_columns(x, y, 1)
+        given = class_likelihood(self.likelihood, self.num_classes, y)
+        return self._functions.under(given, x, y, index, size, _functions_of(given, y))
+
+
 def class_likelihood(likelihood: LikelihoodChoice | None, num_classes: int, y: Array | None) -> Likelihood:
     chosen = likelihood
     if chosen is None:
@@ -169,3 +211,13 @@ def _class_target(likelihood: Any) -> str | None:
     if isinstance(likelihood, str):
         return likelihood_class(LIKELIHOODS[likelihood]).target
     return getattr(likelihood, "target", None)
+
+
+def _functions_of(likelihood: Likelihood, y: Array | None) -> Float[Array, "N F"] | None:
+    """Where the functions of labels may begin: 1 for the class that a row is of and −1 for others."""
+    if y is None or likelihood.target == "ordered classes":
+        return None
+    number = likelihood.num_functions(1)
+    # one function is of the second of two classes
+    classes = jnp.arange(number) if number > 1 else jnp.ones(1)
+    return jnp.where(y == classes, 1.0, -1.0)

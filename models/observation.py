@@ -86,8 +86,8 @@ def checked_observation(
         )
     if _name(likelihood) in OF_SEVERAL and num_classes is None:
         raise ValueError(
-            f"likelihood: found {_name(likelihood)!r}, which is one of classes; use sparse_gp_classification or "
-            "deep_gp_classification"
+            f"likelihood: found {_name(likelihood)!r}, which is one of classes; use sparse_gp_classification, "
+            "deep_gp_classification or stack_classification"
         )
     return likelihood, None
 

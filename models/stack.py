@@ -20,11 +20,12 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
+import jax.numpy as jnp
 import numpyro
 from jaxtyping import Array
 
 from ppl_dgp.gp.sparse_gp import SparseGP
-from ppl_dgp.likelihoods import Gaussian
+from ppl_dgp.likelihoods import Gaussian, Likelihood
 from ppl_dgp.models.blocks import FunctionBlock, LatentInputs, Place, StackBlock
 from ppl_dgp.models.deep_gp import INNER_NOISE
 from ppl_dgp.models.observation import NoiseChoice, Observed, emission, observed_by
@@ -43,6 +44,7 @@ class stack(ZooModel):
     :param num_outputs: P target columns.
     :param noise, likelihood: see :func:`ppl_dgp.models.deep_gp`.
     :param inner_noise: where the learnt noise variances s_l² of hidden layers start.
+    :param missing: whether NaN in y stands for an entry that was not observed.
     :param jitter: of GP layers, see :func:`ppl_dgp.gp.sparse_gp.sparse_gp`.
     :raises TypeError: for what is no block.
     :raises ValueError: for blocks in an order that makes no model, and as :func:`ppl_dgp.models.deep_gp`.
@@ -58,6 +60,7 @@ class stack(ZooModel):
     noise: NoiseChoice | None = None
     likelihood: Observed | None = None
     inner_noise: float = INNER_NOISE
+    missing: bool = False
     jitter: float | None = None
 
     def __post_init__(self) -> None:
@@ -68,13 +71,31 @@ class stack(ZooModel):
     ) -> Any:
         y = as_columns(x, y, self.num_outputs)
         given = observed_by(self.likelihood, self.noise, y, self.num_outputs)
+        return self.under(given, x, y, index, size, y if isinstance(given, Gaussian) else None)
+
+    def under(
+        self,
+        given: Likelihood,
+        x: Array,
+        y: Array | None,
+        index: Array | None,
+        size: int | None,
+        targets: Array | None,
+    ) -> Any:
+        """The rest of the program, under a likelihood whose values are sites already.
+
+        :param targets: what the last functions would be if they fitted, (N, F); None where y does not say.
+        """
         *hidden, last = self.blocks
         rows, before, steps = x, None, []
-        targets = y if isinstance(given, Gaussian) else None
+        numbers = None if y is None else jnp.asarray(y, float)  # labels too
+        if targets is not None and self.missing:
+            targets = jnp.where(jnp.isnan(targets), jnp.nanmean(targets, 0), targets)
 
         def place(number: int) -> Place:
             first = all(isinstance(block, LatentInputs) for block in hidden[: number - 1])
-            return Place(f"layer{number}", rows, x, y, before, targets, first, self.inner_noise, self.jitter)
+            settings = self.inner_noise, self.missing, self.jitter
+            return Place(f"layer{number}", rows, x, numbers, before, targets, first, *settings)
 
         for number, block in enumerate(hidden, start=1):
             begun = block.begin(place(number))
@@ -86,7 +107,7 @@ class stack(ZooModel):
             h: Any = x
             for step in steps:
                 h = step(h)
-            return numpyro.sample("y", emission(f(h), given, index, y is not None), obs=y)
+            return numpyro.sample("y", emission(f(h), given, index, y is not None, self.missing), obs=y)
 
 
 def _checked_blocks(blocks: Any) -> tuple[StackBlock, ...]:
@@ -115,8 +136,11 @@ def _checked_blocks(blocks: Any) -> tuple[StackBlock, ...]:
                 f"width: found {block.width} in the last block, expected none, for it has as many outputs as y needs; "
                 "leave it out"
             )
-        if last and getattr(block, "mean", None) is not None:
-            raise ValueError(f"mean: found {block.mean!r} in the last block, whose mean is 0; leave it out")
+        if last and isinstance(mean := getattr(block, "mean", None), str):
+            raise ValueError(
+                f"mean: found {mean!r} in the last block, expected a mean, such as Constant(1.0), or none, which is 0; "
+                "leave it out"
+            )
         if not last and block.width is None:
             raise ValueError(
                 f"width: found none in block {place}, {block}, expected the number of its outputs; give width=2, say"

@@ -84,6 +84,7 @@ _HOMES = {
         "MultiOutputGPRegressor",
         "SparseGPClassifier",
         "SparseGPRegressor",
+        "StackClassifier",
         "StackRegressor",
     ),
     "ppl_dgp.fit": (
@@ -270,11 +271,13 @@ _HOMES = {
         "sparse_gp_regression",
         "sparse_heteroscedastic_gp",
         "stack",
+        "stack_classification",
         "switching_gpssm",
     ),
     "ppl_dgp.models.blocks": (
         "DeterministicNetwork",
         "LatentInputs",
+        "NetworkBlock",
     ),
     "ppl_dgp.models.function_blocks": (
         "BayesianLayer",

@@ -81,6 +81,7 @@ from ppl_dgp.estimators import DeepGPRegressor as DeepGPRegressor
 from ppl_dgp.estimators import MultiOutputGPRegressor as MultiOutputGPRegressor
 from ppl_dgp.estimators import SparseGPClassifier as SparseGPClassifier
 from ppl_dgp.estimators import SparseGPRegressor as SparseGPRegressor
+from ppl_dgp.estimators import StackClassifier as StackClassifier
 from ppl_dgp.estimators import StackRegressor as StackRegressor
 from ppl_dgp.fit import Fit as Fit
 from ppl_dgp.fit import FitError as FitError
@@ -240,9 +241,11 @@ from ppl_dgp.models import sparse_gp_classification as sparse_gp_classification
 from ppl_dgp.models import sparse_gp_regression as sparse_gp_regression
 from ppl_dgp.models import sparse_heteroscedastic_gp as sparse_heteroscedastic_gp
 from ppl_dgp.models import stack as stack
+from ppl_dgp.models import stack_classification as stack_classification
 from ppl_dgp.models import switching_gpssm as switching_gpssm
 from ppl_dgp.models.blocks import DeterministicNetwork as DeterministicNetwork
 from ppl_dgp.models.blocks import LatentInputs as LatentInputs
+from ppl_dgp.models.blocks import NetworkBlock as NetworkBlock
 from ppl_dgp.models.function_blocks import BayesianLayer as BayesianLayer
 from ppl_dgp.models.function_blocks import GPLayer as GPLayer
 from ppl_dgp.models.function_blocks import RandomFeaturesLayer as RandomFeaturesLayer

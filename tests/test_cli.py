@@ -167,7 +167,7 @@ def test_models_lists_every_choice(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     others = {*uses.STRICT, *uses.OWN_ROWS, *classes.IMAGE_MODELS}
-    assert {"gp", "sparse-gp", "deep-gp", "gplvm", "gpssm", *others} == set(found["models"])
+    assert {"gp", "sparse-gp", "deep-gp", "stack", "gplvm", "gpssm", *others} == set(found["models"])
     assert set(classes.CLASS_LIKELIHOODS) == set(found["likelihoods_of_classes"])
     assert {"diabetes", "linnerud", "step", "sinusoids", "periodic"} <= set(found["sources"])
     assert main(["models"]) == 0

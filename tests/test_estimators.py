@@ -8,7 +8,7 @@ import pytest
 from contract import keeps_all, keeps_fast_part
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
-from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.datasets import load_breast_cancer, load_digits, load_iris
 from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
@@ -23,6 +23,7 @@ from ppl_dgp.estimators import (
     MultiOutputGPRegressor,
     SparseGPClassifier,
     SparseGPRegressor,
+    StackClassifier,
     StackRegressor,
 )
 from ppl_dgp.kernels import Matern32
@@ -39,6 +40,9 @@ TINY = {
     ),
     "stack": StackRegressor(
         blocks=(BayesianLayer(2), GPLayer()), num_inducing=5, steps=100, learning_rate=0.1, num_samples=20
+    ),
+    "stack classes": StackClassifier(
+        blocks=(BayesianLayer(2), GPLayer()), num_inducing=10, steps=100, learning_rate=0.1, num_samples=20
     ),
     "additive": AdditiveGPRegressor(num_inducing=5, steps=100, learning_rate=0.1),
     "several": MultiOutputGPRegressor(num_inducing=5, steps=100, learning_rate=0.1),
@@ -61,7 +65,8 @@ def sparse() -> SparseGPRegressor:
     "kind",
     ["sparse"]
     + [
-        pytest.param(k, marks=pytest.mark.slow) for k in ("sparse classes", "additive", "several", "smoothed")
+        pytest.param(k, marks=pytest.mark.slow)
+        for k in ("sparse classes", "stack classes", "additive", "several", "smoothed")
     ],
 )
 def test_fast_part_of_the_contract(kind: str) -> None:
@@ -93,6 +98,31 @@ def test_a_stack_with_latents_predicts_in_the_units_of_y() -> None:
     assert clone(stack).blocks == blocks
     with pytest.raises(ValueError, match="kernel: found 'linear', expected none beside blocks"):
         StackRegressor(blocks=blocks, kernel="linear").fit(x, y)
+
+
+def test_a_stack_of_gps_has_the_probabilities_of_a_deep_gp() -> None:
+    x, y = load_iris(return_X_y=True)
+    settings = {"num_inducing": 5, "steps": 10, "learning_rate": 0.1, "num_samples": 5, "random_state": 0}
+    deep = DeepGPClassifier(widths=(1,), **settings).fit(x, y)
+    same = StackClassifier(blocks=[GPLayer(1), GPLayer()], **settings).fit(x, y)
+    assert_allclose(same.predict_proba(x), deep.predict_proba(x), rtol=1e-7)
+
+
+def test_a_network_tells_classes_apart() -> None:
+    """Two rings, which no line divides; labels are words."""
+    rng = np.random.default_rng(0)
+    radius, angle = np.repeat([0.5, 2.0], 40), rng.uniform(0.0, 2.0 * np.pi, 80)
+    x = radius[:, None] * np.column_stack([np.cos(angle), np.sin(angle)]) + 0.1 * rng.normal(size=(80, 2))
+    y = np.where(radius > 1.0, "out", "in")
+    network = StackClassifier(
+        blocks=(BayesianLayer(8), BayesianLayer(activation="tanh")),
+        inducing_rule="diagonal",
+        steps=600,
+        learning_rate=0.02,
+        random_state=0,
+    )
+    assert network.fit(x[::2], y[::2]).score(x[1::2], y[1::2]) > 0.9
+    assert network.predict_proba(x).shape == (80, 2)
 
 
 def test_inducing_inputs_at_the_rows_give_the_exact_gp(sparse: SparseGPRegressor) -> None:

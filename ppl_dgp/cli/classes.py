@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ppl_dgp.cli.errors import BadInput
+from ppl_dgp.cli.stacks import STACK
 
 CLASS_LIKELIHOODS = {
     "bernoulli": "two classes by a probit",
@@ -20,7 +21,7 @@ IMAGE_MODELS = {
 #: of two labels alone
 OF_TWO = ("bernoulli", "bernoulli-logit")
 #: models that take a likelihood of classes
-TAKE_CLASSES = ("sparse-gp", "deep-gp", *IMAGE_MODELS)
+TAKE_CLASSES = ("sparse-gp", "deep-gp", STACK, *IMAGE_MODELS)
 #: channels of the hidden layers of a deep-convolutional-gp, unless told
 CHANNELS = (4,)
 

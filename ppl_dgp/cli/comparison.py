@@ -20,6 +20,7 @@ from ppl_dgp.cli.names import MODELS
 from ppl_dgp.cli.programs import contained
 from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.settings import Settings
+from ppl_dgp.cli.stacks import STACK
 from ppl_dgp.cli.task import Task
 from ppl_dgp.cli.uses import OWN_ROWS, SEVERAL_TARGETS, STRICT, UNUSED, unused_defaults
 from ppl_dgp.diagnostics.comparison import Comparison, tabulate
@@ -44,10 +45,12 @@ def combinations(base: Settings, lists: dict[str, Sequence[Any]]) -> dict[str, S
         unused = UNUSED[model]
         choice |= {name: lists[name][0] for name in unused if name in lists}
         settings = dataclasses.replace(base, **choice)
-        if model in STRICT:  # what the others make use of; a kernel is the same for all
+        if model in (*STRICT, STACK):  # what the others make use of; a kernel is the same for all
             kept = unused_defaults(settings)
             kept.pop("kernel", None)
             settings = dataclasses.replace(settings, **kept)
+        elif STACK in lists.get("model", ()):
+            settings = dataclasses.replace(settings, blocks=None)
         settings.check()
         varied = [name for name in lists if len(lists[name]) > 1 and name not in unused and name != "model"]
         parts = [model, *(f"alpha={choice[n]:g}" if n == "alpha" else str(choice[n]) for n in varied)]

@@ -7,11 +7,13 @@ of the heavy imports.
 from __future__ import annotations
 
 from ppl_dgp.cli.classes import IMAGE_MODELS
+from ppl_dgp.cli.stacks import STACK
 
 MODELS = {
     "gp": "exact GP regression: closed form, O(N³), for up to a few thousand rows",
     "sparse-gp": "sparse GP regression: inducing points, minibatches",
     "deep-gp": "deep GP: layers of sparse GPs, for steps and changing lengthscales",
+    STACK: "GP layers, Bayesian and other networks and latents above each other, as --blocks says",
     "additive-gp": "a sum of sparse GPs, one of each feature, and which of them explains what",
     "multi-output-gp": "several targets that mix the same functions; entries may be missing",
     "convolved-gp": "several targets that smooth the same functions, each as it likes; entries may be missing",
@@ -87,4 +89,4 @@ LIKELIHOOD_HELP = {
     "heteroscedastic": "Gaussian noise whose variance is a function of the features",
 }
 #: models that take another than gaussian
-WITH_LIKELIHOOD = ("sparse-gp", "additive-gp", "deep-gp")
+WITH_LIKELIHOOD = ("sparse-gp", "additive-gp", "deep-gp", STACK)

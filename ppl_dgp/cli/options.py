@@ -11,6 +11,7 @@ import typer
 from ppl_dgp.cli import classes
 from ppl_dgp.cli import names as choices
 from ppl_dgp.cli.settings import BUDGET, MOST_ITERATIONS
+from ppl_dgp.cli.stacks import BLOCKS
 from ppl_dgp.cli.uses import COUNT_LIKELIHOODS
 
 
@@ -53,6 +54,14 @@ SETTINGS: dict[str, tuple[type, str, str | None]] = {
         "Widths of the hidden layers, of a deep-convolutional-gp their channels",
         "2,2, of a deep-convolutional-gp 4",
     ),
+    "blocks": (
+        str,
+        "Blocks of a stack, from the features to the targets: "
+        + " | ".join(BLOCKS)
+        + ", each but the last with its "
+        "number of outputs, as in bayesian:20,gp",
+        None,
+    ),
     "latent": (
         int,
         "Latent dimensions of a gplvm, state dimensions of a gpssm, or functions that the targets of a multi-output-gp "
@@ -64,9 +73,9 @@ SETTINGS: dict[str, tuple[type, str, str | None]] = {
     "likelihood": (
         str,
         " | ".join(choices.LIKELIHOOD_HELP)
-        + ", of a sparse-gp, additive-gp or deep-gp; of a binned-counts-gp "
+        + ", of a sparse-gp, additive-gp, deep-gp or stack; of a binned-counts-gp "
         + " | ".join(COUNT_LIKELIHOODS)
-        + "; of classes, words or numbers, of a sparse-gp, deep-gp or images "
+        + "; of classes, words or numbers, of a sparse-gp, deep-gp, stack or images "
         + " | ".join(classes.CLASS_LIKELIHOODS),
         "gaussian, of counts poisson, of images bernoulli for two labels and robust-max for more",
     ),

@@ -16,6 +16,7 @@ from numpyro.infer import ELBO
 
 from ppl_dgp.cli.classes import strides_of
 from ppl_dgp.cli.settings import Settings
+from ppl_dgp.cli.stacks import STACK, read_blocks
 from ppl_dgp.estimators.estimator import PREDICTED_AT_ONCE
 from ppl_dgp.estimators.latent import fit_latent, latent_program
 from ppl_dgp.fit import Fit, Posterior, energy, fit_lbfgs, fit_series, fit_table
@@ -39,7 +40,11 @@ from ppl_dgp.models import (
     multi_output_gp,
     sparse_gp_classification,
     sparse_gp_regression,
+    stack,
+    stack_classification,
 )
+from ppl_dgp.models.blocks import DeterministicNetwork, LatentInputs, StackBlock
+from ppl_dgp.models.function_blocks import BayesianLayer, GPLayer, RandomFeaturesLayer
 from ppl_dgp.models.kernel_values import named_kernel
 from ppl_dgp.models.zoo_model import ZooModel
 from ppl_dgp.objectives import OBJECTIVES, PowerEP
@@ -85,6 +90,9 @@ def build(
     objective = OBJECTIVES[settings.objective](settings.alpha, settings.particles)
     likelihood = None if settings.likelihood == "gaussian" else settings.likelihood
     choices: dict[str, Any] = {"num_outputs": num_outputs, "kernel": kernel, "likelihood": likelihood}
+    if settings.model == STACK:
+        mixed = stack(_blocks(settings), num_outputs=num_outputs, likelihood=likelihood)
+        return Program(settings, mixed, _guide(mixed, settings), objective)
     if settings.model == "deep-gp":
         deep = deep_gp(settings.widths, settings.inducing, **choices)
         return Program(settings, deep, _guide(deep, settings), objective)
@@ -112,6 +120,8 @@ def _of_classes(settings: Settings, num_classes: int) -> Program:
     model: ZooModel
     if settings.model == "sparse-gp":
         model = sparse_gp_classification(num_classes, settings.inducing, **choices)
+    elif settings.model == STACK:
+        model = stack_classification(_blocks(settings), num_classes, likelihood=likelihood)
     elif settings.model == "deep-gp":
         model = deep_gp_classification(num_classes, settings.widths, settings.inducing, **choices)
     else:
@@ -124,9 +134,30 @@ def _of_classes(settings: Settings, num_classes: int) -> Program:
             strides = strides_of(settings)
             model = deep_convolutional_gp(channels=settings.widths, strides=strides, **choices)
     objective = OBJECTIVES[settings.objective](settings.alpha, settings.particles)
-    if settings.model == "deep-gp":
+    if settings.model in ("deep-gp", STACK):
         return Program(settings, model, _guide(model, settings), objective)
     return Program(settings, model, Guide(model, inducing=INDUCING_RULES[settings.inducing_rule]), objective)
+
+
+def _blocks(settings: Settings) -> list[StackBlock]:
+    """Those of a stack, GPs with the kernel and the inducing points of the settings."""
+    assert settings.blocks is not None and settings.inducing is not None
+    kernel, made = named_kernel(settings.kernel), []
+    for name, widths in read_blocks(settings.blocks):
+        width = widths[0] if widths else None
+        block: StackBlock
+        if name == "gp":
+            block = GPLayer(width, settings.inducing, kernel=kernel)
+        elif name == "bayesian":
+            block = BayesianLayer(width)
+        elif name == "random-features":
+            block = RandomFeaturesLayer(width, kernel=kernel)
+        elif name == "network":
+            block = DeterministicNetwork(widths)
+        else:
+            block = LatentInputs(widths[0])
+        made.append(block)
+    return made
 
 
 def _state_space(settings: Settings, num_outputs: int, num_sequences: int) -> Program:
@@ -254,7 +285,7 @@ def nested_start_of(
 
 
 def _guide(model: Callable[..., Any], settings: Settings) -> Guide:
-    """The guide of a deep GP."""
+    """The guide of a deep GP or a stack."""
     inducing = INDUCING_RULES[settings.inducing_rule]
     return Guide(model, hidden=HIDDEN_RULES[settings.hidden], inducing=inducing)
 

@@ -23,6 +23,7 @@ from ppl_dgp.cli.names import (
     STATES,
     WITH_LIKELIHOOD,
 )
+from ppl_dgp.cli.stacks import STACK, check_blocks
 from ppl_dgp.cli.uses import (
     CARRIES_MOMENTS,
     COUNT_LIKELIHOODS,
@@ -60,6 +61,7 @@ class Settings:
     objective: str = "power-ep"
     alpha: float = 0.0
     widths: tuple[int, ...] = (2, 2)
+    blocks: str | None = None
     latent: int | None = None
     inducing: int | None = None
     kernel: str = "rbf"
@@ -137,7 +139,7 @@ class Settings:
         fewest = LEAST_BUDGET[self.learning_rate is not None]
         if self.steps == AUTO and self.model != "gp" and self.budget is not None and self.budget < fewest:
             raise BadInput(f"--budget is {self.budget}", f"give at least {fewest} steps, or --steps")
-        if self.model == "deep-gp" and self.hidden in CARRIES_MOMENTS:
+        if self.model in ("deep-gp", STACK) and self.hidden in CARRIES_MOMENTS:
             check_moments(self)
         if self.model == "gplvm":
             if self.alpha > 0.0 or self.objective != "power-ep":
@@ -147,6 +149,7 @@ class Settings:
                 )
             if self.restarts > 1:
                 raise BadInput(f"--restarts is {self.restarts}, but a gplvm is fitted once", "vary --seed")
+        check_blocks(self)
         check_unused(self)
         check_own_rows(self)
         check_series(self)
@@ -205,7 +208,7 @@ class Settings:
         batch = self.batch or (None if self.model == "gp" else usual)
         inducing = {"gplvm": GPLVM_INDUCING, "gpssm": SERIES_INDUCING}.get(self.model, DEFAULT_INDUCING)
         latent = {"gpssm": num_targets} | dict.fromkeys(SEVERAL_TARGETS, min(LATENT, num_targets))
-        without = ("additive-gp", *OWN_ROWS, *IMAGE_MODELS)
+        without = ("additive-gp", STACK, *OWN_ROWS, *IMAGE_MODELS)
         return dataclasses.replace(
             self,
             inducing=self.inducing or min(inducing, places),
@@ -239,6 +242,7 @@ class Settings:
             "budget": None,
             "tolerance": None,
             "image": None,
+            "blocks": None,
             "patch": None,
             "stride": 1,
             "located": False,

@@ -44,8 +44,8 @@ class Task:
         ]
         told = (
             f"{', '.join(classes)}: found the values 0 and 1 alone, which are taken for numbers; for classes "
-            "give --likelihood bernoulli (of a sparse-gp or deep-gp), or use SparseGPClassifier or DeepGPClassifier of "
-            "ppl_dgp.estimators"
+            "give --likelihood bernoulli (of a sparse-gp, deep-gp or stack), or use SparseGPClassifier or "
+            "DeepGPClassifier of ppl_dgp.estimators"
         )
         return (*self.table.notes, *([told] if classes else []))
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from ppl_dgp.cli.classes import IMAGE_MODELS
 from ppl_dgp.cli.errors import BadInput
+from ppl_dgp.cli.stacks import STACK
 
 #: models of one layer that are sums or mixtures of functions, which refuse what they do not use
 STRICT = ("additive-gp", "multi-output-gp", "convolved-gp")
@@ -22,7 +23,7 @@ COUNT_LIKELIHOODS = {
     "poisson": "counts that vary as much as their mean",
     "negative-binomial": "counts that vary more",
 }
-_LAYERS = {"hidden", "widths"}
+_LAYERS = {"hidden", "widths", "blocks"}
 _SERIES = {"controls", "sequence_column", "step_column", "window", "emission", "separate"}
 _OWN = set(OWN_ROWS.values())
 _IMAGES = {"image", "patch", "stride", "located"}
@@ -32,15 +33,17 @@ DRAWS_INDUCING = ("across-outputs", "layer-chain", "coupled", "global")
 # what offered a layer as moments needs u integrated out, layer by layer and output by output, and nothing drawn
 CARRIES_MOMENTS = ("moment-matched", "nested-compression")
 UNUSED: dict[str, set[str]] = {
-    "deep-gp": {"latent"} | _OTHERS,
+    "deep-gp": {"latent", "blocks"} | _OTHERS,
+    STACK: {"latent", "widths"} | _OTHERS,
     "sparse-gp": _LAYERS | {"latent"} | _OTHERS,
     "additive-gp": _LAYERS | {"latent"} | _OTHERS,
     "multi-output-gp": _LAYERS | _OTHERS,
     "convolved-gp": _LAYERS | {"kernel"} | _OTHERS,
     "convolutional-gp": _LAYERS | {"latent"} | _SERIES | _OWN,
-    "deep-convolutional-gp": {"hidden", "latent"} | _SERIES | _OWN,
-    "gpssm": {"inducing_rule", "objective", "widths", "drop_missing", "controls"} | _IMAGES | _OWN,
+    "deep-convolutional-gp": {"hidden", "latent", "blocks"} | _SERIES | _OWN,
+    "gpssm": {"inducing_rule", "objective", "widths", "blocks", "drop_missing", "controls"} | _IMAGES | _OWN,
     "gplvm": {"inducing_rule", "objective", "alpha", "particles", "restarts", "widths", "drop_missing"}
+    | {"blocks"}
     | _OTHERS,
     "gp": _LAYERS
     | {"latent"}
@@ -80,7 +83,7 @@ def check_unused(settings: Any) -> None:
             raise BadInput(
                 f"{option} is {value!r}, but a {model} has no time", "leave it out, or take --model gpssm"
             )
-        if model in STRICT or model in OWN_ROWS or model in IMAGE_MODELS:
+        if model in (*STRICT, STACK, *OWN_ROWS, *IMAGE_MODELS):
             shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
             article = "an" if model[0] in "aeiou" else "a"
             found = f"{option} is {shown}, but {article} {model}"

@@ -1,14 +1,14 @@
 """Sparse and deep GPs as scikit-learn estimators, for regression and classification; the GPLVM as a transformer.
 
-Of regression also stacks of GPs and networks, sums of functions, and several targets that mix the same ones; of classes
-also images by patches.
+Of both also stacks of GPs and networks; of regression sums of functions, and several targets that mix the same ones; of
+classes images by patches.
 
 Model, guide and objective are those of the zoo: the sparse GP (Titsias 2009; Hensman et al. 2013, 2015) and the deep GP
 (Salimbeni and Deisenroth 2017) under the ELBO or a divergence of ``alpha``. Features are standardised inside, and so
 are the targets of a regression; everything that comes out is in the units, or the labels, that went in.
 """
 
-from ppl_dgp.estimators.classifiers import DeepGPClassifier, SparseGPClassifier
+from ppl_dgp.estimators.classifiers import DeepGPClassifier, SparseGPClassifier, StackClassifier
 from ppl_dgp.estimators.images import ConvolutionalGPClassifier, DeepConvolutionalGPClassifier
 from ppl_dgp.estimators.latent import GPLVM
 from ppl_dgp.estimators.regressors import (
@@ -29,5 +29,6 @@ __all__ = [
     "MultiOutputGPRegressor",
     "SparseGPClassifier",
     "SparseGPRegressor",
+    "StackClassifier",
     "StackRegressor",
 ]

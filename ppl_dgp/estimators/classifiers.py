@@ -1,4 +1,4 @@
-"""Sparse and deep GP classification as scikit-learn estimators."""
+"""Classification by sparse and deep GPs and by stacks, as scikit-learn estimators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from ppl_dgp.estimators.estimator import GPEstimator, Target
+from ppl_dgp.estimators.stacks import StackEstimator
 from ppl_dgp.guides import HiddenRule
+from ppl_dgp.models import stack_classification
+from ppl_dgp.models.zoo_model import ZooModel
 
 _C = TypeVar("_C", bound="_Classifier")
 
@@ -105,3 +108,26 @@ class DeepGPClassifier(_Classifier):
 
     def _layers(self) -> tuple[tuple[int, ...], str | HiddenRule | None]:
         return tuple(self.widths), self.hidden
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class StackClassifier(StackEstimator, _Classifier):
+    """Classification by a stack of GP layers, Bayesian layers, random features, networks and latents.
+
+    :param blocks, num_inducing, kernel, inducing_rule: as in ``StackRegressor``.
+    :param likelihood: as in ``SparseGPClassifier``.
+    :param hidden, objective, alpha, num_particles, steps, tolerance, budget, batch_size, learning_rate, num_samples,
+        random_state: as in ``DeepGPRegressor``.
+
+    >>> from sklearn.datasets import load_iris
+    >>> from ppl_dgp import BayesianLayer
+    >>> X, y = load_iris(return_X_y=True)
+    >>> network = StackClassifier(blocks=(BayesianLayer(5), BayesianLayer()), inducing_rule="diagonal", steps=2)
+    >>> network.fit(X, y).predict_proba(X[:4]).shape
+    (4, 3)
+    """
+
+    def _zoo_model(self) -> ZooModel:
+        target = self._target()
+        assert target.classes is not None  # fit has counted them
+        return stack_classification(self._blocks(), target.classes, likelihood=target.likelihood)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import jax.numpy as jnp
@@ -14,10 +14,9 @@ from sklearn.utils.validation import check_consistent_length, validate_data
 from ppl_dgp.data import Standardiser
 from ppl_dgp.estimators.estimator import GPEstimator, Target
 from ppl_dgp.estimators.latent import standardise
+from ppl_dgp.estimators.stacks import StackEstimator
 from ppl_dgp.guides import HiddenRule
 from ppl_dgp.models import additive_gp, convolved_gp, multi_output_gp, stack
-from ppl_dgp.models.blocks import StackBlock
-from ppl_dgp.models.function_blocks import GPLayer
 from ppl_dgp.models.observation import is_of_real_targets
 from ppl_dgp.models.zoo_model import ZooModel
 
@@ -136,7 +135,7 @@ class DeepGPRegressor(_Regressor):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class StackRegressor(_Regressor):
+class StackRegressor(StackEstimator, _Regressor):
     """Regression by a stack of GP layers, Bayesian layers, random features, networks and latents.
 
     :param blocks: from the features to y, as :class:`ppl_dgp.models.stack` takes them, kernels their own.
@@ -154,29 +153,9 @@ class StackRegressor(_Regressor):
     (3,)
     """
 
-    blocks: Sequence[StackBlock] = (GPLayer(2), GPLayer())
-    hidden: str | HiddenRule = "doubly-stochastic"
-    num_samples: int = 100
-
-    def _layers(self) -> tuple[tuple[int, ...], str | HiddenRule | None]:
-        return (), self.hidden
-
     def _zoo_model(self) -> ZooModel:
-        if self.kernel != "rbf":
-            raise ValueError(
-                f"kernel: found {self.kernel!r}, expected none beside blocks, which have their own; give it to them, "
-                "GPLayer(kernel=…)"
-            )
         target = self._target()
-        settings: dict[str, Any] = dict(num_outputs=target.columns, likelihood=target.likelihood)
-        given = stack(self.blocks, **settings)
-        return stack([self._within(block) for block in given.blocks], **settings)
-
-    def _within(self, block: StackBlock) -> StackBlock:
-        """A block of no more inducing points than there may be."""
-        if not isinstance(block, GPLayer) or block.inducing is not None:
-            return block
-        return replace(block, num_inducing=min(block.num_inducing, self.num_inducing_))
+        return stack(self._blocks(), num_outputs=target.columns, likelihood=target.likelihood)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -24,12 +24,12 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
-from numpyro.contrib.module import eqx_module, flax_module, nnx_module
 from numpyro.distributions import biject_to, constraints
 from numpyro.primitives import Messenger
 
 from ppl_dgp.gp.contract import Parameters, Propagation
 from ppl_dgp.gp.emission import Emission
+from ppl_dgp.gp.network_modules import initial_value, is_module, of_rows
 from ppl_dgp.guides.conditional import CoupledConditional
 from ppl_dgp.guides.dependence import DependsOn
 from ppl_dgp.guides.latents import Latent, LatentRule
@@ -82,7 +82,7 @@ class Amortised(HiddenRule):
                     raise ValueError(
                         f"net: found {width!r} among its widths, expected whole numbers of at least 1"
                     )
-        elif _registration(self.net) is None and not callable(self.net):
+        elif not is_module(self.net) and not callable(self.net):
             raise TypeError(_not_a_network(self.net))
         if self.base.depends_on.on_model:
             raise ValueError(_nothing_to_amortise(self.base))
@@ -188,7 +188,7 @@ class _NetworkHeads(Messenger):
         if msg["type"] != "param" or msg["kwargs"].get("event_dim") is None:
             return
         constrain = biject_to(msg["kwargs"].get("constraint", constraints.real))
-        start = constrain.inv(_initial(msg))
+        start = constrain.inv(initial_value(msg))
         event = start.shape[1:]
         head = f"{self.net}/{msg['name'].removeprefix(self.site).lstrip('_')}"
         gain = numpyro.param(f"{head}/own", jnp.ones(event, start.dtype))
@@ -199,57 +199,17 @@ class _NetworkHeads(Messenger):
         msg["stop"] = self.answered = True
 
 
-class _Leaves(Messenger):
-    """Declares each leaf of a module's weights as a parameter of its own, so that a fit's parameters are arrays."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.name, self.weights = name, None
-
-    def process_message(self, msg: dict[str, Any]) -> None:
-        if msg["type"] != "param" or msg["name"] != f"{self.name}$params":
-            return
-        start = _initial(msg)
-        if start is not None:
-            leaves, structure = jax.tree_util.tree_flatten_with_path(start)
-            paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
-            declared = [
-                numpyro.param(f"{self.name}/{path}", leaf)
-                for path, (_, leaf) in zip(paths, leaves, strict=True)
-            ]
-            self.weights = jax.tree.unflatten(structure, declared)
-        msg["value"], msg["stop"] = self.weights, True
-
-
-class _Keyless(Messenger):
-    """Answers whoever asks for a key, so that starts that use none leave the run's keys as they are."""
-
-    def process_message(self, msg: dict[str, Any]) -> None:
-        if msg["type"] == "prng_key":
-            msg["value"], msg["stop"] = jax.random.PRNGKey(0), True
-
-
-def _initial(msg: dict[str, Any]) -> Any:
-    """Where a parameter would start."""
-    with _Keyless():
-        return msg["fn"](*msg["args"], **msg["kwargs"])
-
-
 def _datum_features(name: str, net: Any, inputs: Float[Array, "B K"]) -> Float[Array, "B F"]:
     """The inputs, and beside them what the network makes of them."""
     if isinstance(net, tuple):
         if not net:
             return inputs
         return jnp.concatenate([inputs, _perceptron(name, net, inputs)], axis=1)
-    register = _registration(net)
-    if register is None:
+    if not is_module(net):
         net = net(inputs.shape[1])
-        register = _registration(net)
-        if register is None:
+        if not is_module(net):
             raise TypeError(_not_a_network(net))
-    leaves = _Leaves(name)
-    with leaves:
-        outputs = register(name, net, inputs, leaves)
+    outputs = of_rows(name, net, inputs)(inputs)
     if jnp.ndim(outputs) != 2 or outputs.shape[0] != inputs.shape[0]:
         raise ValueError(
             f"net: found outputs of shape {jnp.shape(outputs)} for inputs {inputs.shape}, expected "
@@ -270,38 +230,6 @@ def _perceptron(name: str, widths: tuple[int, ...], inputs: Float[Array, "B K"])
         bias = numpyro.param(f"{name}/layer{layer}/bias", jnp.zeros(width, dtype))
         inputs = jnp.tanh(inputs @ weight + bias)
     return inputs
-
-
-def _equinox(name: str, module: Any, inputs: Array, leaves: _Leaves) -> Array:
-    outputs: Array = jax.vmap(eqx_module(name, module))(inputs)
-    return outputs
-
-
-def _flax(name: str, module: Any, inputs: Array, leaves: _Leaves) -> Array:
-    # the function that comes back is bound to the weights it was started with
-    outputs: Array = flax_module(name, module, inputs).func(leaves.weights, inputs)
-    return outputs
-
-
-def _flax_nnx(name: str, module: Any, inputs: Array, leaves: _Leaves) -> Array:
-    outputs: Array = nnx_module(name, module)(inputs)
-    return outputs
-
-
-_REGISTRATIONS: dict[str, Callable[..., Array]] = {
-    "equinox.": _equinox,
-    "flax.linen.": _flax,
-    "flax.nnx.": _flax_nnx,
-}
-
-
-def _registration(net: Any) -> Callable[..., Array] | None:
-    """How NumPyro registers a module, told by the package of its base classes; None if it is no module."""
-    origins = [f"{base.__module__}." for base in type(net).__mro__]
-    for package, register in _REGISTRATIONS.items():
-        if any(origin.startswith(package) for origin in origins):
-            return register
-    return None
 
 
 def _not_a_network(net: Any) -> str:
