@@ -21,6 +21,7 @@ from ppl_dgp.gp.contract import Model, Parameters, Propagation, Representation, 
 from ppl_dgp.gp.representation import check_propagation
 from ppl_dgp.numerics.power_mean import Alpha, is_number
 from ppl_dgp.objectives.alpha import AlphaSchedule, checked_alpha
+from ppl_dgp.objectives.discrete_checks import check_discrete
 from ppl_dgp.objectives.enumeration import enumerate_discrete, power_mean_over_draws
 from ppl_dgp.objectives.loss_steps import Globals, Particle, Probe, Resolution, Weighed
 from ppl_dgp.objectives.representation import Logarithm, RepresentationHandler, choose_representations
@@ -45,6 +46,8 @@ class AlphaDivergence(ELBO):
     globals_outside_log: bool
     #: whether a trajectory is one of the θ at α > 0, its steps tempered one by one
     along_trajectories: bool = False
+    #: whether functions are drawn, jointly at all their inputs
+    draws_functions: bool = False
     #: discrete latents of the data plate are summed out
     can_infer_discrete = True
     takes_alpha = True
@@ -148,6 +151,7 @@ class AlphaDivergence(ELBO):
     def _resolve(self, probe: Probe) -> Resolution:
         """How each latent is carried, and what is known, or drawn, before the particles are."""
         roles = probe.roles
+        check_discrete(probe, exact=not self._powered and not self.draws_functions)
         propagation, logarithm = self._propagation(roles), self._logarithm
         representations = self._representations(probe, propagation)
         globals_ = self._globals(probe)
@@ -171,14 +175,16 @@ class AlphaDivergence(ELBO):
         key_run, representation_key = jax.random.split(key)
         roles = probe.roles
 
-        def traces(values: dict[str, Array], still: bool = False, alone: bool = False) -> tuple[Trace, Trace]:
+        def traces(
+            values: dict[str, Array], still: bool = False, alone: bool = False, beside: bool = False
+        ) -> tuple[Trace, Trace]:
             known, answers = {**resolved.values, **values}, dict(resolved.answers)
             if still:
                 known, answers = {**stop_gradient(resolved.values), **values}, stop_gradient(answers)
             represented = RepresentationHandler(
                 resolved.representations, roles.num_rows, representation_key, answers, resolved.propagation
             )
-            functions = lambda: self._functions(probe.shared_key, alone)
+            functions = lambda: self._functions(probe.shared_key, alone, beside)
             with represented:
                 both = probe.runs.traces(key_run, known, resolved.globals.guide, functions)
             represented.check_heard()
@@ -243,7 +249,7 @@ class AlphaDivergence(ELBO):
         """What is known before the draws."""
         return Globals(probe.runs.guide)
 
-    def _functions(self, key: Array, alone: bool = False) -> Messenger:
+    def _functions(self, key: Array, alone: bool = False, beside: bool = False) -> Messenger:
         """What stands between a function and its marginals: nothing, they are integrated out."""
         return Messenger()
 
@@ -255,6 +261,11 @@ class AlphaDivergence(ELBO):
             raise ValueError(
                 f"propagation: found {set(carried.values())} at alpha={self.alpha}, where each datum needs its draws; "
                 "take alpha=0, BlackBoxAlpha or ApproximatePowerEP, or propagation='draws'"
+            )
+        if carried and self._sums_below_u(roles):
+            raise ValueError(
+                f"propagation: found {set(carried.values())} beside the discrete sites {roles.summed}, whose sum has a "
+                "logarithm that is averaged over draws of the hidden layers; take propagation='draws'"
             )
         return carried
 

@@ -9,7 +9,13 @@ side by side, K the number of combinations. Where the guide has the site, with z
 where it has not, q(z_n) is the best there is, which at every α leaves :math:`\log \sum_z w_{nz}` of the model's joint
 tempered weights, the integral of each w_nz over f taken on its own (Hölder's inequality): a bound where the objective
 is one, and with functions integrated inside, at α = 1, the model's own marginal likelihood. The logarithm of that sum
-stands below u: it is averaged over draws of u, as its definition says, and never taken of moments of u.
+stands below u and below the hidden layers: it is averaged over draws of them, as its definition says, and never taken
+of their moments. One draw of a particle's h_n serves all values of z_n, so that a particle's weight is
+:math:`\sum_z w_n(h_n, z)`; where q(h_n) itself depends on z_n, h_n is drawn for each value from the same noise, which
+leaves :math:`\sum_z w_n(h_{nz}, z)` (:mod:`ppl_dgp.objectives.discrete_checks` says where that is no bound).
+
+Every value has a run of its own under ``vmap``, and no broadcasting: rows of a Gaussian process are (B, D), and an
+emission takes no further dimensions in front, as ``numpyro.contrib.funsor.enum`` would give it.
 """
 
 from __future__ import annotations
@@ -29,18 +35,20 @@ from ppl_dgp.objectives.site_roles import SiteRoles, row_sum
 
 #: combinations of values beyond which a sum is refused
 MOST_COMBINATIONS = 10_000
+#: the axis of the values, by which a function is drawn once at the inputs of all of them
+VALUES = "values"
 
 
 def enumerate_discrete(
     roles: SiteRoles,
     probe: Trace,
-    traces: Callable[[dict[str, Array]], tuple[Trace, Trace]],
+    traces: Callable[..., tuple[Trace, Trace]],
     weigh: Callable[[Trace, Trace], dict[str, Array]],
 ) -> tuple[dict[str, Array], dict[str, Array], tuple[Trace, Trace]]:
     """The weights of each group, (rows) or (K, rows) where a guide's discrete site is summed, with log q (K, rows).
 
     :param probe: a run of the model, for the supports.
-    :param traces: runs model and guide at given values of the discrete sites.
+    :param traces: runs model and guide at given values of the discrete sites, ``beside`` runs at all others.
     :param weigh: the log weights of two traces.
     """
     names = [*roles.summed, *roles.guided_discrete]
@@ -60,11 +68,6 @@ def enumerate_discrete(
                 f"model: found the discrete site {name!r} of shape {jnp.shape(probe[name]['value'])}, expected one "
                 f"value for each of {rows} rows; give each its own site"
             )
-    if roles.propagation:
-        raise ValueError(
-            f"model: found the discrete sites {names} beside the hidden layers {sorted(roles.propagation)}, which "
-            "may depend on them; expected a model of one layer"
-        )
     guided = roles.guided_discrete
     supports = {name: unwrap(probe[name]["fn"]).enumerate_support(expand=False).ravel() for name in names}
     combinations = prod(len(support) for support in supports.values())
@@ -80,14 +83,14 @@ def enumerate_discrete(
     }
 
     def one(value: dict[str, Array]) -> tuple[dict[str, Array], Array]:
-        model_trace, guide_trace = traces(value)
+        model_trace, guide_trace = traces(value, beside=True)
         log_q = jnp.zeros(())
         for name in guided:
             site = guide_trace[name]
             log_q = log_q + row_sum(site["fn"].log_prob(site["value"]), roles.dims[group])
         return weigh(model_trace, guide_trace), log_q
 
-    weights, log_q = jax.vmap(one)(values)
+    weights, log_q = jax.vmap(one, axis_name=VALUES)(values)
     if roles.summed:
         # the combinations of what the guide does not have, within each of what it has
         counts = [prod(len(supports[name]) for name in part) for part in (roles.summed, guided)]
