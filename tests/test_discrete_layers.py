@@ -32,7 +32,7 @@ INNER, NOISE = 0.15, np.array([0.05, 0.3])
 SHARP = 1e-7
 
 
-def model(x, y):
+def model(x, y=None):
     """The layer before is one function for all; z says which function of it a row has, and which noise."""
     f = sparse_gp("layer1", RBF(0.5, jnp.array([0.8])), jnp.asarray(Z1), 1, mean=Linear(jnp.eye(1)))
     g = sparse_gp("layer2", RBF(1.0, jnp.array([0.6])), jnp.asarray(Z2), 2)
@@ -288,6 +288,13 @@ def test_what_is_outside_the_plate_may_not_depend_on_its_rows():
     def guide(x, y):
         numpyro.sample("level", dist.Normal(0.0, 1.0))
 
-    assert refusal(PowerEP(0.5), program, guide).startswith(
-        "model: found the latent 'level', outside the data"
-    )
+    assert refusal(PowerEP(0.5), program, guide).startswith("model: found the latent 'level', outside")
+
+    def beside(x, y):
+        with data_plate(len(X)):
+            z = numpyro.sample("z", dist.Categorical(jnp.asarray(PI)))
+            numpyro.sample("y", dist.Normal(z[:, None], 1.0).to_event(1), obs=y)
+        numpyro.sample("count", dist.Normal(z.sum(), 1.0), obs=jnp.ones(()))
+
+    found = refusal(PowerEP(0.5), beside, lambda x, y: None)
+    assert "'count' to depend on the discrete sites ['z'] of another plate" in found

@@ -26,7 +26,7 @@ from math import prod
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import logsumexp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 
 from ppl_dgp.gp.contract import Trace
 from ppl_dgp.gp.wrappers import mask_of, unwrap
@@ -69,18 +69,8 @@ def enumerate_discrete(
                 f"value for each of {rows} rows; give each its own site"
             )
     guided = roles.guided_discrete
-    supports = {name: unwrap(probe[name]["fn"]).enumerate_support(expand=False).ravel() for name in names}
-    combinations = prod(len(support) for support in supports.values())
-    if combinations > MOST_COMBINATIONS:
-        raise ValueError(
-            f"model: found {combinations} combinations of {names}, expected at most {MOST_COMBINATIONS}; make them "
-            "independent of each other by summing one out by hand"
-        )
-    grid = jnp.meshgrid(*supports.values(), indexing="ij")
-    values = {
-        name: jax.vmap(lambda value, like=probe[name]["value"]: jnp.full_like(like, value))(points.ravel())
-        for name, points in zip(supports, grid, strict=True)
-    }
+    supports = supports_of(names, probe)
+    values = combinations(names, probe)
 
     def one(value: dict[str, Array]) -> tuple[dict[str, Array], Array]:
         model_trace, guide_trace = traces(value, beside=True)
@@ -113,6 +103,39 @@ def enumerate_discrete(
         weights[group] = weights[group][0]
     first = traces({name: value[0] for name, value in values.items()})
     return weights, {group: log_q} if guided else {}, first
+
+
+def discrete_latents(run: Trace) -> list[str]:
+    """The discrete sites of a model that are not observed, given a run of it."""
+    return [
+        name
+        for name, site in run.items()
+        if site["type"] == "sample" and not site["is_observed"] and unwrap(site["fn"]).has_enumerate_support
+    ]
+
+
+def supports_of(names: list[str], run: Trace) -> dict[str, Shaped[Array, " K"]]:
+    """The values of discrete sites, given a run of their model."""
+    return {name: unwrap(run[name]["fn"]).enumerate_support(expand=False).ravel() for name in names}
+
+
+def combinations(names: list[str], run: Trace) -> dict[str, Shaped[Array, "K *rows"]]:
+    """Each combination of the values of sites of the rows, all rows alike.
+
+    :raises ValueError: if there are more than ``MOST_COMBINATIONS``.
+    """
+    supports = supports_of(names, run)
+    count = prod(len(support) for support in supports.values())
+    if count > MOST_COMBINATIONS:
+        raise ValueError(
+            f"model: found {count} combinations of {names}, expected at most {MOST_COMBINATIONS}; make them "
+            "independent of each other by summing one out by hand"
+        )
+    grid = jnp.meshgrid(*supports.values(), indexing="ij")
+    return {
+        name: jax.vmap(lambda value, like=run[name]["value"]: jnp.full_like(like, value))(points.ravel())
+        for name, points in zip(supports, grid, strict=True)
+    }
 
 
 def power_mean_over_draws(
