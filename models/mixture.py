@@ -96,6 +96,7 @@ class mixture_of_functions(ZooModel):
         return lambda: dist.Categorical(probs=weights)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class mixture_of_experts_gp(mixture_of_functions):
     """K functions behind a gate of K more, as a NumPyro model ``model(x, y=None, index=None, size=None)``.
 

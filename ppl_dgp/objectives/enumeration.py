@@ -70,7 +70,7 @@ def enumerate_discrete(
             )
     guided = roles.guided_discrete
     supports = supports_of(names, probe)
-    values = combinations(names, probe)
+    values = value_combinations(names, probe)
 
     def one(value: dict[str, Array]) -> tuple[dict[str, Array], Array]:
         model_trace, guide_trace = traces(value, beside=True)
@@ -119,7 +119,7 @@ def supports_of(names: list[str], run: Trace) -> dict[str, Shaped[Array, " K"]]:
     return {name: unwrap(run[name]["fn"]).enumerate_support(expand=False).ravel() for name in names}
 
 
-def combinations(names: list[str], run: Trace) -> dict[str, Shaped[Array, "K *rows"]]:
+def value_combinations(names: list[str], run: Trace) -> dict[str, Shaped[Array, "K *rows"]]:
     """Each combination of the values of sites of the rows, all rows alike.
 
     :raises ValueError: if there are more than ``MOST_COMBINATIONS``.

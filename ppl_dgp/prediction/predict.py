@@ -22,7 +22,7 @@ from ppl_dgp.gp.contract import TARGET_SITE, Parameters, Propagation, role_of
 from ppl_dgp.gp.representation import check_propagation
 from ppl_dgp.guides import Guide
 from ppl_dgp.numerics.gaussian import Gaussian, moments_of
-from ppl_dgp.objectives.enumeration import combinations, discrete_latents
+from ppl_dgp.objectives.enumeration import discrete_latents, value_combinations
 from ppl_dgp.prediction.exact import exact_moments, exact_quantiles, is_exact
 from ppl_dgp.prediction.predictive_trace import (
     SiteValues,
@@ -195,7 +195,7 @@ def log_likelihood(key: Array, fit: Posterior, x: ArrayLike, y: ArrayLike) -> Fl
             log_p = log_p + sites[name]["fn"].log_prob(sites[name]["value"])
         return log_p
 
-    summed: Array = logsumexp(jax.vmap(joint)(combinations(discrete, sites)), axis=0)
+    summed: Array = logsumexp(jax.vmap(joint)(value_combinations(discrete, sites)), axis=0)
     return summed
 
 
