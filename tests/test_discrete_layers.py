@@ -8,7 +8,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from compiled import initial, noise_like, on_host, refuse
+from compiled import initial, loss, noise_like, on_host, refuse
 from fast import few
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal, norm
@@ -20,7 +20,9 @@ from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.guides import Conditional, DoublyStochastic, Guide, MeanField, MomentMatched
 from ppl_dgp.kernels import RBF
+from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.objectives import BlackBoxAlpha, ImportanceWeighted, PowerEP
+from ppl_dgp.state_space.trajectory import Trajectory
 
 KEY = jax.random.PRNGKey(5)
 X = np.array([[-0.8], [0.1], [0.9]])
@@ -265,7 +267,7 @@ def test_moments_of_hidden_layers_have_no_place_in_the_logarithm_of_the_sum():
 def test_a_hidden_layer_that_follows_its_function_by_z_bounds_the_fitc_model_alone(rule):
     guide = Guide(switched, hidden=rule)
     found = refusal(PowerEP(0.0), switched, guide)
-    assert "for 'layer1/h', which depends on the discrete sites ['z'], at alpha=0" in found
+    assert "for 'layer1/h' beside the discrete sites ['z'], at alpha=0" in found
     for objective in (PowerEP(0.5), ImportanceWeighted(2, 0.0)):
         shapes = lambda objective=objective: initial(KEY, switched, guide, jnp.asarray(X), jnp.asarray(Y))
         params = jax.eval_shape(shapes)
@@ -298,3 +300,66 @@ def test_what_is_outside_the_plate_may_not_depend_on_its_rows():
 
     found = refusal(PowerEP(0.5), beside, lambda x, y: None)
     assert "'count' to depend on the discrete sites ['z'] of another plate" in found
+
+
+def along_a_path(by_hand):
+    """A state space model whose rows have noise of two kinds; and the same with the sum in the distribution of y."""
+
+    def program(x, y):
+        f = sparse_gp("f", RBF(1.0, jnp.ones(1)), jnp.asarray(Z1), mean=Linear(jnp.eye(1)), reused=True)
+        start = Gaussian(jnp.zeros((1, 1)), jnp.ones((1, 1)))
+        trajectory = Trajectory(f, jnp.array([0.1]), jnp.zeros((len(X), 0)), start)
+        states = trajectory.states(offer("x", numpyro.sample("x", trajectory, infer=hidden_role())))[:, 0]
+        deviations = jnp.sqrt(jnp.asarray(NOISE))
+        with data_plate(len(X)):
+            if by_hand:
+                kinds = dist.Normal(states[:, None], deviations)
+                both = dist.MixtureSameFamily(dist.Categorical(jnp.asarray(PI)), kinds)
+                numpyro.sample("y", both, obs=y[:, 0])
+            else:
+                z = numpyro.sample("z", dist.Categorical(jnp.asarray(PI)))
+                numpyro.sample("y", dist.Normal(states, deviations[z]), obs=y[:, 0])
+
+    return program
+
+
+def clustered(by_hand):
+    """A latent variable model whose latents have a mixture for their prior."""
+    centres = jnp.array([[-1.0, 0.5], [1.0, -0.5]])
+
+    def program(x, y):
+        f = sparse_gp("f", RBF(1.0, jnp.ones(2)), jnp.asarray(np.tile(Z1, (1, 2))))
+        with data_plate(len(X)):
+            if by_hand:
+                both = dist.MixtureSameFamily(
+                    dist.Categorical(jnp.asarray(PI)), dist.Normal(centres, 0.5).to_event(1)
+                )
+                h = numpyro.sample("x", both, infer=hidden_role())
+            else:
+                z = numpyro.sample("z", dist.Categorical(jnp.asarray(PI)))
+                h = numpyro.sample("x", dist.Normal(centres[z], 0.5).to_event(1), infer=hidden_role())
+            numpyro.sample("y", f(h).noisy(0.1), obs=y)
+
+    return program
+
+
+@pytest.mark.parametrize(
+    ("family", "objective"),
+    few(
+        list(product([along_a_path, clustered], [PowerEP(0.5), PowerEP(0.0), BlackBoxAlpha(0.0)]))
+        + [(clustered, BlackBoxAlpha(0.5))],
+        0,
+        3,
+    ),
+)
+def test_beside_paths_and_latent_inputs_it_is_the_distribution_with_the_sum_in_it(family, objective):
+    """The same draws, the same number, where u is known."""
+    found = []
+    for by_hand in (True, False):
+        program = family(by_hand)
+        guide = Guide(program, hidden=MeanField())
+        if by_hand:
+            params = initial(KEY, program, guide, jnp.asarray(X), jnp.asarray(Y))
+            params |= {"f/u_loc": jnp.array([[0.4, -0.8, 1.1]]), "f/u_scale": SHARP * jnp.eye(3)[None]}
+        found.append(loss(objective, params, program, guide, jnp.asarray(X), jnp.asarray(Y)))
+    assert found[0] == pytest.approx(found[1], abs=1e-5)
