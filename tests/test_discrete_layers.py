@@ -254,9 +254,7 @@ def refusal(objective, program, guide):
 def test_moments_of_hidden_layers_have_no_place_in_the_logarithm_of_the_sum():
     guide = Guide(model, hidden=MomentMatched())
     for objective in (PowerEP(0.0), BlackBoxAlpha(0.5)):
-        assert refusal(objective, model, guide).startswith(
-            "propagation: found {'moments'} beside the discrete"
-        )
+        assert refusal(objective, model, guide).startswith("propagation: found {'moments'} beside discrete")
     # at α = 1 black-box α has the sum and the mean over h in one logarithm
     params = initial(KEY, model, guide, jnp.asarray(X), jnp.asarray(Y))
     program = lambda: BlackBoxAlpha(1.0, 1).loss(KEY, params, model, guide, jnp.asarray(X), jnp.asarray(Y))
