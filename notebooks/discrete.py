@@ -101,7 +101,7 @@ panel.legend()
 
 
 # %%
-def change_point(x, y=None, index=None, size=None):
+def change_point(x, y=None):
     rows = x.shape[0]
     positive = lambda name: numpyro.param(name, jnp.asarray(1.0), constraint=constraints.positive)
     noise = numpyro.param("noise", jnp.asarray(0.1), constraint=constraints.positive)

@@ -4,9 +4,8 @@ A hidden layer h_z whose distribution depends on z, its q with f inside (the mod
 follows f), is drawn for every z from one noise, as if f had the same residual at the inputs of all z. With the f_n of
 the rows independent given u, as at α > 0, that is a bound of the (FITC) evidence: Jensen's inequality asks for the
 marginals of the h_z alone. The bound of the exact model, at α = 0, asks for more: its q(f) must be p(f | u) for all
-rows together, and a q(z | noise) changes it. Two rows of which one is likely under f_1 f_2 > 0 and the other under
-f_1 f_2 < 0 are a counterexample. Of a z outside the data plate the same holds of any such layer, for all rows meet
-in its logarithm.
+rows together, and a q(z | noise) changes it (docs/design.md, 4, has a counterexample of two rows). Of a z outside the
+data plate the same holds of any such layer, for all rows meet in its logarithm.
 """
 
 from __future__ import annotations
