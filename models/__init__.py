@@ -20,7 +20,7 @@ from ppl_dgp.models.gplvm import gplvm
 from ppl_dgp.models.gpssm import gpssm
 from ppl_dgp.models.heteroscedastic import deep_heteroscedastic_gp, sparse_heteroscedastic_gp
 from ppl_dgp.models.linear_gaussian import linear_gaussian_ssm
-from ppl_dgp.models.mixture import mixture_of_functions
+from ppl_dgp.models.mixture import mixture_of_experts_gp, mixture_of_functions
 from ppl_dgp.models.multi_output_gp import multi_output_gp
 from ppl_dgp.models.shared_gplvm import shared_gplvm
 from ppl_dgp.models.stack import stack
@@ -45,6 +45,7 @@ __all__ = [
     "gpssm",
     "latent_input_gp",
     "linear_gaussian_ssm",
+    "mixture_of_experts_gp",
     "mixture_of_functions",
     "multi_output_gp",
     "shared_gplvm",

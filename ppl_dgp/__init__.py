@@ -264,6 +264,7 @@ _HOMES = {
         "gpssm",
         "latent_input_gp",
         "linear_gaussian_ssm",
+        "mixture_of_experts_gp",
         "mixture_of_functions",
         "multi_output_gp",
         "shared_gplvm",
@@ -348,6 +349,7 @@ _HOMES = {
         "predict",
     ),
     "ppl_dgp.prediction.regimes": ("regime_probabilities",),
+    "ppl_dgp.prediction.responsibilities": ("responsibilities",),
     "ppl_dgp.state_space.sequences": (
         "Layout",
         "layout",

@@ -234,6 +234,7 @@ from ppl_dgp.models import gplvm as gplvm
 from ppl_dgp.models import gpssm as gpssm
 from ppl_dgp.models import latent_input_gp as latent_input_gp
 from ppl_dgp.models import linear_gaussian_ssm as linear_gaussian_ssm
+from ppl_dgp.models import mixture_of_experts_gp as mixture_of_experts_gp
 from ppl_dgp.models import mixture_of_functions as mixture_of_functions
 from ppl_dgp.models import multi_output_gp as multi_output_gp
 from ppl_dgp.models import shared_gplvm as shared_gplvm
@@ -293,6 +294,7 @@ from ppl_dgp.prediction.predict import Prediction as Prediction
 from ppl_dgp.prediction.predict import log_likelihood as log_likelihood
 from ppl_dgp.prediction.predict import predict as predict
 from ppl_dgp.prediction.regimes import regime_probabilities as regime_probabilities
+from ppl_dgp.prediction.responsibilities import responsibilities as responsibilities
 from ppl_dgp.state_space.sequences import Layout as Layout
 from ppl_dgp.state_space.sequences import layout as layout
 from ppl_dgp.state_space.trajectory import Trajectory as Trajectory

@@ -38,6 +38,7 @@ from ppl_dgp.models import (
     gpssm,
     latent_input_gp,
     linear_gaussian_ssm,
+    mixture_of_experts_gp,
     mixture_of_functions,
     shared_gplvm,
     sparse_gp_classification,
@@ -79,6 +80,7 @@ ZOO = {
     "sparse_heteroscedastic_gp": lambda: (*of(sparse_heteroscedastic_gp(5), PowerEP(0.5)), True),
     "deep_heteroscedastic_gp": lambda: (*of(deep_heteroscedastic_gp((2,), 5), PowerEP(0.0)), True),
     "mixture_of_functions": lambda: (*of(mixture_of_functions(2, 5), PowerEP(0.5)), True),
+    "mixture_of_experts_gp": lambda: (*of(mixture_of_experts_gp(2, 5), PowerEP(0.5)), True),
     "latent_input_gp": lambda: (*of(latent_input_gp(1, (), 5), PowerEP(0.0)), True),
     "gplvm": lambda: (
         *of(gplvm(2, 1, 5), Collapsed(), NONE, Y, hidden=MeanField(), inducing=Optimal()),

@@ -14,10 +14,8 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 from ppl_dgp.fit import fit_svi
-from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.guides import FullRank, Guide
-from ppl_dgp.kernels import RBF
 from ppl_dgp.models import mixture_of_functions
 from ppl_dgp.objectives import BlackBoxAlpha, PowerEP
 from ppl_dgp.prediction.predict import predict
@@ -117,7 +115,7 @@ def test_masked_rows_count_for_nothing():
         np.testing.assert_allclose(whole, rows[np.asarray(mask)].sum(), atol=1e-9)
 
 
-def test_sites_of_several_values_a_row_and_hidden_layers_are_refused():
+def test_sites_of_several_values_a_row_are_refused():
     def pairs(y):
         with data_plate(4):
             z = numpyro.sample("z", dist.Bernoulli(0.3 * jnp.ones(2)).to_event(1))
@@ -125,19 +123,6 @@ def test_sites_of_several_values_a_row_and_hidden_layers_are_refused():
 
     with pytest.raises(ValueError, match="'z' of shape \\(4, 2\\)"):
         refuse(PowerEP(0.5), {}, pairs, empty_guide, jnp.asarray(Y))
-
-    def layered(x, y):
-        f = sparse_gp("layer1", RBF(1.0, jnp.ones(1)), jnp.asarray(X[:3]), 2)
-        g = sparse_gp("layer2", RBF(1.0, jnp.ones(1)), jnp.asarray(X[:3]))
-        with data_plate(9):
-            z = numpyro.sample("z", dist.Categorical(jnp.ones(2) / 2))
-            h = numpyro.sample("h", f(x).output(z).noisy(0.1), infer={"role": "hidden"})
-            numpyro.sample("y", g(h).noisy(0.1), obs=y)
-
-    with pytest.raises(ValueError, match="beside the hidden layers"):
-        handlers.seed(
-            lambda: PowerEP(0.5).loss(KEY, {}, layered, Guide(layered), jnp.asarray(X), jnp.asarray(TWO)), KEY
-        )()
 
 
 X = np.linspace(-1.0, 1.0, 9)[:, None]

@@ -138,6 +138,12 @@ def test_importing_the_package_costs_next_to_nothing():
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+def test_sums_that_are_not_asked_for_import_no_funsor():
+    """It takes seconds."""
+    program = "import sys; from ppl_dgp import PowerEP, fit_svi, responsibilities; assert 'funsor' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def test_a_verb_is_the_function_with_the_fit_in_its_place(fit):
     prediction = fit.predict(KEY, NEW, num_samples=3, levels=(0.5,))
     np.testing.assert_array_equal(

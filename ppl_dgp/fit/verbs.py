@@ -67,6 +67,7 @@ class FitVerbs:
     expected_information = Verb()
     plan_controls = Verb()
     regime_probabilities = Verb()
+    responsibilities = Verb()
     infer_latents = Verb()
     row_log_density = Verb()
     relevance = Verb()

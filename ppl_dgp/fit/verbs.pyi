@@ -135,6 +135,14 @@ class FitVerbs:
     def regime_probabilities(
         self, key: Array, x: Float[Array, "T C"] | None, y: Array, *, num_samples: int = 100
     ) -> np.ndarray: ...
+    def responsibilities(
+        self,
+        key: Array,
+        x: Float[Array, "N D"] | Float[np.ndarray, "N D"] | None,
+        y: Array | np.ndarray,
+        *,
+        num_samples: int = 100,
+    ) -> dict[str, np.ndarray]: ...
     def infer_latents(
         self,
         key: Array,

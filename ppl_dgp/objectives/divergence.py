@@ -8,7 +8,9 @@ plays. To **resolve** it is to decide what is drawn, what is integrated out, and
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import jax
@@ -21,8 +23,10 @@ from ppl_dgp.gp.contract import Model, Parameters, Propagation, Representation, 
 from ppl_dgp.gp.representation import check_propagation
 from ppl_dgp.numerics.power_mean import Alpha, is_number
 from ppl_dgp.objectives.alpha import AlphaSchedule, checked_alpha
+from ppl_dgp.objectives.discrete_checks import check_discrete, check_outside
 from ppl_dgp.objectives.enumeration import enumerate_discrete, power_mean_over_draws
 from ppl_dgp.objectives.loss_steps import Globals, Particle, Probe, Resolution, Weighed
+from ppl_dgp.objectives.outside_sum import OutsideSum, site_densities
 from ppl_dgp.objectives.representation import Logarithm, RepresentationHandler, choose_representations
 from ppl_dgp.objectives.runs import ProgramRuns
 from ppl_dgp.objectives.site_roles import SiteRoles, classify_sites
@@ -45,6 +49,8 @@ class AlphaDivergence(ELBO):
     globals_outside_log: bool
     #: whether a trajectory is one of the θ at α > 0, its steps tempered one by one
     along_trajectories: bool = False
+    #: whether functions are drawn, jointly at all their inputs
+    draws_functions: bool = False
     #: discrete latents of the data plate are summed out
     can_infer_discrete = True
     takes_alpha = True
@@ -123,6 +129,11 @@ class AlphaDivergence(ELBO):
         if self._powered and probe.roles.trajectories and not self.along_trajectories:
             return -self._along(probe)
         resolved = self._resolve(probe)
+        if probe.roles.summed_outside:
+            weigh = lambda values: self._particle(probe, resolved, probe.particle_key, values)[0]
+            resolved = replace(
+                resolved, outside=OutsideSum.of(probe.roles.summed_outside, probe.model, weigh)
+            )
         draw = lambda key: self._particle(probe, resolved, key)
         particles = self._over_particles(draw, jax.random.split(probe.particle_key, self.num_particles))
         return -self._reduce(probe.roles, resolved, *particles)
@@ -148,6 +159,8 @@ class AlphaDivergence(ELBO):
     def _resolve(self, probe: Probe) -> Resolution:
         """How each latent is carried, and what is known, or drawn, before the particles are."""
         roles = probe.roles
+        check_outside(probe, self, self.draws_functions or (self._powered and not self.globals_outside_log))
+        check_discrete(probe, exact=not self._powered and not self.draws_functions)
         propagation, logarithm = self._propagation(roles), self._logarithm
         representations = self._representations(probe, propagation)
         globals_ = self._globals(probe)
@@ -165,26 +178,36 @@ class AlphaDivergence(ELBO):
         return Resolution(globals_, representations, propagation, u_outside, values, answers, averaged)
 
     def _particle(
-        self, probe: Probe, resolved: Resolution, key: Array
+        self, probe: Probe, resolved: Resolution, key: Array, at: Mapping[str, Array] = MappingProxyType({})
     ) -> tuple[dict[str, Array], dict[str, Array], Array]:
-        """One draw of the latents: the log weights of its rows, log q of discrete sites, and its divergence of q(θ)."""
+        """One draw of the latents: the log weights of its rows, log q of discrete sites, and its divergence of q(θ).
+
+        :param at: values of discrete latents outside the data plate.
+        """
         key_run, representation_key = jax.random.split(key)
         roles = probe.roles
 
-        def traces(values: dict[str, Array], still: bool = False, alone: bool = False) -> tuple[Trace, Trace]:
+        def traces(
+            values: dict[str, Array], still: bool = False, alone: bool = False, beside: bool = False
+        ) -> tuple[Trace, Trace]:
             known, answers = {**resolved.values, **values}, dict(resolved.answers)
             if still:
                 known, answers = {**stop_gradient(resolved.values), **values}, stop_gradient(answers)
             represented = RepresentationHandler(
                 resolved.representations, roles.num_rows, representation_key, answers, resolved.propagation
             )
-            functions = lambda: self._functions(probe.shared_key, alone)
+            functions = lambda: self._functions(probe.shared_key, alone, beside)
             with represented:
                 both = probe.runs.traces(key_run, known, resolved.globals.guide, functions)
             represented.check_heard()
             return both
 
-        weights, log_q, (model, guide) = self._weigh(roles, probe.model, Particle(traces, resolved))
+        def weigh(outside: Mapping[str, Array]) -> Weighed:
+            given = lambda values, **how: traces({**outside, **values}, **how)
+            return self._weigh(roles, probe.model, Particle(given, resolved))
+
+        summing = resolved.outside
+        weights, log_q, (model, guide) = weigh(at) if summing is None else summing.weighed(weigh)
         kl = resolved.globals.divergence
         if kl is None:
             kl = global_kl(roles, model, guide, self.alpha, resolved.carried)
@@ -200,6 +223,9 @@ class AlphaDivergence(ELBO):
     ) -> Float[Array, ""]:
         """The objective of all particles: each row's power mean, at the row's scale."""
         objective = -divergence.mean()
+        if resolved.outside is not None:
+            apart = resolved.averaged or not self._powered
+            return objective + resolved.outside.log_sum_of_particles(weights, log_q, self._power_mean, apart)
         for group, log_w in weights.items():
             rows = log_w.mean(0) if resolved.averaged else self._power_mean(log_w, log_q.get(group))
             objective = objective + roles.scales[group] * rows.sum()
@@ -227,7 +253,9 @@ class AlphaDivergence(ELBO):
         def weigh(model_trace: Trace, guide_trace: Trace) -> dict[str, Array]:
             resolved = particle.resolved
             about = resolved.u_outside, resolved.carried, resolved.globals.weights
-            return log_weights(roles, model_trace, guide_trace, self.alpha, *about)
+            outside = roles.summed_outside
+            weights = log_weights(roles, model_trace, guide_trace, self.alpha, *about, apart=bool(outside))
+            return {**weights, **site_densities(outside, model_trace)}
 
         return enumerate_discrete(roles, probe, particle.traces, weigh)
 
@@ -243,7 +271,7 @@ class AlphaDivergence(ELBO):
         """What is known before the draws."""
         return Globals(probe.runs.guide)
 
-    def _functions(self, key: Array, alone: bool = False) -> Messenger:
+    def _functions(self, key: Array, alone: bool = False, beside: bool = False) -> Messenger:
         """What stands between a function and its marginals: nothing, they are integrated out."""
         return Messenger()
 
@@ -255,6 +283,12 @@ class AlphaDivergence(ELBO):
             raise ValueError(
                 f"propagation: found {set(carried.values())} at alpha={self.alpha}, where each datum needs its draws; "
                 "take alpha=0, BlackBoxAlpha or ApproximatePowerEP, or propagation='draws'"
+            )
+        if carried and self._sums_below_u(roles):
+            summed = [*roles.summed, *roles.guided_discrete, *roles.summed_outside]
+            raise ValueError(
+                f"propagation: found {set(carried.values())} beside discrete sites, {summed}, whose sum has a "
+                "logarithm that is averaged over draws of the hidden layers; take propagation='draws'"
             )
         return carried
 
@@ -270,6 +304,8 @@ class AlphaDivergence(ELBO):
 
         Under q(z) of a guide there is none at α = 0, and where u is inside, the sum and the mean over u are one.
         """
+        if roles.summed_outside:
+            return True
         if roles.guided_discrete and not roles.summed:
             return self._logarithm == "below_u"
         return bool(roles.summed) and not (self._logarithm == "above_u" and is_number(self.alpha, 1.0))
@@ -286,6 +322,6 @@ class AlphaDivergence(ELBO):
             local_sites=bool(roles.local_sites),
             summed=self._sums_below_u(roles),
             added=roles.added,
-            logarithm=self._logarithm if logarithm is None else logarithm,
+            logarithm="above_rows" if roles.summed_outside else (logarithm or self._logarithm),
             propagated=bool(propagation),
         )

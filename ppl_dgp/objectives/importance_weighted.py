@@ -29,7 +29,7 @@ from ppl_dgp.numerics.linalg import cholesky, first_jitter
 from ppl_dgp.numerics.power_mean import Alpha
 from ppl_dgp.objectives.alpha import AlphaSchedule
 from ppl_dgp.objectives.divergence import PARTICLES, AlphaDivergence, stop_gradient
-from ppl_dgp.objectives.enumeration import power_mean_over_draws
+from ppl_dgp.objectives.enumeration import VALUES, power_mean_over_draws
 from ppl_dgp.objectives.loss_steps import Particle, Weighed
 from ppl_dgp.objectives.representation import Logarithm
 from ppl_dgp.objectives.site_roles import SiteRoles
@@ -44,6 +44,7 @@ class ImportanceWeighted(AlphaDivergence):
     """
 
     globals_outside_log = True
+    draws_functions = True
 
     def __init__(
         self,
@@ -65,8 +66,8 @@ class ImportanceWeighted(AlphaDivergence):
         # f is outside the logarithm
         return 0.0
 
-    def _functions(self, key: Array, alone: bool = False) -> Messenger:
-        return _SharedFunctions(key, alone)
+    def _functions(self, key: Array, alone: bool = False, beside: bool = False) -> Messenger:
+        return _SharedFunctions(key, alone, (PARTICLES, VALUES) if beside else (PARTICLES,))
 
     def _over_particles(self, particle: Callable[[Array], Any], keys: Array) -> Any:
         return jax.vmap(particle, axis_name=PARTICLES)(keys)
@@ -124,9 +125,9 @@ class ImportanceWeighted(AlphaDivergence):
 class _SharedFunctions(Messenger):
     """Gives a function's marginals the values of one draw of it, shared by the particles of each datum."""
 
-    def __init__(self, key: Array, alone: bool) -> None:
+    def __init__(self, key: Array, alone: bool, axes: tuple[str, ...]) -> None:
         super().__init__()
-        self.key, self.alone = key, alone
+        self.key, self.alone, self.axes = key, alone, axes
         self.evaluated: set[str] = set()
 
     def process_message(self, msg: dict[str, Any]) -> None:
@@ -139,7 +140,7 @@ class _SharedFunctions(Messenger):
                 "evaluate it at all its inputs at once, or take PowerEP"
             )
         self.evaluated.add(name)
-        msg["value"] = _drawn(self.key, msg["marginal"], self.alone)
+        msg["value"] = _drawn(self.key, msg["marginal"], self.alone, self.axes)
 
 
 def _scaled(value: Array, factor: Float[Array, "B"]) -> Array:
@@ -148,16 +149,25 @@ def _scaled(value: Array, factor: Float[Array, "B"]) -> Array:
     return still + (value - still) * factor.reshape(-1, *(1,) * (value.ndim - 1))
 
 
-def _drawn(key: Array, marginal: Marginal, alone: bool) -> Marginal:
-    """f at this particle's inputs, drawn jointly with f at those of the others, which ``alone`` takes as given."""
+def _drawn(key: Array, marginal: Marginal, alone: bool, axes: tuple[str, ...]) -> Marginal:
+    """f at this particle's inputs, drawn jointly with f at those of the others, which ``alone`` takes as given.
+
+    :param axes: of the particles, and of the values of discrete sites where these are summed out.
+    """
     function = marginal.function
     check_shared(function, f"{function.name} under ImportanceWeighted")
 
+    place: Any = 0
+    for axis in reversed(axes):
+        place = place * jax.lax.axis_size(axis) + jax.lax.axis_index(axis)
+
     def every(value: Array) -> Array:
-        gathered: Array = jax.lax.all_gather(value, PARTICLES)
+        gathered = value[None]
+        for axis in axes:
+            gathered = jax.lax.all_gather(gathered, axis).reshape(-1, *value.shape)
         if not alone:
             return gathered
-        one_open: Array = jax.lax.stop_gradient(gathered).at[jax.lax.axis_index(PARTICLES)].set(value)
+        one_open: Array = jax.lax.stop_gradient(gathered).at[place].set(value)
         return one_open
 
     inputs, weights, mean = every(marginal.rows), every(marginal.weights), every(marginal.mean)
@@ -178,5 +188,5 @@ def _drawn(key: Array, marginal: Marginal, alone: bool) -> Marginal:
     lower = jnp.broadcast_to(lower, (rows, outputs, count, count))
     drawn = mean + jnp.einsum("bpkj,bpj->kbp", lower, noise)
     nothing = jnp.zeros_like(marginal.mean)
-    here = drawn[jax.lax.axis_index(PARTICLES)]
+    here = drawn[place]
     return replace(marginal, mean=here, residual=nothing[:, :1], from_u=nothing)

@@ -11,6 +11,7 @@ from numpyro.handlers import substitute
 
 from ppl_dgp.gp.contract import Model, Parameters, Propagation, Representation, Trace
 from ppl_dgp.objectives.dependencies import prior_parents
+from ppl_dgp.objectives.outside_sum import OutsideSum
 from ppl_dgp.objectives.representation import RepresentationHandler
 from ppl_dgp.objectives.runs import ProgramRuns
 from ppl_dgp.objectives.site_roles import SiteRoles
@@ -76,6 +77,7 @@ class Resolution:
     :param values: of parameters and plates, and of θ where the particles share it.
     :param answers: u as the particles share it, by site.
     :param averaged: whether the particles are draws of θ, with nothing inside the logarithm to average.
+    :param outside: the sum over discrete latents outside the data plate.
     """
 
     globals: Globals
@@ -85,6 +87,7 @@ class Resolution:
     values: dict[str, Array]
     answers: dict[str, Any]
     averaged: bool
+    outside: OutsideSum | None = None
 
     @property
     def carried(self) -> frozenset[str]:

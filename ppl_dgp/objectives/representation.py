@@ -14,8 +14,8 @@ from ppl_dgp.gp.contract import Propagation, Representation, SiteRole, Trace
 from ppl_dgp.gp.wrappers import unwrap
 from ppl_dgp.numerics.gaussian import moments_of
 
-#: where an objective's logarithm stands: there is none, or it is outside u, below u, or above whole paths
-Logarithm = Literal["none", "above_u", "below_u", "above_paths"]
+#: where an objective's logarithm stands: there is none, or it is outside u, below u, or above all rows or whole paths
+Logarithm = Literal["none", "above_u", "below_u", "above_rows", "above_paths"]
 
 
 def choose_representations(
@@ -36,7 +36,7 @@ def choose_representations(
     The first line that holds decides what is wished for, and each line below the rule may still change it:
 
     ====================================================  ======================================================
-    paths are inside the logarithm                        ``shared_sample``
+    paths, or all rows, are inside one logarithm          ``shared_sample``
     its draw is the inducing inputs of another            ``shared_sample``
     hidden layers are carried as moments                  ``marginal``, or an error where the rest would not be
     a prediction asks for it                              as asked; ``shared_sample`` of a function that is reused
@@ -75,7 +75,7 @@ def choose_representations(
     for name, role in roles.items():
         q = guide[name]["fn"]
         linked = name in depended_on or moments_of(q) is None
-        if logarithm == "above_paths" or name in pushed:
+        if logarithm in ("above_rows", "above_paths") or name in pushed:
             if propagated:
                 _check_moments(name, q, "shared_sample")
             chosen[name] = "shared_sample"

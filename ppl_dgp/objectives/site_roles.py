@@ -28,6 +28,8 @@ class SiteRoles:
     #: discrete local latents that are summed out: the guide has no part in them, or a q of its own
     summed: list[str] = field(default_factory=list)
     guided_discrete: list[str] = field(default_factory=list)
+    #: discrete latents outside the data plate, which are summed out over all rows together
+    summed_outside: list[str] = field(default_factory=list)
     #: local latents that only the guide has
     auxiliary_local: list[str] = field(default_factory=list)
     groups: dict[str, str] = field(default_factory=dict)
@@ -125,6 +127,22 @@ def _assign_group(
     return outer is not None
 
 
+def _assign_outside(roles: SiteRoles, site: dict[str, Any], guide: Trace) -> None:
+    """Note a discrete latent outside the data plate."""
+    name = site["name"]
+    if name in guide:
+        raise ValueError(
+            f"guide: found a q of the discrete latent {name!r} outside the data plate, which is summed out; leave it "
+            "out of the guide"
+        )
+    if site["infer"].get("enumerate") != "parallel":
+        raise ValueError(
+            f"model: found the discrete latent {name!r} outside the data plate, where it cannot be summed out row by "
+            'row; put it inside, or write infer={"enumerate": "parallel"}, to sum it out over all rows together'
+        )
+    roles.summed_outside.append(name)
+
+
 def _assign_part(roles: SiteRoles, site: dict[str, Any], guide: Trace, inside: bool) -> None:
     """Note the part of a site of the model, inside a data plate or not."""
     name = site["name"]
@@ -133,10 +151,8 @@ def _assign_part(roles: SiteRoles, site: dict[str, Any], guide: Trace, inside: b
         return
     if unwrap(site["fn"]).has_enumerate_support:
         if not inside:
-            raise ValueError(
-                f"model: found the discrete latent {name!r} outside the data plate, where it cannot be summed out "
-                "row by row; put it inside, or sum it out by hand"
-            )
+            _assign_outside(roles, site, guide)
+            return
         roles.factors.append(name)
         (roles.guided_discrete if name in guide else roles.summed).append(name)
         return

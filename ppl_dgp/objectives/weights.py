@@ -29,12 +29,14 @@ def log_weights(
     moments: frozenset[str] = frozenset(),
     known: Mapping[str, Array] = MappingProxyType({}),
     plain: bool = False,
+    apart: bool = False,
 ) -> dict[str, Array]:
     """Tempered log p/q per row of each data plate (and a scalar for data outside all plates).
 
     :param moments: the hidden sites that are carried as moments, whose weights are averages.
     :param known: weights of local sites that need no draw.
     :param plain: whether p and q are taken as the densities they are, where f is drawn and a rule knows no better.
+    :param apart: whether data outside all plates have an entry for each site, by its name.
     """
     total: dict[str, Array] = {}
 
@@ -42,7 +44,8 @@ def log_weights(
         group = roles.groups[name]
         scaled = log_prob * roles.powers[name]
         rows = scaled.sum() if group == "" else row_sum(scaled, roles.dims[group])
-        total[group] = total.get(group, 0.0) + rows
+        entry = name if apart and group == "" else group
+        total[entry] = total.get(entry, 0.0) + rows
 
     for name in roles.factors:
         site, approximation = model[name], guide.get(name)

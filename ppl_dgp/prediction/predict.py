@@ -18,11 +18,11 @@ from numpyro.handlers import seed, substitute, trace
 
 from ppl_dgp.fit.arguments import takes_fit
 from ppl_dgp.fit.posterior import Posterior
-from ppl_dgp.gp.contract import Parameters, Propagation, role_of
+from ppl_dgp.gp.contract import TARGET_SITE, Parameters, Propagation, role_of
 from ppl_dgp.gp.representation import check_propagation
-from ppl_dgp.gp.wrappers import unwrap
 from ppl_dgp.guides import Guide
 from ppl_dgp.numerics.gaussian import Gaussian, moments_of
+from ppl_dgp.objectives.enumeration import discrete_latents, value_combinations
 from ppl_dgp.prediction.exact import exact_moments, exact_quantiles, is_exact
 from ppl_dgp.prediction.predictive_trace import (
     SiteValues,
@@ -173,20 +173,30 @@ def _nothing_to_draw(fit: Posterior, x: np.ndarray) -> bool:
 
 @takes_fit
 def log_likelihood(key: Array, fit: Posterior, x: ArrayLike, y: ArrayLike) -> Float[Array, " N"]:
-    """log p(y_n | θ) at one draw of θ ~ q(θ) and of the hidden layers, all rows at once: what ArviZ's LOO averages."""
-    sites = model_sites(key, fit.model, fit.guide, fit.params, jnp.asarray(x), shared_sample=True)
-    hidden = [name for name, site in sites.items() if site["type"] == "sample" and name != "y"]
-    if summed := [name for name in hidden if _is_discrete(sites[name])]:
-        raise ValueError(
-            f"model: found the discrete sites {summed}, which log p(y | θ) would have to be summed over; expected none"
-        )
-    emission = target_emission(sites)
-    result: Array = emission.log_prob(jnp.reshape(y, emission.shape()))
-    return result
+    """log p(y_n | θ) at one draw of θ ~ q(θ) and of the hidden layers, all rows at once: what ArviZ's LOO averages.
 
+    Discrete latents of the rows are summed out.
+    """
 
-def _is_discrete(site: dict[str, Any]) -> bool:
-    return not site["is_observed"] and bool(unwrap(site["fn"]).has_enumerate_support)
+    def run(values: Parameters) -> tuple[SiteValues, Float[Array, " N"]]:
+        about = fit.model, fit.guide, fit.params, jnp.asarray(x)
+        sites = model_sites(key, *about, values=values, shared_sample=True)
+        emission = target_emission(sites)
+        return sites, emission.log_prob(jnp.asarray(y).reshape(emission.shape()))
+
+    sites, result = run({})
+    discrete = [name for name in discrete_latents(sites) if name != TARGET_SITE]
+    if not discrete:
+        return result
+
+    def joint(values: Parameters) -> Float[Array, " N"]:
+        sites, log_p = run(values)
+        for name in discrete:
+            log_p = log_p + sites[name]["fn"].log_prob(sites[name]["value"])
+        return log_p
+
+    summed: Array = logsumexp(jax.vmap(joint)(value_combinations(discrete, sites)), axis=0)
+    return summed
 
 
 def _check_prediction(x: np.ndarray, levels: Sequence[float], num_samples: int, batch_size: int) -> None:

@@ -20,6 +20,7 @@ from ppl_dgp.gp.representation import replayed
 from ppl_dgp.guides import Guide
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
 from ppl_dgp.numerics.gaussian import Gaussian
+from ppl_dgp.objectives.enumeration import discrete_latents
 from ppl_dgp.objectives.representation import RepresentationHandler, choose_representations
 
 SiteValues = dict[str, dict[str, Any]]
@@ -39,7 +40,8 @@ def model_sites(
 ) -> SiteValues:
     """A run of the model at new rows, its globals from the guide, and sites at ``values`` where they are given.
 
-    :raises ValueError: for parameters that are missing, unknown, or of other shapes than the programs'.
+    :raises ValueError: for parameters that are missing, unknown, or of other shapes than the programs', or a discrete
+        latent that all rows share.
     """
     key_globals, key_model = jax.random.split(key)
     kind: Representation = "shared_sample" if shared_sample else "marginal"
@@ -56,6 +58,13 @@ def model_sites(
         found: SiteValues = trace(substitute(_within(program, rows), params)).get_trace(x)
     represented.check_heard()
     given.check_known()
+    for name in discrete_latents(found):
+        if not found[name]["cond_indep_stack"]:
+            raise ValueError(
+                f"model: found the discrete latent {name!r} outside the data plate, whose value new rows share with "
+                "the training rows; take responsibilities(key, fit, x, y) and fix it, "
+                f"numpyro.handlers.condition(model, {{{name!r}: value}})"
+            )
     return found
 
 
