@@ -1,0 +1,174 @@
+"""The page of benchmarks/trust.py: docs/which-to-trust.md and its figure, from benchmarks/trust.csv.
+
+    python -m benchmarks.trust_page
+
+What stands before the marker is kept. Correlations are of ranks, over the converged fits of a problem whose
+hyperparameters are points, at all α: of the KL to the FITC model with what a user without a reference has.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from scipy.stats import spearmanr
+
+from benchmarks.references import FOLDER
+from benchmarks.trust import CSV
+
+PAGE, FIGURE, MARK = Path("docs/which-to-trust.md"), Path("docs/which-to-trust.png"), "<!-- tables -->"
+#: what a user has without a reference, and the sign with which more of it should mean less error
+PREDICTORS = {"khat": 1.0, "iw_bound": -1.0, "elbo": -1.0, "loo": -1.0}
+NAMES = {"khat": "k-hat", "iw_bound": "importance-weighted bound", "elbo": "ELBO", "loo": "LOO"}
+FEWEST = 6
+Lines = list[str]
+
+
+def main() -> None:
+    """Write the page and its figure."""
+    table = pd.read_csv(CSV)
+    text = PAGE.read_text() if PAGE.exists() else f"# Which approximation is to be trusted?\n\n{MARK}\n"
+    lines = [text.split(MARK)[0].rstrip(), "", MARK, ""]
+    lines += [*references(), *correlations(table)]
+    for problem, group in table.groupby("problem", sort=False):
+        lines += fits(str(problem), group)
+    PAGE.write_text("\n".join(lines).rstrip() + "\n")
+    figure(table).savefig(FIGURE, dpi=160)
+
+
+def references() -> Lines:
+    """How the chains of each reference went."""
+    lines = [
+        "## References",
+        "",
+        "| problem | model | R-hat | effective draws | divergences | seconds |",
+        "|---|---|---|---|---|---|",
+    ]
+    for path in sorted(FOLDER.glob("*.npz")):
+        about = json.loads(str(np.load(path)["about"]))
+        name, kind = path.stem.rsplit("-", 1)
+        r_hat, effective = max(about["r_hat"].values()), min(about["effective"].values())
+        marked = "" if about["mixes"] else " (does not mix)"
+        lines.append(
+            f"| {name} | {kind} | {r_hat:.3f}{marked} | {effective:.0f} of {about['draws']} | {about['divergences']} "
+            f"| {about['seconds']:.0f} |"
+        )
+    return [*lines, ""]
+
+
+def judged(table: pd.DataFrame) -> pd.DataFrame:
+    """The fits by which diagnostics are judged."""
+    points = (table.hyper == "points") & (table.objective != "SGHMC") & table.kl_fitc.notna()
+    return table[points & (table.converged.astype(str) == "True")]
+
+
+def rank_correlations(table: pd.DataFrame) -> pd.DataFrame:
+    """Of the KL with each predictor, by problem: 1 where the predictor orders fits as the KL does."""
+    found = {}
+    for problem, group in judged(table).groupby("problem", sort=False):
+        if len(group) >= FEWEST:
+            found[problem] = {
+                name: spearmanr(sign * group[name].astype(float), group.kl_fitc, nan_policy="omit").statistic
+                for name, sign in PREDICTORS.items()
+            } | {"fits": len(group)}
+    return pd.DataFrame(found).T
+
+
+def correlations(table: pd.DataFrame) -> Lines:
+    """Which diagnostic may be believed."""
+    found = rank_correlations(table)
+    if found.empty:
+        return []
+    lines = [
+        "## Which diagnostic predicts the error",
+        "",
+        f"| problem | fits | {' | '.join(NAMES.values())} |",
+        "|---" * 6 + "|",
+    ]
+    for problem, row in found.iterrows():
+        lines.append(
+            f"| {problem} | {row['fits']:.0f} | {' | '.join(f'{row[name]:.2f}' for name in NAMES)} |"
+        )
+    mean, error = found[list(NAMES)].mean(), found[list(NAMES)].std(ddof=1) / np.sqrt(len(found))
+    cells = [f"{mean[name]:.2f} ± {error[name]:.2f}" for name in NAMES]
+    return [*lines, f"| mean ± s.e. | | {' | '.join(cells)} |", ""]
+
+
+def fits(problem: str, group: pd.DataFrame) -> Lines:
+    """One row per fit of a problem, folded."""
+    head = [
+        "objective",
+        "α",
+        "rule",
+        "hyperparameters",
+        "KL to FITC",
+        "KL to dense",
+        "mean",
+        "spread",
+        "hidden",
+        "k-hat",
+        "ELBO",
+        "s",
+    ]
+    lines = [
+        f"<details><summary>{problem}</summary>",
+        "",
+        f"| {' | '.join(head)} |",
+        "|---" * len(head) + "|",
+    ]
+    of_seeds = ["objective", "alpha", "rule", "hyper"]
+    for key, rows in group.groupby(of_seeds, sort=False, dropna=False):
+        known = rows[rows.kl_fitc.notna() | rows.kl_dense.notna()]
+        about = ["" if pd.isna(each) else str(each) for each in key]
+        if known.empty:
+            lines.append(f"| {' | '.join(about)} | refused" + " |" * 8)
+            continue
+        # of several seeds the one with the highest bound
+        row = known.loc[known.iw_bound.astype(float).fillna(0.0).idxmax()]
+        star = "" if str(row.converged) in ("True", "nan") else "*"
+        cells = [
+            f"{row.kl_fitc:.4f}{star}",
+            f"{row.kl_dense:.4f}",
+            f"{row.mean_fitc:.2f}",
+            f"{row.spread_fitc:+.2f}",
+        ]
+        cells += [_cell(row.hidden_fitc), _cell(row.khat), _cell(row.elbo), f"{row.seconds:.0f}"]
+        lines.append(f"| {' | '.join([*about, *cells])} |")
+    return [*lines, "", "</details>", ""]
+
+
+def _cell(value: float) -> str:
+    return "" if pd.isna(value) else f"{value:.2f}"
+
+
+def figure(table: pd.DataFrame) -> Figure:
+    """The KL of each fit against what a user has, problem by problem."""
+    points = judged(table)
+    drawn = Figure(figsize=(11.0, 3.2), layout="constrained")
+    panels = drawn.subplots(1, len(PREDICTORS), sharey=True)
+    for panel, name in zip(panels, PREDICTORS, strict=True):
+        for number, (problem, group) in enumerate(points.groupby("problem", sort=False)):
+            value = group[name].astype(float)
+            # bounds of different problems have different zeros
+            value = value if name == "khat" else value - value.max()
+            panel.plot(value, group.kl_fitc, "o", ms=3.5, color=f"C{number}", label=problem)
+        panel.set(xlabel=NAMES[name] + ("" if name == "khat" else ", below the best"), yscale="log")
+        if name != "khat":
+            panel.set_xscale("symlog", linthresh=1.0)
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("KL of predictive densities, nats")
+    drawn.legend(
+        *panels[0].get_legend_handles_labels(),
+        loc="outside upper center",
+        ncols=8,
+        frameon=False,
+        fontsize="small",
+    )
+    return drawn
+
+
+if __name__ == "__main__":
+    main()
