@@ -8,15 +8,27 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 from scipy.stats import norm
-from test_discrete_layers import NODES, NOISE, PI, WEIGHTS, Z1, Z2, gp, parameters, tempered
+from test_discrete_layers import (
+    NODES,
+    NOISE,
+    PI,
+    WEIGHTS,
+    Z1,
+    Z2,
+    gp,
+    parameters,
+    rows_by_quadrature,
+    tempered,
+)
 from test_discrete_layers import X as ROWS
 from test_discrete_layers import Y as TARGETS
 from test_discrete_layers import model as layered
 from test_outside_sum import CENTRES, MOVES, Y, chain, change_point, nothing
 from test_outside_sum import PI as BEGIN
 
+from ppl_dgp.diagnostics.draws import joint_draws
 from ppl_dgp.fit import Posterior
-from ppl_dgp.guides import DoublyStochastic, Guide
+from ppl_dgp.guides import DoublyStochastic, Guide, MeanField
 from ppl_dgp.models import sparse_gp_regression
 from ppl_dgp.prediction.predict import log_likelihood, predict
 from ppl_dgp.prediction.responsibilities import responsibilities
@@ -86,3 +98,23 @@ def test_new_rows_of_a_site_that_all_rows_share_are_refused():
     params = {"gp/u_loc": jnp.zeros((2, 3)), "gp/u_scale": jnp.broadcast_to(jnp.eye(3), (2, 3, 3))}
     with pytest.raises(ValueError, match="'tau' outside the data plate, whose value new rows share"):
         predict(KEY, Posterior(change_point, Guide(change_point), params), np.zeros((4, 1)))
+
+
+@pytest.mark.parametrize("rule", [DoublyStochastic(), pytest.param(MeanField(), marks=pytest.mark.slow)])
+def test_weights_of_diagnostics_are_summed_over_the_values_of_rows(rule):
+    """log p(y_n | u) of FITC, of which bounds, k-hat and LOO are made."""
+    guide = Guide(layered, hidden=rule)
+    params, _ = parameters(layered, guide)
+    fit = Posterior(layered, guide, params)
+    found = joint_draws(KEY, fit, ROWS, TARGETS, num_draws=8, num_locals=1000).log_likelihood
+    expected = rows_by_quadrature(params, 1.0, isinstance(rule, DoublyStochastic), False)
+    error = found.std(0) / 8**0.5
+    np.testing.assert_array_less(np.abs(found.mean(0) - expected), 6.0 * error + 2e-3)
+
+
+def test_diagnostics_by_row_refuse_sites_that_all_rows_share():
+    params = {"gp/u_loc": jnp.zeros((2, 3)), "gp/u_scale": jnp.broadcast_to(jnp.eye(3), (2, 3, 3))}
+    with pytest.raises(ValueError, match="'tau'] outside the data plate, expected none"):
+        joint_draws(
+            KEY, Posterior(change_point, Guide(change_point), params), np.zeros((4, 1)), np.zeros((4, 1))
+        )

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import logsumexp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Shaped
 from numpyro.handlers import seed, substitute, trace
@@ -23,6 +24,8 @@ from ppl_dgp.gp.contract import Trace
 from ppl_dgp.gp.emission import emission_of
 from ppl_dgp.gp.representation import Pushed, replayed
 from ppl_dgp.guides import EmpiricalPosterior
+from ppl_dgp.objectives.enumeration import enumerate_discrete
+from ppl_dgp.objectives.runs import ProgramRuns
 from ppl_dgp.objectives.site_roles import SiteRoles, classify_sites
 from ppl_dgp.objectives.weights import log_weights
 
@@ -33,7 +36,8 @@ class Draws:
 
     ``log_p`` (S,) is log p(θ), ``log_q`` (S,) log q(θ). ``log_likelihood`` (S, N) is log p(y_n | θ), the locals
     averaged out: log (1/K) Σ_k p(y_n, h_nk | θ) / q(h_nk | θ), which for ``DoublyStochastic`` is the average of
-    p(y_n | h_nk) under the model's own conditionals. ``local_weights`` (S, K, N) are the logs of its terms.
+    p(y_n | h_nk) under the model's own conditionals; discrete latents of the rows are summed out.
+    ``local_weights`` (S, K, N) are the logs of its terms.
     ``sites`` are the values of θ, ``unwhitened`` those of u = m(Z) + L v by layer (S, P, M), ``hidden`` one draw of
     each hidden site (S, N, Q), ``y`` replicated targets (S, N, P) with hidden layers from the model. ``latents`` names
     the hidden sites without a GP in front, such as a GPLVM's x.
@@ -110,6 +114,11 @@ def _check_training_rows(roles: SiteRoles) -> None:
             f"model: found data in the plates {sorted(groups)}, expected one data plate; weights per row need it "
             "(an exact GP has none: use sparse_gp_regression)"
         )
+    if roles.summed_outside:
+        raise ValueError(
+            f"model: found the discrete latents {roles.summed_outside} outside the data plate, expected none; rows "
+            "that share one have no separate weights"
+        )
     (group,) = groups
     if roles.scales[group] != 1.0:
         raise ValueError(
@@ -129,16 +138,19 @@ def _draws_program(
         key_theta, key_model, key_y, key_locals = jax.random.split(key, 4)
         guided = _run(guide, key_theta, {**params, **draw}, x, y)
         # α = 1: weights in terms of t_1; u is the joint draw, as no message asks for anything else
-        roles = classify_sites(_run(replayed(model, guided), key_theta, params, x, y), guided, True)
+        own = _run(replayed(model, guided), key_theta, params, x, y)
+        roles = classify_sites(own, guided, True)
         _check_training_rows(roles)
         theta = {name: guided[name]["value"] for name in roles.global_sites}
         fixed = {**params, **roles.plates, **theta}
 
         def particle(key_h: Array) -> Array:
-            q = _run(guide, key_h, fixed, x, y)
-            p = _run(replayed(model, q), key_h, fixed, x, y)
-            (rows,) = log_weights(roles, p, q, 1.0, False).values()
-            return rows
+            runs = ProgramRuns(model, guide, (x, y), {})
+            traces = lambda values, beside=False: runs.traces(key_h, {**fixed, **values})
+            weigh = lambda p, q: log_weights(roles, p, q, 1.0, False)
+            weights, log_q, _ = enumerate_discrete(roles, own, traces, weigh)
+            (rows,) = weights.values()
+            return logsumexp(rows + log_q.popitem()[1], axis=0) if log_q else rows
 
         # one row per target and hidden layer, from the model's own conditionals
         replicated = _run(Pushed(model, guided), key_model, fixed, x, y)
