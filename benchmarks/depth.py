@@ -22,6 +22,7 @@ deviations, beside that of the training frame that is nearest in what is there.
 from __future__ import annotations
 
 import argparse
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -72,12 +73,17 @@ def frames(data: Path, seed: int) -> tuple[Array, Array, Array]:
     return y, (file["Y_test"][:, columns] - mean) / scale, columns < LEGS.stop
 
 
+@lru_cache(maxsize=1)
+def contestant(columns: int, depth: int, width: int, inducing: int, missing: bool) -> tuple[Any, Guide, Any]:
+    """A deep GPLVM of so many layers with its guide and objective: kept, so that seeds share what is compiled."""
+    model = deep_gplvm(columns, width, (width,) * (depth - 1), inducing, missing=missing)
+    return model, Guide(model, hidden=MeanField()), Collapsed()
+
+
 def trained(options: argparse.Namespace, depth: int, seed: int, y: Array, missing: bool = False) -> Fit:
-    """A deep GPLVM of so many layers."""
-    widths = (options.width,) * (depth - 1)
-    model = deep_gplvm(y.shape[1], options.width, widths, options.inducing, missing=missing)
-    guide = Guide(model, hidden=MeanField())
-    settings = {"guide": guide, "objective": Collapsed(), "budget": options.budget}
+    """The fit of a depth and a seed."""
+    model, guide, objective = contestant(y.shape[1], depth, options.width, options.inducing, missing)
+    settings = {"guide": guide, "objective": objective, "budget": options.budget}
     return fit_lbfgs(jax.random.key(seed), model, None, y, **settings)
 
 
