@@ -35,6 +35,7 @@ from sklearn.neighbors import KNeighborsRegressor
 
 from benchmarks import rows
 from benchmarks.latent_tables import nearest_errors, standard
+from benchmarks.paired import more_than_before
 from ppl_dgp import Collapsed, Fit, Guide, MeanField, deep_gplvm, fit_lbfgs, infer_latents, predict
 
 KEY = ("depth", "seed", "width", "inducing")
@@ -152,12 +153,9 @@ def experiment(options: argparse.Namespace, depth: int, seed: int) -> dict[str, 
 
 def summary(found: pd.DataFrame) -> pd.DataFrame:
     """A depth a line, means over seeds; what its bound has more than the line above, with its standard error."""
-    wide = found.pivot_table(index="seed", columns="depth", values="bound")
     numbers = found.select_dtypes("number").drop(columns=["seed", "width", "inducing"])
-    table = numbers.groupby("depth").mean()
-    differences = wide.diff(axis=1)
-    table.insert(1, "more", differences.mean())
-    table.insert(2, "error", differences.sem())
+    depths = sorted(found.depth.unique())
+    table = numbers.groupby("depth").mean().join(more_than_before(found, "depth", "bound", depths))
     by_depth = found.groupby("depth")
     table["converged"] = by_depth.converged.sum()
     table["fits"] = by_depth.size()

@@ -17,6 +17,9 @@ a row. Samples of y, one at each x of the table, lie beside the CSV as .npz.
 from __future__ import annotations
 
 import argparse
+import os
+import signal
+import threading
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
@@ -31,6 +34,7 @@ from matplotlib.path import Path as Outline
 from matplotlib.textpath import TextPath
 
 from benchmarks import rows
+from benchmarks.paired import more_than_before
 from ppl_dgp import (
     Amortised,
     DoublyStochastic,
@@ -45,6 +49,7 @@ from ppl_dgp import (
     latent_input_gp,
     predict,
 )
+from ppl_dgp.fit import Interrupted
 
 CSV = Path("benchmarks/letters.csv")
 KEY = ("model", "seed", "rows", "inducing", "particles", "batch", "bits")
@@ -111,11 +116,22 @@ def trained(options: argparse.Namespace, name: str, seeds: list[int]) -> None:
     split = [parts(table, seed) for seed in seeds]
     keys = jax.numpy.stack([jax.random.key(seed) for seed in seeds])
     steps = {"steps": options.steps} if options.steps else {"budget": options.budget}
-    fits = fit_many(
-        keys, *contestant(name, options.inducing, options.particles),
-        [train[:, :1] for train, _ in split], [train[:, 1:] for train, _ in split],
-        batch_size=options.batch, **steps,
-    )  # fmt: skip
+    if options.minutes:
+        # as Ctrl-C, after which a fit returns what it has
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        timer = threading.Timer(60.0 * options.minutes, os.kill, (os.getpid(), signal.SIGINT))
+        timer.daemon = True
+        timer.start()
+    try:
+        fits = fit_many(
+            keys, *contestant(name, options.inducing, options.particles),
+            [train[:, :1] for train, _ in split], [train[:, 1:] for train, _ in split],
+            batch_size=options.batch, learning_rate=options.rate, **steps,
+        )  # fmt: skip
+    except Interrupted as stopped:
+        fits = stopped.fits
+    if options.minutes:
+        timer.cancel()
     for seed, fit, (_, test) in zip(seeds, fits, split, strict=True):
         rows.append_shown(options.out, FIELDS, judged(options, name, seed, fit, test))
     _keep(options.out, name, fits[0], table)
@@ -149,14 +165,21 @@ def _keep(out: Path, name: str, fit: Fit, table: Array) -> None:
 
 def summary(found: pd.DataFrame) -> pd.DataFrame:
     """A model a line, means over seeds; what it has more than the line above, with its standard error, by seeds."""
-    wide = found.pivot_table(index="seed", columns="model", values="test_log_density")
-    names = [name for name in MODELS if name in wide]
-    kept = ["test_log_density", "fewer", "ink", "coverage95", "bound", "gap", "converged", "steps", "seconds"]
-    table = found.groupby("model")[kept].mean().loc[names]
-    differences = wide[names].diff(axis=1)
-    table.insert(1, "more", differences.mean())
-    table.insert(2, "error", differences.sem())
-    return table
+    names = [name for name in MODELS if name in set(found.model)]
+    kept = [
+        "test_log_density",
+        "fewer",
+        "ink",
+        "coverage95",
+        "bound",
+        "noise",
+        "gap",
+        "converged",
+        "steps",
+        "seconds",
+    ]
+    means = found.groupby("model")[kept].mean().loc[names]
+    return means.join(more_than_before(found, "model", "test_log_density", names))
 
 
 def figure(found: pd.DataFrame, samples: dict[str, Array], place: Path) -> None:
@@ -191,6 +214,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1000)
     parser.add_argument("--steps", type=int, help="so many; else until converged, within --budget")
     parser.add_argument("--budget", type=int, default=27_200)
+    parser.add_argument("--rate", type=float, help="the first peak; several are tried if not given")
+    parser.add_argument("--minutes", type=float, help="at most, of a model's training")
     parser.add_argument("--draws", type=int, default=2000)
     parser.add_argument("--bits", type=int, choices=(32, 64), default=32)
     parser.add_argument("--out", type=Path, default=CSV)

@@ -38,7 +38,7 @@ def test_a_tenth_is_held_out():
 
 
 def test_differences_are_of_the_same_seeds():
-    columns = ("fewer", "ink", "coverage95", "bound", "gap", "converged", "steps", "seconds")
+    columns = ("fewer", "ink", "coverage95", "bound", "noise", "gap", "converged", "steps", "seconds")
     found = pd.DataFrame(
         {"model": ["GP", "DGP"] * 3, "seed": [0, 0, 1, 1, 2, 2], "test_log_density": [1, 2, 5, 6.5, 3, 3.5]}
         | {name: 0.0 for name in columns}
