@@ -1,6 +1,7 @@
 """The letters DGP as a table of (x, y): how much of their density a GP, a deep GP and latents beside x can say.
 
-    python -m benchmarks.letters --out letters.csv       # all four models, three seeds; minutes on a GPU
+    python -m benchmarks.letters --models GP,DGP         # three seeds; minutes on a GPU
+    python -m benchmarks.letters --models LV-GP,LV-DGP --bits 64 --rate 0.005 --minutes 1.6
     python -m benchmarks.letters --table
     python -m benchmarks.letters --figure docs/letters.png
 

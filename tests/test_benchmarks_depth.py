@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.depth import components_kept, not_linear, root_mean_square, summary
+from benchmarks.depth_page import shown
 from benchmarks.latent_tables import nearest_errors, standard
 
 
@@ -57,3 +58,9 @@ def test_depths_are_compared_on_the_same_digits():
     assert table.more[2] == 3.5 and table.error[2] == 0.5
     assert table.converged.tolist() == [1, 2] and table.fits.tolist() == [2, 2]
     assert table.errors[1] == [5.0] and table.errors[2] == [2.0, 5.0]
+
+
+def test_differences_are_shown_with_their_errors():
+    summary = pd.DataFrame({"more": [np.nan, 3.5], "error": [np.nan, 0.51], "bound": [-10.0, -6.5]}, [1, 2])
+    found = shown(summary, {"bound": "nats", "more": "difference"})
+    assert found.difference.tolist() == ["", "3.5 ± 0.51"] and found.nats.tolist() == [-10.0, -6.5]
