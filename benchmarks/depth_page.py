@@ -18,7 +18,7 @@ SHOWN = {
     "letters": {
         "test_log_density": "held-out log density", "more": "more than the line above", "fewer": "by 500 draws",
         "coverage95": "coverage of 95 %", "bound": "bound, nats a row", "noise": "noise variance", "gap": "gap, nats",
-        "converged": "converged", "steps": "steps", "seconds": "s",
+        "converged": "converged", "fits": "fits", "steps": "steps", "seconds": "s",
     },
     "digits": {
         "bound": "bound, nats", "more": "more than the line above", "errors": "errors, layer by layer",

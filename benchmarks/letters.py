@@ -180,6 +180,8 @@ def summary(found: pd.DataFrame) -> pd.DataFrame:
         "seconds",
     ]
     means = found.groupby("model")[kept].mean().loc[names]
+    means["converged"] = found.groupby("model").converged.sum()
+    means["fits"] = found.groupby("model").size()
     return means.join(more_than_before(found, "model", "test_log_density", names))
 
 
