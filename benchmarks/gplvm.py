@@ -20,9 +20,9 @@ import numpy as np
 import numpyro
 import rows
 from gplvm_page import page
+from latent_tables import nearest_errors, standard
 from sklearn.experimental import enable_iterative_imputer  # noqa: F401
 from sklearn.impute import IterativeImputer, KNNImputer
-from sklearn.neighbors import NearestNeighbors
 
 numpyro.enable_x64()
 
@@ -51,19 +51,6 @@ from ppl_dgp.prediction.predict import predict  # noqa: E402
 HERE, DOCS = Path("benchmarks"), Path("docs")
 KEY = jax.random.key(0)
 Array = np.ndarray
-
-
-def nearest_errors(x: Array, labels: Array) -> int:
-    """Rows whose nearest other row is of another class."""
-    index = NearestNeighbors(n_neighbors=2).fit(x).kneighbors(x, return_distance=False)[:, 1]
-    return int((labels[index] != labels).sum())
-
-
-def standard(y: Array) -> tuple[Array, Array, Array]:
-    """Columns that vary, standardised by the entries that are there; mean and scale of these columns."""
-    mean, scale = np.nanmean(y, 0), np.nanstd(y, 0)
-    kept = scale > 1e-6 * max(scale.max(), 1e-12)
-    return (y[:, kept] - mean[kept]) / scale[kept], mean[kept], scale[kept]
 
 
 # --- oil flow
