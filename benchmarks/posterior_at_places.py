@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -33,15 +34,25 @@ def at_draws(
     :param draws: of sites (C, S, …), all but those that are drawn from the model's own conditionals.
     :param hidden: whether the draws have hidden layers at the training rows.
     """
+    chains, number = next(iter(draws.values())).shape[:2]
+    flat = {name: value.reshape(-1, *value.shape[2:]) for name, value in draws.items()}
+    keys = jax.random.split(jax.random.key(1), chains * number)
+    found = _program(problem, kind, model, hidden)(dict(held), flat, keys)
+    return {
+        name: np.asarray(value).reshape(chains, number, *value.shape[1:]) for name, value in found.items()
+    }
+
+
+@lru_cache(maxsize=8)
+def _program(problem: Problem, kind: str, model: Callable[..., Any], hidden: bool) -> Callable[..., Any]:
+    """Of parameters, draws and keys; compiled once for all fits of a model."""
     x, y = jnp.asarray(problem.x), jnp.asarray(problem.y)
     places, values = jnp.asarray(problem.places), jnp.asarray(problem.values)
 
     def run(data: dict[str, Any], key: Any, *args: Any) -> Any:
         return trace(substitute(seed(model, key), data=data)).get_trace(*args)
 
-    def one(arguments: tuple[dict[str, Any], Any]) -> dict[str, Any]:
-        draw, key = arguments
-        data = {**held, **draw}
+    def one(data: dict[str, Any], key: Any) -> dict[str, Any]:
         there = run(data, key, x, y)
         found = {"hidden": there[problem.hidden[kind]]["value"]} if problem.hidden and hidden else {}
         if problem.at_places:
@@ -55,13 +66,11 @@ def at_draws(
             density = log_density_at(emission, values)
         return {**found, "mean": mean, "variance": variance, "density": density}
 
-    chains, number = next(iter(draws.values())).shape[:2]
-    flat = {name: value.reshape(-1, *value.shape[2:]) for name, value in draws.items()}
-    keys = jax.random.split(jax.random.key(1), chains * number)
-    found = jax.jit(lambda *each: jax.lax.map(one, each, batch_size=AT_ONCE))(flat, keys)
-    return {
-        name: np.asarray(value).reshape(chains, number, *value.shape[1:]) for name, value in found.items()
-    }
+    @jax.jit
+    def program(held: dict[str, Any], draws: dict[str, Any], keys: Any) -> Any:
+        return jax.lax.map(lambda each: one({**held, **each[0]}, each[1]), (draws, keys), batch_size=AT_ONCE)
+
+    return program
 
 
 def predictive(found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

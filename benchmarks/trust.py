@@ -23,9 +23,8 @@ import argparse
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -36,19 +35,17 @@ import numpyro
 
 numpyro.enable_x64()
 
-from numpyro.infer import Predictive  # noqa: E402
+from numpyro.handlers import seed, substitute, trace  # noqa: E402
 from numpyro.infer.autoguide import AutoNormal  # noqa: E402
 
 from benchmarks import rows  # noqa: E402
 from benchmarks.posterior_at_places import at_draws, predictive  # noqa: E402
 from benchmarks.reference_problems import Problem, problems  # noqa: E402
 from benchmarks.references import FOLDER, KINDS, posterior_draws, save  # noqa: E402
+from benchmarks.trust_cases import DEEP, INDUCING, KEY, OBJECTIVES, SERIES, Case, cases  # noqa: E402
 from ppl_dgp import (  # noqa: E402
-    ApproximatePowerEP,
-    BlackBoxAlpha,
     Fit,
     Guide,
-    ImportanceWeighted,
     PowerEP,
     default_priors,
     fit_series,
@@ -62,84 +59,26 @@ from ppl_dgp.diagnostics.khat import (  # noqa: E402
     importance_weighted,
     sites_khat,
 )
-from ppl_dgp.guides import HIDDEN_RULES, Decoupled, LowRank  # noqa: E402
 
 CSV = Path("benchmarks/trust.csv")
-KEY = ("problem", "objective", "alpha", "rule", "hyper", "seed")
 ABOUT = ("elbo", "iw_bound", "khat", "loo", "converged", "steps", "seconds", "refused")
 MEASURES = ("kl", "mean", "deviation", "spread", "hyper_error", "hidden", "hidden_spread")
 FIELDS = (
     *KEY, *(f"{measure}_{kind}" for measure in MEASURES for kind in KINDS), *ABOUT,
 )  # fmt: skip
-DEEP, SERIES = ("step", "boston"), ("kink",)
-ALPHAS = (0.0, 0.5, 1.0)
-#: rules of u; "decoupled" has a covariance of half of the inducing inputs
-INDUCING = {
-    "full-rank": "full-rank", "diagonal": "diagonal", "low-rank": LowRank(2), "decoupled": Decoupled(4),
-    "global": "global", "across-outputs": "across-outputs", "layer-chain": "layer-chain", "coupled": "coupled",
-}  # fmt: skip
-#: of them those that differ from full-rank where there is one function alone
-OF_ONE = ("full-rank", "diagonal", "low-rank", "decoupled", "global")
-#: three rules for the other objectives
-OTHERS = ("full-rank", "diagonal", "low-rank"), ("doubly-stochastic", "conditional", "mean-field")
-OBJECTIVES: dict[str, Callable[[float], Any]] = {
-    "PowerEP": PowerEP,
-    "BlackBoxAlpha": BlackBoxAlpha,
-    "ApproximatePowerEP": ApproximatePowerEP,
-    "ImportanceWeighted": lambda _: ImportanceWeighted(num_particles=8),
-}
 DRAWS, BUDGET, BUDGET_DEEP = 2000, 51_200, 102_400
 
 
-@dataclass(frozen=True)
-class Case:
-    """A row: how a problem is fitted."""
-
-    problem: str
-    objective: str
-    alpha: float
-    rule: str
-    hyper: str
-    seed: int
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """As the CSV has it."""
-        return tuple(str(getattr(self, name)) for name in KEY)
-
-    def path(self, store: Path) -> Path:
-        """Where what it says is kept."""
-        return store / ("_".join(self.key).replace(": ", "-") + ".npz")
-
-
-def cases(names: list[str], seeds: dict[str, int]) -> Iterator[Case]:
-    """All rows, those first that matter most."""
-    for name in names:
-        deep = name in DEEP + SERIES
-        of_u = ("full-rank", "diagonal", "global", "layer-chain", "coupled") if name in DEEP else ()
-        if not deep:
-            of_u = tuple(INDUCING) if name in ("classes", "heteroscedastic") else OF_ONE
-        rules = (*HIDDEN_RULES, *(f"u: {rule}" for rule in of_u[1:])) if deep else of_u
-        central = OTHERS[deep]
-        for seed in range(seeds.get(name, 1)):
-            for rule in rules:
-                for alpha in ALPHAS:
-                    yield Case(name, "PowerEP", alpha, rule, "points", seed)
-            for rule in central:
-                for alpha in ALPHAS:
-                    yield Case(name, "PowerEP", alpha, rule, "sampled", seed)
-                for objective in ("BlackBoxAlpha", "ApproximatePowerEP", "ImportanceWeighted"):
-                    alpha = 1.0 if objective == "ImportanceWeighted" else 0.5
-                    yield Case(name, objective, alpha, rule, "points", seed)
-            if name not in SERIES:
-                for alpha in (0.0, 1.0):
-                    yield Case(name, "SGHMC", alpha, "", "sampled", seed)
+@lru_cache(maxsize=8)
+def _lifted(problem: Problem) -> Any:
+    """The model with priors: one, so that what is compiled of it serves all its fits."""
+    return problem.lifted("fitc")
 
 
 def fitted(case: Case, problem: Problem) -> Fit:
     """The fit of a row."""
     deep, key = case.problem in DEEP + SERIES, jax.random.key(case.seed)
-    model = problem.lifted("fitc") if case.hyper == "sampled" else problem.fitc
+    model = _lifted(problem) if case.hyper == "sampled" else problem.fitc
     x = problem.x if problem.x.size else None
     if case.objective == "SGHMC":
         with warnings.catch_warnings():
@@ -165,12 +104,21 @@ def at_places(problem: Problem, fit: Fit) -> tuple[dict[str, Any], dict[str, Any
         held = {name: value for name, value in fit.params.items() if not name.endswith("_draws")}
         draws = posterior_draws(fit, DRAWS // 4)
         return at_draws(problem, "fitc", fit.model, held, draws, hidden=False), draws
-    # conditionals of hidden layers are drawn one by one: no draws of theirs are asked of the training rows
-    sampled = Predictive(fit.guide, params=dict(fit.params), num_samples=DRAWS, parallel=True)(
-        jax.random.key(2), x, y
-    )
-    draws = {name: value[None] for name, value in sampled.items() if not name.endswith("_unconstrained")}
+    sampled = _sites(fit.guide)(dict(fit.params), jax.random.split(jax.random.key(2), DRAWS), x, y)
+    draws = {name: value[None] for name, value in sampled.items()}
     return at_draws(problem, "fitc", fit.model, fit.params, draws), draws
+
+
+@lru_cache(maxsize=8)
+def _sites(guide: Any) -> Any:
+    """Draws of a guide's sites, of parameters, keys, and data."""
+
+    def one(params: dict[str, Any], key: Any, x: Any, y: Any) -> dict[str, Any]:
+        sites = trace(substitute(seed(guide, key), data=params)).get_trace(x, y).values()
+        wanted = [site for site in sites if site["type"] == "sample" and not site["is_observed"]]
+        return {site["name"]: site["value"] for site in wanted if not site["name"].endswith("_unconstrained")}
+
+    return jax.jit(jax.vmap(one, in_axes=(None, 0, None, None)))
 
 
 def kept(case: Case, problem: Problem) -> dict[str, Any]:
@@ -248,8 +196,6 @@ def diagnostics(problem: Problem, fit: Fit) -> dict[str, Any]:
     """What is known without a reference."""
     x, y = problem.x if problem.x.size else None, problem.y
     train = (jnp.asarray(problem.x) if x is None else x), y
-    if fit.chains is not None:
-        return dict.fromkeys(("elbo", "iw_bound", "khat", "loo"), "")
     value, _ = elbo(jax.random.key(3), fit, *train, num_draws=400)
     draws = joint_draws(jax.random.key(4), fit, *train, num_draws=1000, num_locals=16)
     return {

@@ -25,7 +25,7 @@ from ppl_dgp.gp.contract import Trace
 from ppl_dgp.gp.marginal import Marginal
 from ppl_dgp.gp.separate import check_shared
 from ppl_dgp.numerics.gaussian import Gaussian
-from ppl_dgp.numerics.linalg import cholesky, first_jitter
+from ppl_dgp.numerics.linalg import cholesky, first_jitter, precise_matmul
 from ppl_dgp.numerics.power_mean import Alpha
 from ppl_dgp.objectives.alpha import AlphaSchedule
 from ppl_dgp.objectives.divergence import PARTICLES, AlphaDivergence, stop_gradient
@@ -174,7 +174,8 @@ def _drawn(key: Array, marginal: Marginal, alone: bool, axes: tuple[str, ...]) -
     u = function.u
     rows_first = jnp.moveaxis(weights, 0, 1)  # (B, K, M)
     covariance = jax.vmap(lambda h: function.kernel(h, h))(jnp.moveaxis(inputs, 0, 1))
-    covariance = (covariance - rows_first @ jnp.swapaxes(rows_first, 1, 2))[:, None]
+    # what is left of k where particles lie close is lost in products of fewer bits, which a GPU takes if not told
+    covariance = (covariance - precise_matmul(rows_first, jnp.swapaxes(rows_first, 1, 2)))[:, None]
     if isinstance(u, Gaussian):
         covariance = covariance + jax.vmap(u.projected_covariance)(rows_first)  # (B, P, K, K)
     count, rows, outputs = mean.shape
@@ -186,7 +187,7 @@ def _drawn(key: Array, marginal: Marginal, alone: bool, axes: tuple[str, ...]) -
         jax.random.fold_in(key, crc32(function.name.encode())), (rows, outputs, count), mean.dtype
     )
     lower = jnp.broadcast_to(lower, (rows, outputs, count, count))
-    drawn = mean + jnp.einsum("bpkj,bpj->kbp", lower, noise)
+    drawn = mean + jnp.einsum("bpkj,bpj->kbp", lower, noise, precision="highest")
     nothing = jnp.zeros_like(marginal.mean)
     here = drawn[place]
     return replace(marginal, mean=here, residual=nothing[:, :1], from_u=nothing)
