@@ -57,6 +57,7 @@ NEEDED = {
     "linear_gaussian_ssm": (2,),
     "shared_gplvm": ((2, 3),),
     "stack": ([GPLayer(2, 3), GPLayer(num_inducing=3)],),
+    "stack_classification": ([GPLayer(2, 3), GPLayer(num_inducing=3)],),
     "switching_gpssm": (2,),
 }
 
