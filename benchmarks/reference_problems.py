@@ -38,8 +38,9 @@ Model = Callable[..., Any]
 AtPlaces = Callable[[Mapping[str, Any], Any, Any], tuple[Any, Any, Any]]
 #: the hidden layer at the training rows
 HIDDEN = {"fitc": "layer1/h", "dense": "layer1/hidden"}
-#: places at which what is known of f is compared, along the range of the inputs, and values of y for its density
-PLACES, VALUES = 24, 161
+#: places at which what is known of f is compared, along the range of the inputs; values of y for its density, so many
+#: at least, and no further apart
+PLACES, VALUES, APART = 24, 161, 0.07
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,7 +260,8 @@ def _values(y: np.ndarray, num_classes: int | None = None) -> np.ndarray:
     if num_classes is not None:
         return np.arange(num_classes)
     reach = 1.5 * (y.max() - y.min())
-    return np.linspace(y.min() - reach, y.max() + reach, VALUES)
+    number = max(VALUES, int(np.ceil(4.0 * (y.max() - y.min()) / APART)) + 1)
+    return np.linspace(y.min() - reach, y.max() + reach, number)
 
 
 def _sine(noise: float) -> Callable[[np.random.Generator, np.ndarray], np.ndarray]:
