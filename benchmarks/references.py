@@ -60,22 +60,21 @@ def sampled(problem: Problem, kind: str, options: argparse.Namespace) -> Fit:
         )  # fmt: skip
 
 
-def posterior_draws(fit: Fit, most: int) -> dict[str, Any]:
-    """Draws of the latents (C, S, …) that chains have, at most ``most`` of each, evenly spaced."""
+def held_and_drawn(fit: Fit, most: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Parameters that chains hold, and draws of latents (C, S, …), at most ``most`` of each chain, evenly spaced."""
     every = max(1, fit.chains.stats["diverging"].shape[1] // most)
-    return {
+    held = {name: value for name, value in fit.params.items() if not name.endswith("_draws")}
+    draws = {
         name.removesuffix("_draws"): value[:, ::every]
         for name, value in fit.params.items()
-        if name.endswith("_draws")
+        if name not in held
     }
+    return held, draws
 
 
 def summary(problem: Problem, kind: str, fit: Fit) -> dict[str, Any]:
     """What is kept of the chains."""
-    held = {
-        name: value for name, value in fit.params.items() if not name.endswith(("_draws", "_loc", "_scale"))
-    }
-    found = at_draws(problem, kind, fit.model, held, posterior_draws(fit, LOOKED_AT))
+    found = at_draws(problem, kind, fit.model, *held_and_drawn(fit, LOOKED_AT))
     hyper = {
         name.removesuffix("_draws"): np.log(np.asarray(value))
         for name, value in fit.params.items()

@@ -41,7 +41,7 @@ from numpyro.infer.autoguide import AutoNormal  # noqa: E402
 from benchmarks import rows  # noqa: E402
 from benchmarks.posterior_at_places import at_draws, predictive  # noqa: E402
 from benchmarks.reference_problems import Problem, problems  # noqa: E402
-from benchmarks.references import FOLDER, KINDS, posterior_draws, save  # noqa: E402
+from benchmarks.references import FOLDER, KINDS, held_and_drawn, save  # noqa: E402
 from benchmarks.trust_cases import DEEP, INDUCING, KEY, OBJECTIVES, SERIES, Case, cases  # noqa: E402
 from ppl_dgp import (  # noqa: E402
     Fit,
@@ -101,8 +101,7 @@ def at_places(problem: Problem, fit: Fit) -> tuple[dict[str, Any], dict[str, Any
     """What a fit says at the places, as draws, and the draws of its sites (1, S, …), or those of chains (C, S, …)."""
     x, y = jnp.asarray(problem.x), jnp.asarray(problem.y)
     if fit.chains is not None:
-        held = {name: value for name, value in fit.params.items() if not name.endswith("_draws")}
-        draws = posterior_draws(fit, DRAWS // 4)
+        held, draws = held_and_drawn(fit, DRAWS // 4)
         return at_draws(problem, "fitc", fit.model, held, draws, hidden=False), draws
     sampled = _sites(fit.guide)(dict(fit.params), jax.random.split(jax.random.key(2), DRAWS), x, y)
     draws = {name: value[None] for name, value in sampled.items()}

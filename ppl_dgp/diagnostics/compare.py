@@ -60,7 +60,8 @@ def compare(
         makes a guide of the model: ``lambda m: Guide(m, inducing=Diagonal())``; or a pair of makers for a row with a
         model of its own: ``(lambda: sparse_gp_regression(50), Guide)``. Or a sampler: ``fit_nuts``, ``fit_sghmc`` or
         ``partial(fit_sghmc, num_samples=1000)``, which starts at the best fit of the model before it, whose parameters
-        NUTS holds: for SGHMC, at each α, by the ELBO; for NUTS, once, by the importance-weighted bound, both of t_1.
+        NUTS holds: for SGHMC, at each α, by the ELBO; for NUTS, once, by the importance-weighted bound, which is of t_1
+        as NUTS is.
     :param x: training inputs (N, D), y targets (N, P) or (N,), as the model is to see them (standardised).
     :param x_test: test inputs, y_test their targets, on the same scale; None where there are no test rows.
     :param alphas: each in [0, 1].
@@ -93,8 +94,8 @@ def compare(
     key_fit, key_measure, key_test = jax.random.split(key, 3)
     fits: dict[tuple[str, float], Fit] = {}
     measured = _measurements(train, (x_test, y_test), num_draws, num_locals, num_samples, scale)
+    measures: dict[tuple[str, float], dict[str, Any]] = {}
     shared = model()
-
     samplers = {name: maker for name, maker in guides.items() if _is_sampler(maker)}
 
     def made(name: str) -> tuple[Model, Any]:
@@ -136,18 +137,18 @@ def compare(
         fits[name, alpha] = fit = fit_table(key_fit, built, guide, objective(alpha), *train, **settings)
         if poorer is not None:
             fits[name, alpha] = fit = compared(fit, bounds_of(name, alpha), bounds_of(poorer, alpha))
-        return measured((key_measure, key_test), fit)
+        measures[name, alpha] = found = measured((key_measure, key_test), fit)
+        return found
 
     def sampled(name: str, alpha: float) -> dict[str, Any]:
         of_t_1 = np.isnan(alpha)
         before = [
-            fits[each, a] for each in earlier(name) for a in (map(float, alphas) if of_t_1 else [alpha])
+            each
+            for each in measures
+            if each[0] in earlier(name) and (of_t_1 or each[1] == alpha) and fits[each].model is shared
         ]
-        before = [fit for fit in before if fit.model is shared]
-        worth = lambda fit: _bounds(key_measure, fit, train, num_draws, num_locals)[
-            "iw_bound" if of_t_1 else "elbo"
-        ]
-        settings: dict[str, Any] = {"start": max(before, key=worth)} if before else {}
+        worth = lambda each: measures[each]["iw_bound" if of_t_1 else "elbo"]
+        settings: dict[str, Any] = {"start": fits[max(before, key=worth)]} if before else {}
         settings |= {} if of_t_1 else {"objective": objective(alpha)}
         settings |= getattr(samplers[name], "keywords", {})
         fits[name, alpha] = fit = _verb(samplers[name])(key_fit, shared, *train, **settings)
