@@ -55,7 +55,7 @@ def sampled(problem: Problem, kind: str, options: argparse.Namespace) -> Fit:
         warnings.simplefilter("ignore", SamplingWarning)
         return fit_nuts(
             jax.random.key(options.seed), sampled_model(problem, kind), problem.x if problem.x.size else None,
-            problem.y, num_warmup=options.warmup, num_samples=options.draws, target_accept_prob=0.9,
+            problem.y, num_warmup=options.warmup, num_samples=options.draws, target_accept_prob=options.accept,
             max_tree_depth=options.depth, dense_mass=True,
         )  # fmt: skip
 
@@ -133,6 +133,9 @@ def main() -> None:
     parser.add_argument("--warmup", type=int, default=1500)
     parser.add_argument("--draws", type=int, default=2500)
     parser.add_argument("--depth", type=int, default=10, help="largest, of the trees of NUTS")
+    parser.add_argument(
+        "--accept", type=float, default=0.9, help="share of trajectories; more means smaller steps"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=FOLDER)
     parser.add_argument("--table", action="store_true", help="of what is there, and do no work")

@@ -6,8 +6,9 @@
 DIR holds ``uci/boston.npz`` and so on, with their standard splits. Layers have M = 100 inducing points and as many
 outputs as there are inputs, but for the last. "variational" is ``DoublyStochastic()`` at α = 0, ``steps="auto"``;
 "sghmc" starts there, all rows at a step, hyperparameters by Monte Carlo EM in the warm-up, α = 1 with so many
-``particles`` of the hidden layers, four chains. Log densities and errors are in the units of the data, effective draws
-those of the worst inducing output.
+``particles`` of the hidden layers, four chains. Log densities and errors are in the units of the data; R-hat and
+effective draws are those of the worst inducing output, and ``predictive_…`` those of the worst predictive mean of the
+held-out rows, each a mean over so many draws of the hidden layers as ``HIDDEN_DRAWS``.
 """
 
 from __future__ import annotations
@@ -18,20 +19,41 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 import pandas as pd
+from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
+from numpyro.handlers import seed, substitute, trace
 
 from benchmarks import rows
-from ppl_dgp import Guide, PowerEP, deep_gp, fit_sghmc, fit_svi, held_out_scores
+from ppl_dgp import Fit, Guide, PowerEP, deep_gp, fit_sghmc, fit_svi, held_out_scores
 from ppl_dgp.data import Standardiser, load_table, split
 from ppl_dgp.fit import SamplingWarning
+from ppl_dgp.gp.emission import emission_of
 
 CSV = Path("benchmarks/sghmc.csv")
 KEY = ("set", "depth", "split", "method", "particles")
 FIELDS = (
-    *KEY, "test_log_density", "test_rmse", "coverage95", "r_hat", "effective", "draws", "step_size",
-    "converged", "seconds", "device",
+    *KEY, "test_log_density", "test_rmse", "coverage95", "r_hat", "effective", "predictive_r_hat",
+    "predictive_effective", "draws", "step_size", "converged", "gap", "seconds", "device",
 )  # fmt: skip
-INDUCING, SAMPLES = 100, 500
+INDUCING, SAMPLES, HIDDEN_DRAWS = 100, 500, 32
+
+
+def predictive_means(fit: Fit, x: Any) -> Any:
+    """What each draw of each chain says of y at rows x (N, D): means (C, S, N)."""
+    ends = {name: value for name, value in fit.params.items() if name.endswith("_draws")}
+    held = {name: value for name, value in fit.params.items() if name not in ends}
+    draws = {name.removesuffix("_draws"): value for name, value in ends.items()}
+
+    def mean(draw: dict[str, Any], key: Any) -> Any:
+        there = trace(substitute(seed(fit.model, key), data=held | draw)).get_trace(x, None)
+        return emission_of(there["y"]["fn"]).marginal.mean[:, 0]
+
+    def averaged(draw: dict[str, Any]) -> Any:
+        keys = jax.random.split(jax.random.key(0), HIDDEN_DRAWS)
+        return jax.vmap(mean, (None, 0))(draw, keys).mean(0)
+
+    return jax.jit(lambda each: jax.lax.map(lambda chain: jax.lax.map(averaged, chain), each))(draws)
 
 
 def fitted(options: argparse.Namespace, name: str, number: int, left: list[int | None]) -> None:
@@ -63,10 +85,15 @@ def fitted(options: argparse.Namespace, name: str, number: int, left: list[int |
             "method": "variational" if particles is None else "sghmc", "particles": particles or "",
             **scores, "converged": fit.converged,
             "seconds": fit.seconds, "device": jax.devices()[0].device_kind,
-            "r_hat": "", "effective": "", "draws": "", "step_size": "",
+            "gap": fit.gap,
+            "r_hat": "", "effective": "", "predictive_r_hat": "", "predictive_effective": "", "draws": "",
+            "step_size": "",
         }  # fmt: skip
         if chains is not None:
+            said = np.asarray(predictive_means(fit, x[test]), float)
             row |= {
+                "predictive_r_hat": float(split_gelman_rubin(said).max()),
+                "predictive_effective": float(effective_sample_size(said).min()),
                 "r_hat": max(chains.r_hat.values()), "effective": min(chains.effective_size.values()),
                 "draws": chains.stats["diverging"].size, "step_size": chains.stats["step_size"][0, 0],
             }  # fmt: skip

@@ -240,7 +240,7 @@ def main() -> None:
     if options.measure:
         measure(wanted, made, options.store, options.out)
         return
-    if options.rules:
+    if options.rules is not None:
         wanted = [case for case in wanted if case.rule in options.rules.split(",")]
     share, shares = map(int, options.share.split("/"))
     for case in [each for each in wanted if not each.path(options.store).exists()][share::shares]:
