@@ -2,8 +2,11 @@
 
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import optax
 import pytest
+from numpyro.handlers import lift
+from numpyro.infer.autoguide import AutoNormal
 from test_gpssm import CONTROLS, KEY, Y, prepared
 
 from ppl_dgp.diagnostics import plot_losses
@@ -35,6 +38,17 @@ def test_chains_are_trained_as_they_are():
     _, guide, _ = prepared(MeanField())
     with pytest.raises(ValueError, match="warm_steps"):
         fit_series(KEY, guide.model, guide, CLOSED, None, Y, steps=2, warm_steps=3)
+
+
+@pytest.mark.slow
+def test_hyperparameters_with_priors_are_drawn_in_both_parts():
+    """The chain before a guide that follows f has a q of them too."""
+    model = gpssm(1, num_inducing=3, emission="identity")
+    lifted = lift(model, prior={"likelihood/noise": dist.LogNormal(-2.0, 1.0)})
+    guide = Guide(lifted, hidden=DoublyStochastic(), others=AutoNormal)
+    fit = fit_series(KEY, lifted, guide, PowerEP(0.0), None, Y, steps=4, warm_steps=2, learning_rate=1e-9)
+    assert fit.losses.shape == (1, 4) and np.isfinite(fit.losses).all()
+    assert np.isfinite(fit.params["likelihood/noise_auto_loc"]) and "likelihood/noise" not in fit.params
 
 
 @pytest.mark.slow

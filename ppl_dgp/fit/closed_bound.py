@@ -25,10 +25,11 @@ _COLLAPSED = Collapsed()
 
 
 def may_descend(guide: Guide, steps: int | str, settings: dict[str, Any]) -> bool:
-    """Whether q(u) is free, and nothing is asked for that is of draws."""
+    """Whether q(u) is free, nothing else is drawn, and nothing is asked for that is of draws."""
     usual = all(settings.get(name, value) == value for name, value in USUAL.items())
     known = settings.keys() <= OF_DESCENT | USUAL.keys()
-    return steps == "auto" and usual and known and guide.inducing == FullRank()
+    free = guide.others is None and guide.inducing == FullRank()
+    return steps == "auto" and usual and known and free
 
 
 def descended(

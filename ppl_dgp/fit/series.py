@@ -59,7 +59,7 @@ def fit_series(
     latent = guide.latent_rule
     if isinstance(latent, Amortised | EnsembleSmoother):
         latent = MeanField()
-    chain = Guide(model, hidden=Markov(), inducing=guide.inducing, latent=latent)
+    chain = Guide(model, hidden=Markov(), inducing=guide.inducing, latent=latent, others=guide.others)
     once = {
         name: value
         for name, value in settings.items()

@@ -75,7 +75,7 @@ def _may_be_closed(guide: Any, objective: ELBO, steps: int | str, settings: dict
     bound = isinstance(objective, PowerEP) and objective.at_alpha(0.0) == objective
     if not bound or objective.propagation == "linearised":
         return False
-    return isinstance(guide, Guide) and guide.others is None and may_descend(guide, steps, settings)
+    return isinstance(guide, Guide) and may_descend(guide, steps, settings)
 
 
 def _closed(
