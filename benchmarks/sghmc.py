@@ -31,7 +31,7 @@ from ppl_dgp.fit import SamplingWarning
 from ppl_dgp.gp.emission import emission_of
 
 CSV = Path("benchmarks/sghmc.csv")
-KEY = ("set", "depth", "split", "method", "particles")
+KEY = ("set", "depth", "split", "budget", "method", "particles")
 FIELDS = (
     *KEY, "test_log_density", "test_rmse", "coverage95", "r_hat", "effective", "predictive_r_hat",
     "predictive_effective", "draws", "step_size", "converged", "gap", "seconds", "device",
@@ -81,7 +81,7 @@ def fitted(options: argparse.Namespace, name: str, number: int, left: list[int |
             jax.random.key(9), fit, x[test], y[test], target_scale=targets.scale, num_samples=SAMPLES
         )
         row: dict[str, Any] = {
-            "set": name, "depth": options.depth, "split": number,
+            "set": name, "depth": options.depth, "split": number, "budget": options.budget,
             "method": "variational" if particles is None else "sghmc", "particles": particles or "",
             **scores, "converged": fit.converged,
             "seconds": fit.seconds, "device": jax.devices()[0].device_kind,
@@ -120,8 +120,8 @@ def main() -> None:
     if options.table:
         print(
             pd.read_csv(options.out)
-            .groupby(["set", "depth", "method", "particles"], dropna=False)
-            .mean()
+            .groupby(["set", "depth", "budget", "method", "particles"], dropna=False)
+            .mean(numeric_only=True)
             .to_string()
         )
         return
@@ -130,7 +130,7 @@ def main() -> None:
     for name in options.sets.split(","):
         for number in rows.numbers(options.splits):
             method = lambda each: ("variational", "") if each is None else ("sghmc", str(each))
-            about = (name, str(options.depth), str(number))
+            about = (name, str(options.depth), str(number), str(options.budget))
             if left := [each for each in wanted if (*about, *method(each)) not in there]:
                 fitted(options, name, number, left)
 
