@@ -1,5 +1,6 @@
 """Fits end when what steps without end would gain is small, and say so."""
 
+import re
 import warnings
 
 import jax
@@ -8,11 +9,13 @@ import numpy as np
 import pytest
 from numpyro.infer.svi import SVIState
 from sklearn.exceptions import ConvergenceWarning
+from test_advice import fit_of
 
 from ppl_dgp.cli import settings
 from ppl_dgp.diagnostics import plot_losses, to_arviz
 from ppl_dgp.estimators import SparseGPRegressor
 from ppl_dgp.fit import FitError, energy, fit_lbfgs, fit_many, fit_svi, full_batch, optimal_inducing
+from ppl_dgp.fit.advice import advice_of
 from ppl_dgp.fit.annealing import (
     LOWERED,
     LOWEST_RATE,
@@ -92,6 +95,18 @@ def test_the_start_is_judged_where_it_is():
     np.testing.assert_allclose(-on.losses[0, :STILL_STEPS], there, atol=0.01 * abs(there))
     assert on.losses[0, STILL_STEPS:400].max() > 100.0 - there  # which steps of any size throw far back
     assert energy(KEY, on, x, y) > there - 1.0
+
+
+def test_advice_names_the_budget_that_another_cycle_needs():
+    """25 000 end where 12 800 do: the next cycle would end beyond them."""
+    losses = np.linspace(1e6, 0.0, 25_000)
+    plan = plan_of("auto", 25_000, None, None, None, 100, 10)
+    known = plan.convergence(losses[: plan.steps])
+    for shown in (known, known.after(500)):
+        (advice,) = advice_of(fit_of(losses[: plan.steps], convergence=shown))
+        needed = int(re.search(r"raise budget to (\d+) steps", advice)[1])
+        assert plan_of("auto", needed, None, None, None, 100, 10).steps == needed > 25_000
+        assert plan_of("auto", needed - 1, None, None, None, 100, 10).steps == plan.steps
 
 
 def test_trials_come_first_then_cycles_that_double():

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from ppl_dgp.fit.convergence import FEWEST_STEPS, LEAST_TOLERANCE, SURELY, ends_of_parts, is_wild
+from ppl_dgp.fit.convergence import FEWEST_STEPS, LEAST_TOLERANCE, SURELY, Phase, ends_of_parts, is_wild
 from ppl_dgp.gp.contract import Parameters
 from ppl_dgp.numerics.linalg import first_jitter
 from ppl_dgp.objectives.capabilities import capabilities_of
@@ -116,7 +116,7 @@ def advice_of(
     if known is not None and known.shortfall:
         found.append(ADVICE["shortfall"].format(shortfall=known.shortfall))
     elif known is not None and np.isfinite(known.gap + known.error) and not known.converged:
-        more = "steps" if any(phase.kind == "part" for phase in known.phases) else "budget"
+        more = "steps" if any(phase.kind == "part" for phase in known.phases) else _budget(known.phases)
         about = {"gap": known.gap, "error": known.error, "tolerance": known.tolerance}
         found.append(ADVICE["gap"].format(more=more, **about))
     found += _noise(fit.params) + _inducing(fit.params)
@@ -199,6 +199,14 @@ def _risen(fit: Fit) -> list[str]:
     if not risen and not is_wild(end, error, begin, begin_error, LEAST_TOLERANCE):
         return []
     return [ADVICE["risen"].format(end=end, error=error, begin=begin)]
+
+
+def _budget(phases: Sequence[Phase]) -> str:
+    """The budget that holds one cycle more, twice as long as the last; below it a fit ends where it has ended."""
+    if not phases or phases[-1].kind != "cycle":
+        return "budget"
+    last = phases[-1]
+    return f"budget to {last.end - phases[0].begin + 2 * (last.end - last.begin)} steps"
 
 
 def _scheduled(objective: Any) -> bool:
