@@ -2,8 +2,10 @@
 
     python -m benchmarks.trust_page
 
-What stands before the marker is kept. Correlations are of ranks, over the converged fits of a problem whose
-hyperparameters are points, at all α: of the KL to the FITC model with what a user without a reference has.
+What stands before the marker is kept. Guides are compared by PowerEP with hyperparameters that are points: KL of the
+predictive densities, geometric means over the problems on which every guide of the table was fitted and has converged
+at that α. Correlations are of ranks, over the converged fits of a problem whose hyperparameters are points, at all α:
+of the KL to the FITC model with what a user without a reference has.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from scipy.stats import spearmanr
 
 from benchmarks.references import FOLDER
 from benchmarks.trust import CSV
+from benchmarks.trust_cases import ALPHAS, DEEP, SERIES
 
 PAGE, FIGURE, MARK = Path("docs/which-to-trust.md"), Path("docs/which-to-trust.png"), "<!-- tables -->"
 #: what a user has without a reference, and the sign with which more of it should mean less error
@@ -32,7 +35,7 @@ def main() -> None:
     table = pd.read_csv(CSV)
     text = PAGE.read_text() if PAGE.exists() else f"# Which approximation is to be trusted?\n\n{MARK}\n"
     lines = [text.split(MARK)[0].rstrip(), "", MARK, ""]
-    lines += [*references(), *correlations(table)]
+    lines += [*references(), *guides(table), *correlations(table)]
     for problem, group in table.groupby("problem", sort=False):
         lines += fits(str(problem), group)
     PAGE.write_text("\n".join(lines).rstrip() + "\n")
@@ -44,8 +47,8 @@ def references() -> Lines:
     lines = [
         "## References",
         "",
-        "| problem | model | R-hat | effective draws | divergences | seconds |",
-        "|---|---|---|---|---|---|",
+        "| problem | model | R-hat | effective draws | a minute | divergences | seconds |",
+        "|---|---|---|---|---|---|---|",
     ]
     for path in sorted(FOLDER.glob("*.npz")):
         about = json.loads(str(np.load(path)["about"]))
@@ -53,10 +56,46 @@ def references() -> Lines:
         r_hat, effective = max(about["r_hat"].values()), min(about["effective"].values())
         marked = "" if about["mixes"] else " (does not mix)"
         lines.append(
-            f"| {name} | {kind} | {r_hat:.3f}{marked} | {effective:.0f} of {about['draws']} | {about['divergences']} "
-            f"| {about['seconds']:.0f} |"
+            f"| {name} | {kind} | {r_hat:.3f}{marked} | {effective:.0f} of {about['draws']} "
+            f"| {60 * effective / about['seconds']:.0f} | {about['divergences']} | {about['seconds']:.0f} |"
         )
     return [*lines, ""]
+
+
+def guides(table: pd.DataFrame) -> Lines:
+    """Which guide, at which α: one table of single functions, one of hidden layers and paths."""
+    points = judged(table)
+    points = points[points.objective == "PowerEP"]
+    deep = points.problem.isin(DEEP + SERIES)
+    lines = ["## Guides and α", ""]
+    for title, group in (
+        ("One function", points[~deep]),
+        ("A hidden layer", points[points.problem.isin(DEEP)]),
+        ("A path", points[points.problem.isin(SERIES)]),
+    ):
+        if group.empty:
+            continue
+        problems = ", ".join(dict.fromkeys(group.problem))
+        head = [f"{about}, α = {alpha:g}" for about in ("KL to FITC", "KL to dense") for alpha in ALPHAS]
+        lines += [
+            f"{title} ({problems}), in thousandths of a nat a place; fits that entered in brackets:",
+            "",
+        ]
+        lines += [f"| guide | {' | '.join(head)} |", "|---" * (len(head) + 1) + "|"]
+        for rule, rows in group.groupby("rule", sort=False):
+            cells = [
+                _mean_kl(rows[rows.alpha == alpha][kind])
+                for kind in ("kl_fitc", "kl_dense")
+                for alpha in ALPHAS
+            ]
+            lines.append(f"| {rule} | {' | '.join(cells)} |")
+        lines.append("")
+    return lines
+
+
+def _mean_kl(found: pd.Series) -> str:
+    found = found.dropna().astype(float)
+    return "" if found.empty else f"{1000 * np.exp(np.log(found).mean()):.3g} ({len(found)})"
 
 
 def judged(table: pd.DataFrame) -> pd.DataFrame:

@@ -9,7 +9,7 @@ import pytest
 from fast import few
 from numpyro.infer import SVI
 
-from ppl_dgp.fit import fit_svi, gaussian_factors, natural_adam
+from ppl_dgp.fit import fit_sghmc, fit_svi, gaussian_factors, natural_adam
 from ppl_dgp.fit.adam import adam
 from ppl_dgp.fit.program import _update, as_numpyro
 from ppl_dgp.fit.rows_at_hand import per_datum_names, update_rows
@@ -185,3 +185,18 @@ def test_minibatches_of_rows_reach_the_optimum_of_all_rows():
     whole, parts = fit(4500), fit(9000, batch_size=20)
     # 0.01 nat a row
     assert parts.energy(KEY, None, y) == pytest.approx(whole.energy(KEY, None, y), abs=0.6)
+
+
+@pytest.mark.parametrize("fit", [fit_svi, fit_sghmc])
+def test_a_model_that_ignores_the_index_is_refused(fit):
+    """Its minibatches would count as if they were all rows, and the prior four times too much."""
+
+    def careless(x, y=None, index=None, size=None):
+        return sparse_gp_regression(3)(x, y)
+
+    settings = (Guide(careless), PowerEP(0.0), X, Y) if fit is fit_svi else (X, Y)
+    about = {"steps": 2} if fit is fit_svi else {"num_warmup": 2, "num_samples": 4}
+    with pytest.raises(
+        ValueError, match="model: found minibatches of 3 rows .* all 12, expected each row to count 4"
+    ):
+        fit(KEY, careless, *settings, batch_size=3, **about)

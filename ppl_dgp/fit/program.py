@@ -23,7 +23,7 @@ from numpyro.optim import optax_to_numpyro
 
 from ppl_dgp.fit.adam import adam_at
 from ppl_dgp.fit.kept import keep, kept
-from ppl_dgp.fit.rows_at_hand import update_rows
+from ppl_dgp.fit.rows_at_hand import StandingForAll, update_rows
 from ppl_dgp.gp.contract import Parameters
 from ppl_dgp.gp.numpyro_internals import bijections_of, svi_with
 from ppl_dgp.numerics.compatibility import compiled_to_run_once, shapes_compiled
@@ -148,7 +148,8 @@ def chunk_of_steps(
     def step(state: Any, x: Float[Array, "_ D"], y: Num[Array, "_ P"], index: Int[Array, " B"]) -> Any:
         now = _at_step(svi, state.optim_state[0])
         if drawn_from is not None:
-            return _update(now, state, x, y, index=index, size=drawn_from)
+            with StandingForAll(len(index), drawn_from):
+                return _update(now, state, x, y, index=index, size=drawn_from)
         if minibatches and windows is not None:
             return _update(now, state, x, y, index=index, size=windows)
         if minibatches:

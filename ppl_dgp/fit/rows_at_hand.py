@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import DictKey
 from jaxtyping import Array, Float, Int
+from numpyro.distributions import Unit
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
@@ -35,6 +36,33 @@ class RowsAtHand(Messenger):
             msg["kwargs"] = {**msg["kwargs"], "event_dim": None}
 
 
+class StandingForAll(Messenger):
+    """Refuses a model whose minibatches count as if they were all rows: no observation in it is scaled.
+
+    :param at_hand: B, rows of a minibatch, size: N.
+    """
+
+    def __init__(self, at_hand: int, size: int) -> None:
+        super().__init__(None)
+        self.at_hand, self.size = at_hand, size
+        self.observed = self.scaled = False
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        """Outermost, so that plates have said already what a site counts for."""
+        if msg["type"] == "sample" and msg["is_observed"] and not isinstance(msg["fn"], Unit):
+            self.observed = True
+            self.scaled |= msg["scale"] is not None
+
+    def __exit__(self, kind: Any, value: Any, traceback: Any) -> None:
+        super().__exit__(kind, value, traceback)
+        if kind is None and self.observed and not self.scaled and self.at_hand < self.size:
+            raise ValueError(
+                f"model: found minibatches of {self.at_hand} rows that count as if they were all {self.size}, expected "
+                f"each row to count {self.size / self.at_hand:.3g} times; observe y inside data_plate(size or "
+                "x.shape[0], index), or leave batch_size out"
+            )
+
+
 def update_rows(
     update: Update, svi: SVI, state: SVIState, x: Array, y: Array, index: Int[Array, " B"], size: int
 ) -> tuple[SVIState, Float[Array, ""]]:
@@ -45,7 +73,8 @@ def update_rows(
     """
     names = per_datum_names(svi, state, x, y, index, size)
     if not names:
-        return update(svi, state, x, y, index=index, size=size)
+        with StandingForAll(len(index), size):
+            return update(svi, state, x, y, index=index, size=size)
 
     def of_rows(path: tuple[Any, ...]) -> bool:
         return any(isinstance(key, DictKey) and key.key in names for key in path)

@@ -26,6 +26,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, Num, Shaped
 from numpyro.infer import SVI
 
+from ppl_dgp.fit.rows_at_hand import StandingForAll
 from ppl_dgp.gp.contract import Parameters
 from ppl_dgp.gp.numpyro_internals import bijections_of
 
@@ -96,7 +97,8 @@ def build_energy(svi: SVI, size: int, in_batches: bool) -> Callable[..., Float[A
     ) -> Float[Array, ""]:
         params = svi.constrain_fn({**learnt, **values})
         rows, about = ((x[index], y[index]), {"index": index, "size": size}) if in_batches else ((x, y), {})
-        total: Array = svi.loss.loss(key, params, svi.model, svi.guide, *rows, **about)
+        with StandingForAll(len(rows[0]), size):
+            total: Array = svi.loss.loss(key, params, svi.model, svi.guide, *rows, **about)
         # p is the density of unconstrained values
         for name, value in values.items():
             total = total - bijections[name].log_abs_det_jacobian(value, params[name]).sum()
