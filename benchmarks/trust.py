@@ -1,7 +1,7 @@
 """Guides, α and objectives beside posteriors by NUTS: which approximation, and which diagnostic, is to be trusted?
 
     python -m benchmarks.trust --data DIR --store STORE [--problems …] [--share 0/8]      # fits what STORE lacks
-    python -m benchmarks.trust --data DIR --store STORE --measure        # benchmarks/trust.csv, of all that is there
+    python -m benchmarks.trust --data DIR --store STORE --measure        # benchmarks/trust.csv, rows of what STORE has
     python -m benchmarks.trust_page                                      # tables of docs/which-to-trust.md
 
 DIR holds ``uci/boston.npz``. Every fit of a small problem (:mod:`benchmarks.reference_problems`) is trained until it
@@ -204,14 +204,16 @@ def diagnostics(problem: Problem, fit: Fit) -> dict[str, Any]:
 
 
 def measure(wanted: list[Case], made: Callable[[str], Problem], store: Path, out: Path) -> None:
-    """The CSV, of all fits that are there."""
-    found = []
+    """The CSV, of all fits that are there; rows of fits that are not are left as they are."""
+    before = {tuple(row[name] for name in KEY): row for row in rows.read(out)}
+    found: list[Any] = []
     for case in wanted:
-        if not case.path(store).exists():
-            continue
-        row = measured(made(case.problem), dict(np.load(case.path(store))))
-        row |= {name: getattr(case, name) for name in KEY}
-        found.append([_short(row[name]) for name in FIELDS])
+        if case.path(store).exists():
+            row = measured(made(case.problem), dict(np.load(case.path(store))))
+            row |= {name: getattr(case, name) for name in KEY}
+            found.append([_short(row[name]) for name in FIELDS])
+        elif case.key in before:
+            found.append(before[case.key])
     rows.write(out, FIELDS, found)
 
 

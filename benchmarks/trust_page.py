@@ -3,9 +3,9 @@
     python -m benchmarks.trust_page
 
 What stands before the marker is kept. Guides are compared by PowerEP with hyperparameters that are points: KL of the
-predictive densities, geometric means over the problems on which every guide of the table was fitted and has converged
-at that α. Correlations are of ranks, over the converged fits of a problem whose hyperparameters are points, at all α:
-of the KL to the FITC model with what a user without a reference has.
+predictive densities, geometric means over the problems whose fits have converged. Correlations are of ranks, over the
+converged fits of a problem whose hyperparameters are points, at all α: of the KL to the FITC model with what a user
+without a reference has.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scipy.stats import spearmanr
 
 from benchmarks.references import FOLDER
 from benchmarks.trust import CSV
-from benchmarks.trust_cases import ALPHAS, DEEP, SERIES
+from benchmarks.trust_cases import ALPHAS, DEEP, OF_ONE, SERIES
 
 PAGE, FIGURE, MARK = Path("docs/which-to-trust.md"), Path("docs/which-to-trust.png"), "<!-- tables -->"
 #: what a user has without a reference, and the sign with which more of it should mean less error
@@ -35,7 +35,7 @@ def main() -> None:
     table = pd.read_csv(CSV)
     text = PAGE.read_text() if PAGE.exists() else f"# Which approximation is to be trusted?\n\n{MARK}\n"
     lines = [text.split(MARK)[0].rstrip(), "", MARK, ""]
-    lines += [*references(), *guides(table), *correlations(table)]
+    lines += [*points_or_draws(table), *guides(table), *correlations(table), *references()]
     for problem, group in table.groupby("problem", sort=False):
         lines += fits(str(problem), group)
     PAGE.write_text("\n".join(lines).rstrip() + "\n")
@@ -62,25 +62,57 @@ def references() -> Lines:
     return [*lines, ""]
 
 
+def points_or_draws(table: pd.DataFrame) -> Lines:
+    """Hyperparameters that are points, or have priors and a q, or are drawn, of one guide for each problem."""
+    columns = {
+        f"{how}, α = {alpha:g}": (objective, hyper, alpha)
+        for how, objective, hyper in (
+            ("points", "PowerEP", "points"),
+            ("q", "PowerEP", "sampled"),
+            ("SGHMC", "SGHMC", "sampled"),
+        )
+        for alpha in (0.0, 1.0)
+    } | {"points, importance-weighted": ("ImportanceWeighted", "points", 1.0)}
+    lines = [
+        "## Hyperparameters: points, or draws",
+        "",
+        f"| problem, guide | {' | '.join(columns)} |",
+        "|---" * (len(columns) + 1) + "|",
+    ]
+    for problem, rows in table.groupby("problem", sort=False):
+        guide = "conditional" if problem in DEEP + SERIES else "full-rank"
+        cells = []
+        for objective, hyper, alpha in columns.values():
+            same = (rows.objective == objective) & (rows.hyper == hyper) & (rows.alpha == alpha)
+            found = rows[same & (rows.rule.eq(guide) | rows.rule.isna()) & rows.kl_fitc.notna()]
+            cells.append("" if found.empty else _kl(found.iloc[0]))
+        if any(cells):
+            lines.append(f"| {problem}, {guide} | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def _kl(row: pd.Series) -> str:
+    """To FITC, in thousandths of a nat, with a star where a fit has not converged or chains have not mixed."""
+    return f"{1000 * row.kl_fitc:.3g}" + ("" if str(row.converged) == "True" else "*")
+
+
 def guides(table: pd.DataFrame) -> Lines:
-    """Which guide, at which α: one table of single functions, one of hidden layers and paths."""
+    """Which guide, at which α: of single functions, of hidden layers, and of paths."""
     points = judged(table)
     points = points[points.objective == "PowerEP"]
-    deep = points.problem.isin(DEEP + SERIES)
+    whole = points.groupby("problem").filter(lambda group: set(OF_ONE) <= set(group.rule))
+    groups = {
+        "One function": whole,
+        "A hidden layer": points[points.problem.isin(DEEP)],
+        "A path": points[points.problem.isin(SERIES)],
+    }
     lines = ["## Guides and α", ""]
-    for title, group in (
-        ("One function", points[~deep]),
-        ("A hidden layer", points[points.problem.isin(DEEP)]),
-        ("A path", points[points.problem.isin(SERIES)]),
-    ):
+    for title, group in groups.items():
         if group.empty:
             continue
         problems = ", ".join(dict.fromkeys(group.problem))
-        head = [f"{about}, α = {alpha:g}" for about in ("KL to FITC", "KL to dense") for alpha in ALPHAS]
-        lines += [
-            f"{title} ({problems}), in thousandths of a nat a place; fits that entered in brackets:",
-            "",
-        ]
+        head = [f"{about}, α = {alpha:g}" for about in ("KL to FITC", "to dense") for alpha in ALPHAS]
+        lines += [f"{title} ({problems}), in thousandths of a nat a place; numbers of fits in brackets:", ""]
         lines += [f"| guide | {' | '.join(head)} |", "|---" * (len(head) + 1) + "|"]
         for rule, rows in group.groupby("rule", sort=False):
             cells = [
@@ -184,9 +216,9 @@ def _cell(value: float) -> str:
 
 
 def figure(table: pd.DataFrame) -> Figure:
-    """The KL of each fit against what a user has, problem by problem."""
+    """The KL of each fit against what a user has, problem by problem; fits beyond 3 nats are left out."""
     points = judged(table)
-    drawn = Figure(figsize=(11.0, 3.2), layout="constrained")
+    drawn = Figure(figsize=(11.0, 3.4), layout="constrained")
     panels = drawn.subplots(1, len(PREDICTORS), sharey=True)
     for panel, name in zip(panels, PREDICTORS, strict=True):
         for number, (problem, group) in enumerate(points.groupby("problem", sort=False)):
@@ -194,9 +226,16 @@ def figure(table: pd.DataFrame) -> Figure:
             # bounds of different problems have different zeros
             value = value if name == "khat" else value - value.max()
             panel.plot(value, group.kl_fitc, "o", ms=3.5, color=f"C{number}", label=problem)
-        panel.set(xlabel=NAMES[name] + ("" if name == "khat" else ", below the best"), yscale="log")
-        if name != "khat":
+        panel.set(
+            xlabel=NAMES[name] + ("" if name == "khat" else "\nbelow the best"),
+            yscale="log",
+            ylim=(0.01, 3.0),
+        )
+        if name == "khat":
+            panel.axvline(0.7, color="grey", linestyle=":", linewidth=1.0)
+        else:
             panel.set_xscale("symlog", linthresh=1.0)
+            panel.set(xlim=(-300.0, 0.3), xticks=[-100.0, -10.0, -1.0, 0.0])
         panel.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("KL of predictive densities, nats")
     drawn.legend(
