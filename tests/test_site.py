@@ -68,19 +68,20 @@ def test_a_search_finds_the_page(address: str, browser: Browser) -> None:
     assert "priors-and-nuts.html" in found
 
 
-def test_navigation_leads_to_the_signature_of_a_model(address: str, browser: Browser) -> None:
+def test_navigation_leads_to_a_signature(address: str, browser: Browser) -> None:
     browser.open(f"{address}/index.html")
-    for words, title in (("API", "API reference"), ("Diagnostics", "Diagnostics")):
+    for words, title in (("API", "API reference"), ("Objectives", "Objectives")):
         browser.value(
             "[...document.querySelectorAll('.md-tabs__link, .md-nav--primary .md-nav__link')]"
             f".find(link => link.innerText.trim() == '{words}').click()"
         )
         browser.until(f"document.querySelector('h1')?.innerText.startsWith('{title}')")
     shown = browser.value(
-        "document.getElementById('ppl_dgp.diagnostics.layers.explained').parentElement.innerText"
+        "document.getElementById('ppl_dgp.objectives.closed_form.collapsed_energy').parentElement.innerText"
     )
     # shapes as they are written, errors and source
-    assert 'x: Float[Array, "N D"]' in shown and "Errors" in shown and "Source code in" in shown
+    assert 'x: Float[Array, "N D"]' in shown and "Errors" in shown
+    assert "Source code in ppl_dgp/objectives/closed_form.py" in shown
 
 
 def test_a_formula_is_drawn(address: str, browser: Browser) -> None:

@@ -105,5 +105,5 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
 
 def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Show formulas as MathML, which browsers know without a script."""
-    return with_formulas(html, page.file.src_uri)
+    """Show formulas as MathML, which browsers know without a script, and files by where they are installed."""
+    return with_formulas(html.replace(f"{LAID_OUT.relative_to(ROOT)}/", ""), page.file.src_uri)

@@ -14,14 +14,16 @@ ROOT = Path(__file__).parents[2]
 class Page:
     """A page of the reference.
 
-    title: of the page. about: what it has, in a sentence or two. rooms: of whose names it is. members: whether
-    methods of classes are shown.
+    title: of the page. about: what it has, in a sentence or two. rooms: of whose names it is. members: of which
+    classes methods are shown, all unless told. first: names whose files come before the others, those of alphabetical
+    order.
     """
 
     title: str
     about: str
     rooms: tuple[str, ...]
-    members: bool = True
+    members: tuple[str, ...] | None = None
+    first: tuple[str, ...] = ()
 
 
 PAGES = {
@@ -30,20 +32,24 @@ PAGES = {
         "The zoo: each is a NumPyro program `model(x, y=None, index=None, size=None)`. What stands above the names of "
         "a family is its equation and its card: when to use it, and which guides suit it.",
         ("models",),
-        members=False,
+        members=(),
+        first=("sparse_gp_regression", "deep_gp", "sparse_gp_classification", "stack", "gplvm", "gpssm"),
     ),
     "guides": Page(
         "Guides",
         "Approximate posteriors. `Guide(model, hidden=…, inducing=…)` composes a rule for hidden variables with one "
         "for inducing outputs. See [Which guide?](../which-guide.md).",
         ("guides",),
+        members=("Guide", "HiddenRule", "InducingRule", "LinearConditional", "DependsOn", "Containment"),
+        first=("Guide", "DoublyStochastic", "Conditional", "FullRank", "Amortised"),
     ),
     "objectives": Page(
         "Objectives",
         "What is maximised: power EP and its relatives, all of them the ELBO at α = 0. See "
         "[Which α?](../which-alpha.md).",
         ("objectives",),
-        members=False,
+        members=("Collapsed",),
+        first=("PowerEP", "Collapsed", "ImportanceWeighted"),
     ),
     "fit": Page(
         "Fit",
@@ -51,28 +57,42 @@ PAGES = {
         "[Prediction](prediction.md) and [Diagnostics](diagnostics.md) with the fit in the place of their argument "
         "`fit`.",
         ("fit",),
+        first=(
+            "fit_svi",
+            "Fit",
+            "Posterior",
+            "fit_table",
+            "fit_series",
+            "fit_lbfgs",
+            "fit_many",
+            "fit_nuts",
+            "fit_sghmc",
+        ),
     ),
     "prediction": Page(
         "Prediction",
         "What a fit says of new rows, of latents, and of the future of a series. Each function is a verb of a fit too.",
         ("prediction",),
+        first=("predict", "joint_prediction", "forecast", "infer_latents"),
     ),
     "diagnostics": Page(
         "Diagnostics",
         "What a fit is worth: bounds, k-hat, held-out scores, comparisons, export to ArviZ, figures.",
         ("diagnostics",),
+        first=("compare", "Comparison", "elbo", "scores", "summary", "to_arviz"),
     ),
     "gp": Page(
         "GPs, kernels, features",
         "The sparse GP as a NumPyro program, its kernels, and what may stand in the place of inducing points.",
         ("kernels", "gp"),
-        members=False,
+        members=("Kernel", "SparseGP", "Marginal", "Functionals", "InducingFeatures", "Model", "Emission"),
+        first=("RBF", "Kernel", "White", "sparse_gp", "SparseGP", "Marginal", "data_plate", "Model"),
     ),
     "likelihoods": Page(
         "Likelihoods",
         "Noise and classes: each gives the tempered expectations that objectives ask for.",
         ("likelihoods",),
-        members=False,
+        members=("Likelihood", "Scalar", "Elementwise"),
     ),
     "state-space": Page(
         "State space",
@@ -88,11 +108,13 @@ PAGES = {
         "Data",
         "From a source of data to arrays: loading, splitting, standardising, rows that do not fit in memory.",
         ("data", "checkpoint"),
+        first=("load_table", "Table", "open_rows"),
     ),
     "streaming": Page(
         "Streaming",
         "Rows that come one batch after another, and are not kept. See [Learning from a stream](../streaming.md).",
         ("streaming",),
+        first=("Stream",),
     ),
     "testing": Page(
         "Testing",
@@ -151,7 +173,13 @@ def contents(page: str) -> dict[str, dict[str, str]]:
             for name in (*names, *(BY_ROOM.get(room, ()) if home.count(".") == 1 else ())):
                 module, own = imported(home).get(name, (home, name))
                 found.setdefault(module, {})[name] = own
-    order = sorted(found, key=lambda module: (PAGES[page].rooms.index(module.split(".")[1]), module))
+    first = PAGES[page].first
+
+    def place(module: str) -> tuple[int, int, str]:
+        number = min((first.index(name) for name in found[module] if name in first), default=len(first))
+        return PAGES[page].rooms.index(module.split(".")[1]), number, module
+
+    order = sorted(found, key=place)
     return {module: found[module] for module in order}
 
 
@@ -184,7 +212,7 @@ def written(page: str) -> str:
             "      show_root_heading: false\n      show_root_toc_entry: false\n      show_source: false\n"
         )
         for name, own in names.items():
-            methods = "" if about.members else "      members: false\n"
+            methods = "" if about.members is None or name in about.members else "      members: false\n"
             parts.append(
                 f"::: {module}.{own}\n    options:\n      heading: {name}\n      toc_label: {name}\n{methods}"
             )
