@@ -8,13 +8,16 @@
 # make demo         guides compared on a real table, the step function; figures and netCDF files in demo/
 # make bench        milliseconds of training steps, beside code by hand and what bench-peers installed; some minutes
 # make bench-peers  GPflow, GPflux and GPyTorch in .venv-peers, for the bench alone: 2-3 GB
-# make lock         requirements.lock anew from pyproject.toml (UPGRADE=--upgrade: newest versions)
+# make docs         the site of docs/, in site/, with warnings as errors; open site/index.html, or `make docs-serve`
+# make docs-serve   the site at http://127.0.0.1:8000
+# make lock         requirements.lock, requirements-docs.lock anew from pyproject.toml (UPGRADE=--upgrade: newest versions)
 # PYTHON=... chooses the interpreter, WORKERS=... the number of test processes, PYTEST_ARGS=... adds to pytest,
 # BENCH_ARGS=... to the bench.
 
 VENV    := .venv
 PY      := $(VENV)/bin/python
 STAMP   := $(VENV)/.installed
+DOCS    := .venv-docs
 PYTHON  ?= python3.11 python3.12 python3.13 python3
 WORKERS ?= 2
 UPGRADE ?=
@@ -28,7 +31,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 PYTEST  := -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := test
-.PHONY: env lint test test-all campaigns test-campaigns test-notebooks test-wheel test-matrix demo bench bench-peers lock clean
+.PHONY: env lint test test-all campaigns test-campaigns test-notebooks test-wheel test-matrix demo bench bench-peers docs docs-serve lock clean
 
 env: $(STAMP)
 
@@ -133,6 +136,24 @@ bench-peers: .venv-peers/.installed .venv-gpjax/.installed
 	echo "setting up $<, some minutes"; \
 	$$found -m venv --clear $(@D) && $(@D)/bin/python $(PIP) -r $< && touch $@
 
+# an environment of its own, without JAX: the package is read there, not imported. The command line's help is its own.
+docs: $(STAMP) $(DOCS)/.installed
+	@mkdir -p build && $(PY) -m typer ppl_dgp.cli.app utils docs --name ppl-dgp > build/command-line.md
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict
+	@echo "the site is in site/"
+
+docs-serve: docs
+	@$(DOCS)/bin/python -m http.server --bind 127.0.0.1 --directory site 8000
+
+$(DOCS)/.installed: requirements-docs.lock
+	@found=; \
+	for candidate in $(PYTHON); do \
+	  if $$candidate -c '$(PROBE)' >/dev/null 2>&1; then found=$$candidate; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then echo "no Python 3.11 or later with venv among: $(PYTHON)" >&2; exit 1; fi; \
+	echo "setting up $(DOCS), once: a minute"; \
+	$$found -m venv --clear $(DOCS) && $(DOCS)/bin/python $(PIP) --require-hashes --no-deps -r $< && touch $@
+
 # uv, if it is not on the path, comes into an environment of its own.
 lock:
 	@uv=$$(command -v uv) || { \
@@ -140,8 +161,9 @@ lock:
 	    if $$candidate -c '$(PROBE)' >/dev/null 2>&1; then $$candidate -m venv .venv-lock; break; fi; \
 	  done; \
 	  .venv-lock/bin/python $(PIP) uv && uv=.venv-lock/bin/uv; }; \
-	$$uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-	  --custom-compile-command "make lock" $(UPGRADE) --extra dev pyproject.toml -o requirements.lock
+	compile="$$uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url"; \
+	$$compile --custom-compile-command "make lock" $(UPGRADE) --extra dev pyproject.toml -o requirements.lock && \
+	$$compile --custom-compile-command "make lock" $(UPGRADE) --group docs -o requirements-docs.lock
 
 clean:
-	rm -rf .venv .venv-* build dist ./*.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf .venv .venv-* build dist site ./*.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from folding import folded
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
@@ -35,7 +36,7 @@ def page(_: argparse.Namespace) -> None:
     for path, part in parts.items():
         if path.exists():
             lines += part(pd.read_csv(path))
-    PAGE.write_text("\n".join(lines).rstrip() + "\n")
+    PAGE.write_text(folded("\n".join(lines).rstrip() + "\n"))
 
 
 def drawn(table: pd.DataFrame) -> Lines:

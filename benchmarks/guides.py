@@ -28,6 +28,7 @@ numpyro.enable_x64()
 import pandas as pd  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
+from benchmarks.folding import folded  # noqa: E402
 from benchmarks.rows import append, done, numbers  # noqa: E402
 from ppl_dgp.data import Standardiser, load_table, split  # noqa: E402
 from ppl_dgp.diagnostics import compare  # noqa: E402
@@ -141,7 +142,7 @@ def page(_options: argparse.Namespace) -> None:
             ]  # fmt: skip
             parts.append("| " + " | ".join(cells) + " |")
         parts.append("")
-    PAGE.write_text("\n".join(parts), encoding="utf-8")
+    PAGE.write_text(folded("\n".join(parts)), encoding="utf-8")
 
 
 def batches(options: argparse.Namespace) -> None:

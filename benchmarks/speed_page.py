@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
+from folding import folded
 from gplvm_page import table
 from works import WORKS
 
@@ -47,7 +48,7 @@ def page() -> None:
             lines += table(shown.rename(columns={"ms": "ms a step", "calls": "calls a step"}))
     if (path := HERE / "precision.csv").exists():
         lines += ["## 32 bits beside 64", "", *table(beside(pd.read_csv(path)))]
-    PAGE.write_text("\n".join(lines).rstrip() + "\n")
+    PAGE.write_text(folded("\n".join(lines).rstrip() + "\n"))
 
 
 def beside(frame: pd.DataFrame) -> pd.DataFrame:

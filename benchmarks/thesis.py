@@ -24,6 +24,7 @@ import numpy as np
 import numpyro
 import pandas as pd
 import rows
+from folding import folded
 
 numpyro.enable_x64()
 
@@ -259,7 +260,7 @@ def page(_options: argparse.Namespace) -> None:
             parts.append("| " + " | ".join(cells) + " |")
         parts += ["", f"![{name}: prediction](thesis-{name}-fit.png)", f"![{name}: layers](thesis-{name}-layers.png)",
                   f"![{name}: traces](thesis-{name}-traces.png)"]  # fmt: skip
-    PAGE.write_text("\n".join(parts) + "\n")
+    PAGE.write_text(folded("\n".join(parts) + "\n"))
 
 
 def main() -> None:

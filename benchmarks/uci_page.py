@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 import pandas as pd
+from folding import folded
 from gplvm_page import table
 
 PAGE, MARK = Path("docs/uci.md"), "<!-- tables -->"
@@ -48,7 +49,7 @@ def page(_: argparse.Namespace) -> None:
     for path, part in {CSV: accuracy, THROUGHPUT: throughput}.items():
         if path.exists():
             lines += part(pd.read_csv(path))
-    PAGE.write_text("\n".join(lines).rstrip() + "\n")
+    PAGE.write_text(folded("\n".join(lines).rstrip() + "\n"))
 
 
 def accuracy(frame: pd.DataFrame) -> Lines:
