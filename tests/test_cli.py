@@ -169,9 +169,11 @@ def test_the_names_in_the_help_are_those_of_the_rules() -> None:
     assert settings.LATENTS.keys() == LATENT_RULES.keys()
     assert settings.STATES.keys() <= HIDDEN_RULES.keys()
     assert settings.INDUCING.keys() == INDUCING_RULES.keys()
-    assert settings.OBJECTIVE_HELP.keys() <= OBJECTIVES.keys()
+    assert settings.OBJECTIVE_HELP.keys() == OBJECTIVES.keys() | {"importance-weighted"}
     assert settings.KERNEL_HELP.keys() == KERNELS.keys()
-    assert settings.LIKELIHOOD_HELP.keys() <= LIKELIHOODS.keys()
+    likelihoods = settings.LIKELIHOOD_HELP | settings.OWN_SCALE | classes.CLASS_LIKELIHOODS
+    assert likelihoods.keys() == LIKELIHOODS.keys()
+    assert not any(map(is_of_real_targets, settings.OWN_SCALE))
     assert all(map(is_of_real_targets, settings.LIKELIHOOD_HELP))
 
 
@@ -456,7 +458,6 @@ def test_compare_begins_a_richer_guide_at_the_optimum_of_a_poorer(
 @pytest.mark.parametrize(
     "argv, words",
     [
-        ([], ["--help"]),
         (["fit"], ["source"]),
         (["train", "step"], ["train"]),
         (["fit", "nowhere.csv"], ["nowhere.csv", "check the path"]),

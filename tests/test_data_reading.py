@@ -41,6 +41,12 @@ def test_a_thousands_comma_is_no_decimal_comma(tmp_path: Path) -> None:
         load_table(str(tmp_path / "t.csv"))
 
 
+def test_points_beside_decimal_commas_are_not_guessed_at(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a;b;y\n1,5;1.234;1\n2,5;2.000;2\n3,5;3.000;3\n")
+    with pytest.raises(DataError, match="column 'b' of t.csv holds '1.234', .*thousands"):
+        load_table(str(tmp_path / "t.csv"))
+
+
 def test_a_spreadsheet_is_the_table_that_it_holds(tmp_path: Path) -> None:
     frame = NUMBERS.assign(when=pd.date_range("2024-03-01 12:00", periods=8, freq="D"))[
         ["a", "b", "when", "y"]

@@ -230,7 +230,7 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write the predictor of RUN_DIR to a file that predicts with JAX alone, without this package."""
-    from ppl_dgp.cli.exporting import export as run
+    from ppl_dgp.cli.exporting import export_predictor as run
 
     about = run(Path(run_dir), Path(out))
     if as_json:

@@ -34,7 +34,7 @@ _OTHER_ROWS = {
 }
 
 
-def export(folder: Path, out: Path) -> dict[str, Any]:
+def export_predictor(folder: Path, out: Path) -> dict[str, Any]:
     """Write the predictor of a run to ``out``, and beside it a ``.json`` of what its columns are; returns the latter.
 
     :raises BadInput: if there is something already, the run has no such predictor, or flatbuffers is missing.

@@ -31,7 +31,7 @@ from ppl_dgp.cli.uses import (
     OWN_ROWS,
     SEVERAL_TARGETS,
     check_moments,
-    check_objective,
+    check_objective_settings,
     check_own_rows,
     check_series,
     check_unused,
@@ -141,7 +141,7 @@ class Settings:
         fewest = LEAST_BUDGET[self.learning_rate is not None]
         if self.steps == AUTO and self.model != "gp" and self.budget is not None and self.budget < fewest:
             raise BadInput(f"--budget is {self.budget}", f"give at least {fewest} steps, or --steps")
-        check_objective(self)
+        check_objective_settings(self)
         if self.model in ("deep-gp", STACK) and self.hidden in CARRIES_MOMENTS:
             check_moments(self)
         if self.model == "gplvm":

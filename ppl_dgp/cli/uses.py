@@ -139,7 +139,7 @@ def check_series(settings: Any) -> None:
         )
 
 
-def check_objective(settings: Any) -> None:
+def check_objective_settings(settings: Any) -> None:
     """Raise BadInput for what an objective cannot be combined with."""
     if settings.objective == "approximate-power-ep" and settings.inducing_rule in LINKS_LAYERS:
         raise BadInput(

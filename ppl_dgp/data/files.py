@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ppl_dgp.data.arrays import check_expansion, read_members
-from ppl_dgp.data.messages import DataError, choice, listing
+from ppl_dgp.data.messages import DataError, listing, nearest_of
 from ppl_dgp.data.spreadsheets import read_sheet
 from ppl_dgp.data.text_files import read_text
 
@@ -95,7 +95,7 @@ def named_columns(columns: list[str], names: str, source: str, purpose: str) -> 
     found = [names] if names in columns else [part.strip() for part in names.split(",")]
     for name in found:
         if name not in columns:
-            raise DataError(f"{source} has no column {name!r} {purpose}: {choice(name, columns)}")
+            raise DataError(f"{source} has no column {name!r} {purpose}: {nearest_of(name, columns)}")
     return list(dict.fromkeys(found))
 
 

@@ -15,7 +15,7 @@ from ppl_dgp.data.encoding import Encoding
 from ppl_dgp.data.files import Raw, read_frame, read_npz, select_columns, select_targets
 from ppl_dgp.data.gaps import complete, dropped_rows, enough, held_complete
 from ppl_dgp.data.labels import Label, encode_labels
-from ppl_dgp.data.messages import DataError, choice, listing
+from ppl_dgp.data.messages import DataError, listing, nearest_of
 from ppl_dgp.data.splits import index_splits
 from ppl_dgp.data.synthetic import periodic, sinusoids, step
 from ppl_dgp.data.table import Table
@@ -190,7 +190,7 @@ def checked_suffix(source: str) -> str:
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         what = f"extension {path.suffix!r} of {source!r}" if path.suffix else f"source {source!r}"
-        near = "" if path.suffix else choice(source, BUILT_INS).partition("choose")[0]
+        near = "" if path.suffix else nearest_of(source, BUILT_INS).partition("choose")[0]
         raise DataError(
             f"unknown {what}: {near}give one of {', '.join(SUFFIXES)} or a built-in ({', '.join(BUILT_INS)})"
         )

@@ -13,7 +13,7 @@ class DataError(ValueError):
         super().__init__(" ".join(message.split()))
 
 
-def choice(name: str, names: Sequence[str]) -> str:
+def nearest_of(name: str, names: Sequence[str]) -> str:
     """What to do about a name that is none of ``names``: the nearest, if there is one, and all of them."""
     near = get_close_matches(name, names, 1)
     return f"{f'did you mean {near[0]!r}? ' if near else ''}choose from {listing(list(names))}"

@@ -21,7 +21,7 @@ _DECIMAL_COMMA = re.compile(r"\s*[-+]?\d*,\d+([eE][-+]?\d+)?\s*")
 def read_text(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """The columns of a text table, and notes on a separator that is no comma and a decimal sign that is no point.
 
-    :raises DataError: where numbers stand in the place of names.
+    :raises DataError: where numbers stand in the place of names, or some have a comma and others a point.
     :raises ValueError: what pandas raises for a file that is no table, or no text.
     """
     separator = separator_of(path)
@@ -30,6 +30,7 @@ def read_text(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
         notes.append(f"columns are separated by {SEPARATORS[separator]}")
         if any(_has_decimal_commas(frame[column]) for column in frame.columns):
             frame = _read(path, separator, ",")
+            _check_points(frame, path.name)
             notes.append("decimals follow a comma")
     names = [str(column) for column in frame.columns]
     counted = names == [str(number) for number in range(len(names))]
@@ -80,6 +81,20 @@ def _has_decimal_commas(column: pd.Series) -> bool:
     commas = entries.map(lambda text: _DECIMAL_COMMA.fullmatch(text) is not None)
     others = pd.to_numeric(entries[~commas], errors="coerce")
     return bool(commas.any() and others.notna().all())
+
+
+def _check_points(frame: pd.DataFrame, name: str) -> None:
+    """Raise DataError for a column of points beside one of decimal commas: 1.234 may be either number."""
+    for column in frame.columns:
+        entries = frame[column].dropna()
+        if pd.api.types.is_numeric_dtype(entries) or not len(entries):
+            continue
+        parsed = pd.to_numeric(entries.map(str), errors="coerce").notna()
+        if parsed.all():
+            raise DataError(
+                f"column {column!r} of {name} holds {str(entries.iloc[0])[:40]!r}, but others have a comma for their "
+                "decimal point: write all numbers in one way, without separators of thousands"
+            )
 
 
 def _is_number(name: str) -> bool:

@@ -10,7 +10,7 @@ from jax.scipy.stats import norm
 from jaxtyping import Array, Float
 
 from ppl_dgp.fit.posterior import Posterior
-from ppl_dgp.prediction.exact import is_exact, trained
+from ppl_dgp.prediction.exact import is_exact, trained_gp
 from ppl_dgp.prediction.predict import prediction_program
 
 
@@ -35,7 +35,7 @@ def row_program(
             return {name: found[name] for name in ("mean", "variance", "quantiles") if name in found}
 
         return drawn
-    gp, y = trained(fit)
+    gp, y = trained_gp(fit)
 
     def closed(x: Float[Array, "N D"]) -> dict[str, Array]:
         mean, f_variance = gp.predictive(y, x)
