@@ -105,11 +105,9 @@ def build(
     elif settings.model == "gp-with-derivatives":
         model = gp_with_derivatives(settings.inducing, num_outputs=num_outputs, kernel=kernel)
     elif settings.model == "multi-output-gp":
-        model = multi_output_gp(
-            num_outputs, settings.latent, settings.inducing, kernel=kernel, likelihood=likelihood
-        )
+        model = multi_output_gp(num_outputs, settings.latent, settings.inducing, kernel=kernel)
     else:
-        model = convolved_gp(num_outputs, settings.latent, settings.inducing, likelihood=likelihood)
+        model = convolved_gp(num_outputs, settings.latent, settings.inducing)
     return Program(settings, model, Guide(model, inducing=INDUCING_RULES[settings.inducing_rule]), objective)
 
 

@@ -165,10 +165,8 @@ class Settings:
         takers: tuple[str, ...] = WITH_LIKELIHOOD
         if self.likelihood in CLASS_LIKELIHOODS:
             takers = TAKE_CLASSES
-        elif self.likelihood != "heteroscedastic":
-            takers += SEVERAL_TARGETS
-            if self.likelihood in COUNT_LIKELIHOODS:
-                takers += ("binned-counts-gp",)
+        elif self.likelihood in COUNT_LIKELIHOODS:
+            takers += ("binned-counts-gp",)
         if self.model not in takers:
             kinds = dict.fromkeys(WITH_LIKELIHOOD, "one of numbers") | dict.fromkeys(
                 IMAGE_MODELS, "one of classes"
@@ -177,11 +175,6 @@ class Settings:
             raise BadInput(
                 f"--likelihood is {self.likelihood}, but a {self.model} takes {kinds.get(self.model, 'gaussian')}",
                 f"leave it out, or take --model {' or '.join(takers)}",
-            )
-        if self.model in SEVERAL_TARGETS and self.alpha > 0.0:
-            raise BadInput(
-                f"--alpha is {self.alpha:g}, but a {self.model} under --likelihood {self.likelihood} takes 0 alone",
-                "leave one of them out",
             )
 
     @property
