@@ -20,7 +20,6 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from ppl_dgp.checkpoint import read_meta
 from ppl_dgp.cli import classes, commands, main, run_directory, settings, uses
 from ppl_dgp.cli.comparison import combinations
-from ppl_dgp.cli.loading import load_task
 from ppl_dgp.cli.programs import build
 from ppl_dgp.cli.settings import Settings
 from ppl_dgp.diagnostics.arviz_api import group, read_netcdf
@@ -80,15 +79,6 @@ def refuses(capsys: pytest.CaptureFixture[str]):
             assert word in err
 
     return check
-
-
-def test_a_target_of_zeros_and_ones_is_noted(tmp_path: Path) -> None:
-    x = np.linspace(-1.0, 1.0, 12)
-    for name, y in {"classes": (x > 0).astype(int), "numbers": np.sin(x)}.items():
-        pd.DataFrame({"x": x, "y": y}).to_csv(tmp_path / f"{name}.csv", index=False)
-        notes = load_task(str(tmp_path / f"{name}.csv"), Settings(model="sparse-gp")).notes
-        told = [note for note in notes if "y: found the values 0 and 1 alone" in note]
-        assert len(told) == (name == "classes") and all("SparseGPClassifier" in note for note in told)
 
 
 @pytest.mark.slow
@@ -179,9 +169,11 @@ def test_the_names_in_the_help_are_those_of_the_rules() -> None:
     assert settings.LATENTS.keys() == LATENT_RULES.keys()
     assert settings.STATES.keys() <= HIDDEN_RULES.keys()
     assert settings.INDUCING.keys() == INDUCING_RULES.keys()
-    assert settings.OBJECTIVE_HELP.keys() <= OBJECTIVES.keys()
+    assert settings.OBJECTIVE_HELP.keys() == OBJECTIVES.keys() | {"importance-weighted"}
     assert settings.KERNEL_HELP.keys() == KERNELS.keys()
-    assert settings.LIKELIHOOD_HELP.keys() <= LIKELIHOODS.keys()
+    likelihoods = settings.LIKELIHOOD_HELP | settings.OWN_SCALE | classes.CLASS_LIKELIHOODS
+    assert likelihoods.keys() == LIKELIHOODS.keys()
+    assert not any(map(is_of_real_targets, settings.OWN_SCALE))
     assert all(map(is_of_real_targets, settings.LIKELIHOOD_HELP))
 
 
@@ -466,7 +458,6 @@ def test_compare_begins_a_richer_guide_at_the_optimum_of_a_poorer(
 @pytest.mark.parametrize(
     "argv, words",
     [
-        ([], ["--help"]),
         (["fit"], ["source"]),
         (["train", "step"], ["train"]),
         (["fit", "nowhere.csv"], ["nowhere.csv", "check the path"]),

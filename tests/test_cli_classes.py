@@ -373,13 +373,6 @@ def test_labels_of_every_kind(values: list, codes: list, labels: tuple) -> None:
         encode_labels(pd.Series([values[0], "zebra"], name="y"), "table", labels)
 
 
-def test_a_note_names_the_option(tmp_path: Path) -> None:
-    source = _write(tmp_path, _frame((0, 1)))
-    (note,) = load_task(source, Settings(model="sparse-gp")).notes
-    assert "--likelihood bernoulli" in note
-    assert load_task(source, Settings(model="sparse-gp", likelihood="bernoulli")).notes == ()
-
-
 def test_settings_make_the_models() -> None:
     settings = Settings(likelihood="softmax", kernel="matern32", inducing=5)
     assert build(settings, 1, 1, 3).model == deep_gp_classification(

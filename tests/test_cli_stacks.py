@@ -103,7 +103,7 @@ BAD = [
     (["--blocks", "gp:2,gp", "--widths", "3"], ["--widths is 3, but a stack"]),
     (["--blocks", "gp:2,gp", "--stride", "2"], ["--stride is 2", "no images"]),
     (["--blocks", "gp:2,gp", "--hidden", "moment-matched", "--alpha", "0.5"], ["--alpha is 0.5"]),
-    (["--blocks", "gp:2,gp", "--likelihood", "poisson"], ["--likelihood is poisson"]),
+    (["--blocks", "gp:2,gp", "--likelihood", "poisson"], ["--likelihood poisson is of whole numbers"]),
     (["--model", "deep-gp", "--blocks", "gp:2,gp"], ["--blocks is gp:2,gp, but is of a stack"]),
     (["--model", "gpssm", "--blocks", "gp"], ["--blocks is gp, but is of a stack"]),
 ]

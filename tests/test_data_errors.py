@@ -66,7 +66,7 @@ BAD: dict[str, tuple[Callable[[Path], str], str]] = {
     "no npz": (lambda p: str(p / "none.npz"), r"no file '.*none.npz'"),
     "no parquet": (lambda p: str(p / "none.parquet"), r"no file '.*none.parquet'"),
     "a folder": (_folder, "is not a file"),
-    "extension": (lambda p: "t.xlsx", r"unknown extension '.xlsx' .*\.csv, \.parquet, \.npz .*diabetes"),
+    "extension": (lambda p: "t.ods", r"unknown extension '.ods' .*\.xlsx, \.parquet, \.npz .*diabetes"),
     "built-in": (
         lambda p: "bosten",
         "unknown source 'bosten': .*diabetes, linnerud, step, sinusoids, periodic",
@@ -77,8 +77,8 @@ BAD: dict[str, tuple[Callable[[Path], str], str]] = {
         r"column 'b' of t.csv is not numeric \(row 1 holds 'red'\): encode",
     ),
     "text target": (lambda p: csv(p, "a,c\n1,x\n4,y\n"), "column 'c' of t.csv is not numeric"),
-    "dates": (
-        lambda p: _parquet(p, a=pd.to_datetime(["2020-01-01", "2020-01-02"]), y=[1.0, 2]),
+    "times": (
+        lambda p: _parquet(p, a=pd.to_timedelta([1, 2], unit="s"), y=[1.0, 2]),
         "column 'a' .* not numeric",
     ),
     "lists": (lambda p: _parquet(p, a=[[1], [2, 3]], y=[1.0, 2]), "column 'a' .* not numeric"),
@@ -159,7 +159,7 @@ def test_bad_input_is_one_line_of_cause_and_remedy(tmp_path: Path, case: str) ->
         ("t.csv", "a,b,c", "no feature left"),
         ("t.npz", "d", "no array 'd'; it holds X, y, train"),
         ("t.npz", "train", "'train' of t.npz cannot be the target"),
-        ("diabetes", "age", "diabetes has no column 'age' to be the target: choose from target"),
+        ("diabetes", "age", "diabetes has no column 'age' to be the target: .*choose from target"),
         ("step", "z", "choose from y"),
     ],
 )

@@ -14,7 +14,9 @@ from ppl_dgp.cli import classes, machines
 from ppl_dgp.cli import names as choices
 from ppl_dgp.cli.errors import BadInput
 from ppl_dgp.cli.options import (
+    RUNS,
     SETTINGS,
+    SEVERAL,
     Json,
     Out,
     Quiet,
@@ -25,11 +27,11 @@ from ppl_dgp.cli.options import (
     setting_option,
     with_settings,
 )
+from ppl_dgp.cli.printing import print_json, print_record
 from ppl_dgp.cli.settings import Settings
-from ppl_dgp.cli.uses import COUNT_LIKELIHOODS, UNUSED
 from ppl_dgp.cli.values import number_of_steps, real_numbers, whole_numbers, words
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=False)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 
 
 def _version(wanted: bool | None) -> None:
@@ -63,12 +65,12 @@ def models(as_json: Json = False) -> None:
         "objectives": choices.OBJECTIVE_HELP,
         "kernels": choices.KERNEL_HELP,
         "likelihoods": choices.LIKELIHOOD_HELP,
-        "likelihoods_of_counts": COUNT_LIKELIHOODS,
+        "likelihoods_of_their_own_scale": choices.OWN_SCALE,
         "likelihoods_of_classes": classes.CLASS_LIKELIHOODS,
         "sources": dict.fromkeys(BUILT_INS, ""),
     }
     if as_json:
-        return _print_json(groups)
+        return print_json(groups)
     for title, entries in groups.items():
         typer.echo(title.replace("_", " "))
         for name, meaning in entries.items():
@@ -84,20 +86,23 @@ def fit(
     as_json: Json = False,
     quiet: Quiet = False,
     stream: Annotated[
-        bool, option("Read rows block by block, none held out (a directory or .npy: always).", "--stream")
+        bool,
+        option(
+            "Read rows block by block, none held out (a directory or .npy: always).", "--stream", group=RUNS
+        ),
     ] = False,
     distributed: Annotated[
         bool,
-        option("One fit over several processes, started by Slurm, Open MPI or by hand.", "--distributed"),
+        option("Join the processes that Slurm, Open MPI or a hand started.", "--distributed", group=SEVERAL),
     ] = False,
     coordinator: Annotated[
-        str | None, setting_option("coordinator", "HOST:PORT where processes meet", "the launcher's")
+        str | None, setting_option("coordinator", "HOST:PORT where processes meet", "the launcher's", SEVERAL)
     ] = None,
     processes: Annotated[
-        int | None, setting_option("processes", "How many processes", "the launcher's")
+        int | None, setting_option("processes", "How many processes", "the launcher's", SEVERAL)
     ] = None,
     process: Annotated[
-        int | None, setting_option("process", "Which of them this is, from 0", "the launcher's")
+        int | None, setting_option("process", "Which of them this is, from 0", "the launcher's", SEVERAL)
     ] = None,
     **given: Any,
 ) -> None:
@@ -129,9 +134,9 @@ def fit(
         folder, record = run(source, settings, sorted(given), out, resume, bar, _sayer(quiet))
     if as_json:
         config = {name: value for name, value in record.to_json().items() if name != "result"}
-        _print_json({**record.result, "run_directory": str(folder), "config": config})
+        print_json({**record.result, "run_directory": str(folder), "config": config})
     else:
-        _print_record(str(folder), record)
+        print_record(str(folder), record)
 
 
 @app.command()
@@ -160,10 +165,10 @@ def compare(
 
     combinations(settings, lists)  # refuses before anything is loaded
     bar = not quiet and not as_json and sys.stderr.isatty()
-    folder, comparison, table = run(source, settings, lists, out, resume, bar, _sayer(quiet))
+    folder, comparison, table = run(source, settings, lists, sorted(given), out, resume, bar, _sayer(quiet))
     if as_json:
         fits = json.loads(table.reset_index().to_json(orient="records"))
-        _print_json({"fits": fits, "directory": str(folder), "config": settings.to_json() | lists})
+        print_json({"fits": fits, "directory": str(folder), "config": settings.to_json() | lists})
     else:
         from rich.console import Console
 
@@ -185,15 +190,15 @@ def predict(
     """Predict at the rows of SOURCE with the model of RUN_DIR; of a gpssm, the steps after those it was trained on."""
     if out is not None and Path(out).exists():
         raise BadInput(f"--out {out!r} exists", "name a file that does not")
-    from ppl_dgp.cli import commands
+    from ppl_dgp.cli.predicting import predict as run
     from ppl_dgp.cli.run_directory import place
 
-    frame, figures = commands.predict(Path(run_dir), source, target, drop_missing, seed, _sayer(quiet))
+    frame, figures = run(Path(run_dir), source, target, drop_missing, seed, _sayer(quiet))
     if out is not None:
         place(Path(out), lambda path: frame.to_csv(path, index=False))
     if as_json:
         rows = {} if out is not None else {"predictions": json.loads(frame.to_json(orient="records"))}
-        _print_json({**figures, "out": out, **rows})
+        print_json({**figures, "out": out, **rows})
     elif out is None:
         sys.stdout.write(frame.to_csv(index=False))
     else:
@@ -214,8 +219,25 @@ def show(run_dir: RunDir, as_json: Json = False) -> None:
     if as_json:
         values = record.to_json()
         result = values.pop("result")
-        return _print_json({**result, "status": record.status, "run_directory": run_dir, "config": values})
-    _print_record(run_dir, record)
+        return print_json({**result, "status": record.status, "run_directory": run_dir, "config": values})
+    print_record(run_dir, record)
+
+
+@app.command()
+def export(
+    run_dir: RunDir,
+    out: Annotated[str, option("File to write.", "--out")] = "predictor.jaxexport",
+    as_json: Json = False,
+) -> None:
+    """Write the predictor of RUN_DIR to a file that predicts with JAX alone, without this package."""
+    from ppl_dgp.cli.exporting import export_predictor as run
+
+    about = run(Path(run_dir), Path(out))
+    if as_json:
+        return print_json({"out": out, **about})
+    typer.echo(
+        f"predictor of {', '.join(about['targets'])} in {out}, its columns in {Path(out).with_suffix('.json')}"
+    )
 
 
 _LISTS = ("model", "hidden", "inducing_rule", "objective")
@@ -253,50 +275,3 @@ def _settings(given: dict[str, Any]) -> Settings:
 def _sayer(quiet: bool) -> Callable[[str], None]:
     """Notes go to standard error."""
     return (lambda text: None) if quiet else (lambda text: print(f"ppl-dgp: {text}", file=sys.stderr))
-
-
-def _print_json(values: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(values, allow_nan=False, default=str) + "\n")
-
-
-def _print_record(folder: str, record: Any) -> None:
-    from rich.console import Console
-    from rich.table import Column, Table
-    from rich.text import Text
-
-    from ppl_dgp.data.labels import shown_labels
-
-    def plain(text: str) -> Text:
-        """Text as it is: no markup, and nothing that a terminal or a file in UTF-8 cannot take."""
-        return Text("".join(c if c.isprintable() else repr(c)[1:-1] for c in text))
-
-    title = f"{record.settings.model} on {record.source} ({record.status})"
-    table = Table("", Column(plain(folder)), title=plain(title))
-    shown = {"rows": f"{record.num_train} to train on, {record.num_test} to test"}
-    features = "controls" if record.settings.model == "gpssm" else "features"
-    columns = ", ".join(record.feature_names)
-    if record.settings.model in classes.IMAGE_MODELS:
-        features, columns = "pixels", str(len(record.feature_names))
-    shown |= {features: columns, "targets": ", ".join(record.target_names)}
-    unused = UNUSED[record.settings.model]
-    settings = {
-        name: value
-        for name, value in record.settings.to_json().items()
-        if value is not None and name not in unused
-    }
-    result = dict(record.result)
-    advice = result.pop("advice", ())
-    if record.labels:
-        shown["labels"] = shown_labels(record.labels)
-    if "explained" in result:
-        shares = zip(record.feature_names, result["explained"], strict=True)
-        result["explained"] = ", ".join(f"{name} {share:.3g}" for name, share in shares)
-    for name, value in (shown | settings | result).items():
-        if isinstance(value, bool):
-            value = "yes" if value else "no"
-        text = "–" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
-        table.add_row(plain(name.replace("_", " ")), plain(text))
-    console = Console()
-    console.print(table)
-    for text in advice if isinstance(advice, list) else ():
-        console.print(plain(f"advice: {text}"))

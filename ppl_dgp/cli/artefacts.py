@@ -14,6 +14,7 @@ from jaxtyping import Float
 from ppl_dgp.cli import run_directory
 from ppl_dgp.cli.programs import Program
 from ppl_dgp.cli.report import finite
+from ppl_dgp.cli.uses import COUNT_LIKELIHOODS
 from ppl_dgp.fit import Fit
 from ppl_dgp.prediction.predict import Prediction
 
@@ -120,7 +121,7 @@ def write_figures(
             prediction, new[1], column=int((~np.isnan(new[1])).any(0).argmax())
         ),
     }
-    if program.settings.model == "binned-counts-gp":
+    if program.settings.likelihood in COUNT_LIKELIHOODS:
         del figures["calibration"]  # that of densities: whole numbers have intervals of few probabilities
     if x.shape[1] == 1:
         figures["fit"] = plots.plot_fit(prediction, new[0], *data)

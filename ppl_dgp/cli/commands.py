@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from ppl_dgp.checkpoint import INDEX
-from ppl_dgp.cli import labelled, latent, own_rows, run_directory, series
+from ppl_dgp.cli import labelled, latent, run_directory, series
 from ppl_dgp.cli.artefacts import trust, write_figures, write_posterior
 from ppl_dgp.cli.errors import BadInput, Stopped
 from ppl_dgp.cli.loading import load_task
+from ppl_dgp.cli.names import OWN_SCALE
 from ppl_dgp.cli.programs import Program, build, nested_start_of, predict_rows, program_elbo, train
 from ppl_dgp.cli.report import (
     effort,
@@ -30,10 +30,9 @@ from ppl_dgp.cli.report import (
 )
 from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.settings import Settings
+from ppl_dgp.cli.targets import check_meaning
 from ppl_dgp.cli.task import Task
 from ppl_dgp.cli.terms import explain_terms
-from ppl_dgp.cli.uses import OWN_ROWS, SEVERAL_TARGETS
-from ppl_dgp.data import DataError, load_rows
 from ppl_dgp.fit import Fit, Interrupted, JitterWarning
 from ppl_dgp.fit.advice import advice_of
 
@@ -77,6 +76,8 @@ def fit(
             out, stem, "name another directory, or continue its run with --resume"
         )
     task = load_task(source, settings)
+    if not resume and settings.model not in ("gplvm", "gpssm"):
+        check_meaning(settings, task.table, given)
     record = record_of(source, task, settings)
     run_directory.check_same_data(folder, earlier, record)
     for note in task.notes:
@@ -102,6 +103,8 @@ def record_of(source: str, task: Task, settings: Settings) -> Record:
         num_test=len(task.test_rows),
         sequences=task.series.labels if isinstance(task, series.SeriesTask) else (),
         labels=task.table.labels,
+        encoding=task.table.encoding,
+        notes=task.notes,
     )
 
 
@@ -119,7 +122,7 @@ def run_program(
     :param poorer: the directory of a run whose guide this one's contains: training begins at its optimum.
     :raises Stopped: when interrupted.
     """
-    program = _record_program(record)
+    program = program_of(record)
     existed = folder.exists()
     with run_directory.held(folder), jax.enable_x64(record.settings.precision == "float64"):
         try:
@@ -132,7 +135,8 @@ def run_program(
             raise Stopped(f"interrupted; {str(folder)!r} holds what was done so far, {CONTINUE}") from None
 
 
-def _record_program(record: Record) -> Program:
+def program_of(record: Record) -> Program:
+    """The model, guide and objective of a run."""
     sequences = max(1, len(record.sequences))
     return build(record.settings, len(record.target_names), sequences, record.num_classes)
 
@@ -196,7 +200,7 @@ def finish(folder: Path, record: Record, task: Task, program: Program, fitted: F
     told = advice_of(fitted, khat=measures.get("khat"), bound=tightest_bound(task, measures))
     if isinstance(task, labelled.ClassTask):
         told += labelled.of_held_out_labels(task, measures)
-    elif record.settings.model != "binned-counts-gp":  # beside whose counts a Gaussian is no measure
+    elif record.settings.likelihood not in OWN_SCALE:  # beside which a Gaussian is no measure
         units = task.units(task.test_rows)
         told += of_held_out(task.raw(task.test_rows)[1], units, measures, record.settings.model)
     done = dataclasses.replace(
@@ -246,73 +250,3 @@ def _continued(earlier: Settings, asked: Settings, given: Collection[str]) -> Se
                 f"leave --{option} out, or start a new run in another --out",
             )
     return dataclasses.replace(earlier, **{name: getattr(asked, name) for name in _GOING_ON if name in given})
-
-
-def predict(
-    folder: Path, source: str, target: str | None, drop_missing: bool, seed: int | None, say: Any
-) -> tuple[Any, dict[str, Any]]:
-    """Predictions of a run's model at the rows of ``source``, as a DataFrame, and figures where it has targets.
-
-    :raises BadInput, CheckpointError, DataError: if the run or the rows cannot be used.
-    """
-    record = run_directory.read(folder)
-    params, saved = run_directory.load_parameters(folder)
-    training = run_directory.training_rows(folder, record, saved)
-    if record.status != "done":
-        say(f"note: the run in {str(folder)!r} was not finished; predictions are those of its fit so far")
-    settings = record.settings
-    program, rows_seed = _record_program(record), settings.seed if seed is None else seed
-    try:
-        return _predicted(record, program, params, training, source, target, drop_missing, rows_seed, say)
-    except (BadInput, DataError):
-        raise
-    except (ValueError, TypeError) as error:  # what predictions say of parameters that are not theirs
-        raise run_directory.foreign_parameters(folder, error) from None
-
-
-def _predicted(
-    record: Record,
-    program: Program,
-    params: dict[str, Any],
-    training: tuple[np.ndarray, np.ndarray] | None,
-    source: str,
-    target: str | None,
-    drop_missing: bool,
-    rows_seed: int,
-    say: Any,
-) -> tuple[Any, dict[str, Any]]:
-    settings = record.settings
-    if settings.model == "gplvm":
-        return latent.predict_latents(record, program.model, program.guide, params, source, rows_seed)
-    if settings.model == "gpssm":
-        assert training is not None
-        return series.predict_series(record, program, params, training, source, rows_seed)
-    if record.labels:
-        read = target, drop_missing, rows_seed
-        return labelled.predict_classes(record, program, params, source, *read, say)
-    x, y, notes = load_rows(
-        source,
-        record.feature_names,
-        record.target_names,
-        target=target,
-        drop_missing=drop_missing,
-        seed=rows_seed,
-        target_gaps=settings.model in SEVERAL_TARGETS,
-    )
-    for note in notes:
-        say(f"note: {note}")
-    units = record.y_units
-    if settings.model in OWN_ROWS:
-        own_rows.check_rows(settings, record.feature_names, x, y)
-        units = own_rows.units_at(settings, record.x_units, record.y_units, x)
-    targets = None if y is None else units.transform(y)
-    with jax.enable_x64(settings.precision == "float64"):
-        standardised = predict_rows(program, params, record.x_units.transform(x), targets, training=training)
-    prediction = in_units(standardised, units, y)
-    if not (np.isfinite(prediction.mean).all() and np.isfinite(prediction.variance).all()):
-        raise BadInput(
-            f"predictions of a {settings.model} at {source} are not finite",
-            "look for values far outside of those it was trained on, or fit again",
-        )
-    frame = prediction_frame(prediction, y, record.target_names, np.arange(len(x)))
-    return frame, {"rows": len(x), **metrics(prediction, y)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from ppl_dgp.cli.programs import contained
 from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.settings import Settings
 from ppl_dgp.cli.stacks import STACK
+from ppl_dgp.cli.targets import check_meaning
 from ppl_dgp.cli.task import Task
 from ppl_dgp.cli.uses import OWN_ROWS, SEVERAL_TARGETS, STRICT, UNUSED, unused_defaults
 from ppl_dgp.diagnostics.comparison import Comparison, tabulate
@@ -62,6 +63,7 @@ def compare(
     source: str,
     base: Settings,
     lists: dict[str, Sequence[Any]],
+    given: Collection[str],
     out: str | None,
     resume: bool,
     progress: bool,
@@ -88,6 +90,8 @@ def compare(
     models = [candidate.model for candidate in settings.values()]
     strictest = next((name for name in models if name not in SEVERAL_TARGETS), models[0])
     task = load_task(source, dataclasses.replace(base, model=strictest))
+    if not resume:
+        check_meaning(base, task.table, given)
     # all are checked before the first is fitted
     records = {name: record_of(source, task, candidate) for name, candidate in settings.items()}
     for note in task.table.notes:

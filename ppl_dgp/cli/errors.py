@@ -1,11 +1,23 @@
 """Errors of the command line."""
 
+from collections.abc import Collection
+from difflib import get_close_matches
+
 
 class BadInput(ValueError):
     """The command cannot be carried out as given. The message is one line: the cause, then the remedy."""
 
     def __init__(self, cause: str, remedy: str) -> None:
         super().__init__(f"{cause}; {remedy}")
+
+
+def unknown(option: str, value: object, allowed: Collection[str]) -> BadInput:
+    """The error of a name that is none of those ``allowed``, with the nearest of them."""
+    near = get_close_matches(str(value), allowed, 1)
+    return BadInput(
+        f"{option} is {value!r}, which is unknown",
+        f"{f'did you mean {near[0]}? ' if near else ''}choose from {', '.join(allowed)}",
+    )
 
 
 class Stopped(Exception):

@@ -13,10 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from ppl_dgp.cli import run_directory
 from ppl_dgp.cli.artefacts import LAYER_ROWS, number_of_draws, trust, write_posterior
+from ppl_dgp.cli.class_report import class_frame, class_metrics, class_probabilities
 from ppl_dgp.cli.classes import IMAGE_MODELS, check_labels, strides_of
 from ppl_dgp.cli.errors import BadInput
 from ppl_dgp.cli.programs import ELBO_DRAWS, PREDICTION_DRAWS, Program, predict_rows
@@ -25,7 +26,6 @@ from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.settings import Settings
 from ppl_dgp.cli.task import Task
 from ppl_dgp.data import Standardiser, load_rows, load_table, split
-from ppl_dgp.data.labels import Label
 from ppl_dgp.estimators.estimator import PREDICTED_AT_ONCE
 from ppl_dgp.estimators.images import rows_at_once, square_image, usual_patch
 from ppl_dgp.fit import Fit
@@ -65,7 +65,14 @@ def load_class_task(source: str, settings: Settings) -> ClassTask:
     """The data of a fit. Raises DataError or BadInput."""
     images = settings.model in IMAGE_MODELS
     read = settings.target, settings.drop_missing, settings.seed
-    table = load_table(source, *read, of_classes=True, keep_constant=images)
+    table = load_table(
+        source,
+        *read,
+        of_classes=True,
+        keep_constant=images,
+        features=settings.features,
+        ignore=settings.ignore,
+    )
     (target,), labels = table.target_names, table.labels
     fractions = any(isinstance(label, float) for label in labels) and len(labels) > MOST_FRACTIONS
     if fractions or len(labels) > max(2, len(table.X) // 2):
@@ -187,7 +194,9 @@ def predict_classes(
     :raises BadInput, DataError: for rows that cannot be used, or a label that the run has not seen.
     """
     names = record.feature_names, record.target_names
-    x, y, notes = load_rows(source, *names, target, drop_missing, seed, labels=record.labels)
+    x, y, notes = load_rows(
+        source, *names, target, drop_missing, seed, labels=record.labels, encoding=record.encoding
+    )
     for note in notes:
         say(f"note: {note}")
     with jax.enable_x64(record.settings.precision == "float64"):
@@ -200,42 +209,6 @@ def predict_classes(
     codes = None if y is None else y[:, 0]
     frame = class_frame(prediction, record, codes, np.arange(len(x)))
     return frame, {"rows": len(x), **class_metrics(prediction, codes)}
-
-
-def class_probabilities(prediction: Prediction) -> Float[np.ndarray, "N C"]:
-    """Of every class, also where there are two and the prediction has those of the second alone."""
-    mean = np.asarray(prediction.mean, np.float64)
-    return np.concatenate([1.0 - mean, mean], 1) if mean.shape[1] == 1 else mean
-
-
-def class_metrics(
-    prediction: Prediction | None, codes: Float[np.ndarray, " N"] | None
-) -> dict[str, float | None]:
-    """Mean log density of labels, accuracy and calibration error; None throughout where there are no labels."""
-    from ppl_dgp.diagnostics.class_measures import class_scores
-
-    if prediction is None or codes is None:
-        return dict.fromkeys(("test_log_density", "test_accuracy", "test_calibration_error"))
-    found = class_scores(class_probabilities(prediction), codes, prediction.log_density)
-    return {name: finite(value) for name, value in found.items()}
-
-
-def class_frame(
-    prediction: Prediction,
-    record: Record,
-    codes: Float[np.ndarray, " N"] | None,
-    rows: Int[np.ndarray, " N"],
-) -> pd.DataFrame:
-    """One line per row: its number, its label if it is known, the likeliest, and the probability of each."""
-    probabilities, (target,) = class_probabilities(prediction), record.target_names
-    columns: dict[str, Any] = {"row": np.asarray(rows)}
-    if codes is not None:
-        columns[target] = _named(record.labels, codes)
-    columns[f"{target}_predicted"] = _named(record.labels, probabilities.argmax(1))
-    columns |= {f"p({label})": probabilities[:, code] for code, label in enumerate(record.labels)}
-    if prediction.log_density is not None and codes is not None:
-        columns["log_density"] = prediction.log_density
-    return pd.DataFrame(columns)
 
 
 def of_held_out_labels(task: ClassTask, measures: dict[str, Any]) -> tuple[str, ...]:
@@ -261,10 +234,6 @@ def _predicted_classes(
         assert settings.inducing is not None
         batch = rows_at_once(cuts_of(settings), settings.widths, settings.inducing, PREDICTION_DRAWS)
     return predict_rows(program, params, x, y, levels=(), batch_size=batch)
-
-
-def _named(labels: tuple[Label, ...], codes: Any) -> pd.Series:
-    return pd.Series([labels[int(code)] for code in codes])
 
 
 def _affordable(settings: Settings, rows: int) -> tuple[int, int]:

@@ -37,7 +37,9 @@ class LatentTask(Task):
 
 def load_latent_task(source: str, settings: Settings) -> LatentTask:
     """The data of a fit. Raises DataError."""
-    table, labels = load_columns(source, settings.target, settings.seed)
+    table, labels = load_columns(
+        source, settings.target, settings.seed, features=settings.features, ignore=settings.ignore
+    )
     train_rows, test_rows = split(table, settings.split, settings.test_fraction, settings.seed)
     if reserved := sorted({"row", "label", "log_density"} & set(table.target_names)):
         raise BadInput(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from ppl_dgp.cli import labelled, latent, own_rows, series
+from ppl_dgp.cli import labelled, latent, own_rows, series, targets
 from ppl_dgp.cli.errors import BadInput
+from ppl_dgp.cli.names import OWN_SCALE
 from ppl_dgp.cli.settings import Settings
 from ppl_dgp.cli.task import Task
 from ppl_dgp.cli.uses import OWN_ROWS, SEVERAL_TARGETS
@@ -24,7 +25,14 @@ def load_task(source: str, settings: Settings) -> Task:
         return labelled.load_class_task(source, settings)
     read = settings.target, settings.drop_missing, settings.seed
     own = settings.model in OWN_ROWS
-    table = load_table(source, *read, target_gaps=settings.model in SEVERAL_TARGETS, keep_constant=own)
+    table = load_table(
+        source,
+        *read,
+        target_gaps=settings.model in SEVERAL_TARGETS,
+        keep_constant=own,
+        features=settings.features,
+        ignore=settings.ignore,
+    )
     if own:
         table = own_rows.arranged(table, settings)
         own_rows.check_rows(settings, table.feature_names, table.X, table.y)
@@ -40,5 +48,8 @@ def load_task(source: str, settings: Settings) -> Task:
         columns = own_rows.units(settings, table.X[train_rows], y)
         of_rows = partial(own_rows.units_at, settings, *columns)
         return Task(table, train_rows, test_rows, *columns, of_rows=of_rows)
-    units = Standardiser.fit(table.X[train_rows]), standardise(y)
-    return Task(table, train_rows, test_rows, *units)
+    x_units = Standardiser.fit(table.X[train_rows])
+    if settings.likelihood in OWN_SCALE:
+        targets.check_support(settings, table.target_names, table.y, table.name)
+        return Task(table, train_rows, test_rows, x_units, targets.as_they_are(table.y.shape[1]))
+    return Task(table, train_rows, test_rows, x_units, standardise(y))

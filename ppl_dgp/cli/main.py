@@ -30,9 +30,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"ppl-dgp: {interrupt}", file=sys.stderr)
         return INTERRUPTED
     except _USAGE as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # which has printed it
+            return 0
         name = getattr(getattr(error, "ctx", None), "command_path", None) or "ppl-dgp"
-        message = error.format_message().strip().rstrip(".")  # type: ignore[attr-defined]
-        return _complain(f"{message or 'no command given'}; see '{name} --help'")
+        return _complain(f"{_usage(error)}; see '{name} --help'")
     except typer.Exit as done:
         return done.exit_code
     except (KeyboardInterrupt, typer.Abort):
@@ -51,6 +52,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not _is_user_error(error):
             raise
         return _complain(str(error))
+
+
+def _usage(error: BaseException) -> str:
+    """What typer says of an option or a command that is none; of one that is nearly one, which it may be."""
+    message: str = error.format_message().strip().rstrip(".")  # type: ignore[attr-defined]
+    near = getattr(error, "possibilities", None)
+    if getattr(error, "option_name", None) is None or not near:
+        return message
+    return f"No such option: {error.option_name}. Did you mean {' or '.join(sorted(near))}?"  # type: ignore[attr-defined]
 
 
 def _is_user_error(error: Exception) -> bool:

@@ -70,6 +70,8 @@ INDUCING = {
 OBJECTIVE_HELP = {
     "power-ep": "a lower bound at every α, the ELBO at 0",
     "black-box-alpha": "an energy, no bound for α > 0; the ELBO at 0",
+    "approximate-power-ep": "an energy with one factor for all rows, no bound for α > 0; the ELBO at 0",
+    "importance-weighted": "a bound of --particles samples of hidden layers, for 0 < α ≤ 1",
 }
 KERNEL_HELP = {
     "rbf": "smooth functions",
@@ -87,6 +89,13 @@ LIKELIHOOD_HELP = {
     "student-t": "noise with heavy tails, which outliers hardly move",
     "laplace": "noise with heavier tails than Gaussian",
     "heteroscedastic": "Gaussian noise whose variance is a function of the features",
+}
+#: those of numbers that mean nothing in other units, and are not standardised
+OWN_SCALE = {
+    "poisson": "counts that vary as much as their mean",
+    "negative-binomial": "counts that vary more",
+    "gamma": "positive numbers, whose deviation goes along with their mean",
+    "beta": "fractions between 0 and 1, neither included",
 }
 #: models that take another than gaussian
 WITH_LIKELIHOOD = ("sparse-gp", "additive-gp", "deep-gp", STACK)

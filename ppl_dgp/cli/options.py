@@ -12,26 +12,45 @@ from ppl_dgp.cli import classes
 from ppl_dgp.cli import names as choices
 from ppl_dgp.cli.settings import BUDGET, MOST_ITERATIONS
 from ppl_dgp.cli.stacks import BLOCKS
-from ppl_dgp.cli.uses import COUNT_LIKELIHOODS
+
+#: the settings in the groups of ``--help``
+GROUPS = {
+    "Data": ("target", "features", "ignore", "drop_missing", "split", "test_fraction"),
+    "Model": ("model", "likelihood", "kernel", "inducing", "widths", "blocks", "latent"),
+    "Approximation": ("hidden", "inducing_rule", "objective", "alpha", "particles"),
+    "Training": (
+        *("steps", "budget", "tolerance", "batch", "learning_rate", "restarts", "seed", "float32", "float64"),
+    ),
+    "Series, of a gpssm": ("controls", "sequence_column", "step_column", "window", "emission", "separate"),
+    "Images, of a convolutional-gp or deep-convolutional-gp": ("image", "patch", "stride", "located"),
+    "Bins and slopes": ("exposure", "slope_column"),
+}
+RUNS, SEVERAL = "Run", "One fit over several processes"
 
 
-def option(help: str, *names: str) -> Any:
-    return typer.Option(*names, help=help)
+def option(help: str, *names: str, group: str | None = None) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=group)
 
 
-def setting_option(name: str, meaning: str, usual: str | None = None) -> Any:
+def setting_option(name: str, meaning: str, usual: str | None = None, group: str | None = None) -> Any:
     """The option of a setting; its default, which may depend on the data, is only told."""
-    return option(f"{meaning} (default {usual})" if usual else meaning, "--" + name.replace("_", "-"))
+    told = f"{meaning} (default {usual})" if usual else meaning
+    return option(told, "--" + name.replace("_", "-"), group=group)
 
 
 SourceArgument = Annotated[
-    str, typer.Argument(help="A built-in name, a .csv, .parquet or .npz, or a directory of .parquet.")
+    str,
+    typer.Argument(
+        help="A built-in name, a .csv, .tsv, .xlsx, .parquet or .npz, or a directory of .parquet."
+    ),
 ]
 RunDir = Annotated[str, typer.Argument(help="A directory that 'ppl-dgp fit' wrote.")]
-Out = Annotated[str | None, option("Directory to write (default runs/NAME-NUMBER).", "--out")]
-Resume = Annotated[bool, option("Continue the run in --out.", "--resume")]
-Json = Annotated[bool, option("Print one JSON object, and nothing else, on standard output.", "--json")]
-Quiet = Annotated[bool, option("No progress and no notes.", "--quiet")]
+Out = Annotated[str | None, option("Directory to write (default runs/NAME-NUMBER).", "--out", group=RUNS)]
+Resume = Annotated[bool, option("Continue the run in --out.", "--resume", group=RUNS)]
+Json = Annotated[
+    bool, option("Print one JSON object, and nothing else, on standard output.", "--json", group=RUNS)
+]
+Quiet = Annotated[bool, option("No progress and no notes.", "--quiet", group=RUNS)]
 
 
 #: type, meaning and default, in words, of the option for every setting
@@ -72,9 +91,8 @@ SETTINGS: dict[str, tuple[type, str, str | None]] = {
     "kernel": (str, " | ".join(choices.KERNEL_HELP) + ", or several with + and * between", "rbf"),
     "likelihood": (
         str,
-        " | ".join(choices.LIKELIHOOD_HELP)
-        + ", of a sparse-gp, additive-gp, deep-gp or stack; of a binned-counts-gp "
-        + " | ".join(COUNT_LIKELIHOODS)
+        " | ".join(choices.LIKELIHOOD_HELP | choices.OWN_SCALE)
+        + ", of most models of numbers"
         + "; of classes, words or numbers, of a sparse-gp, deep-gp, stack or images "
         + " | ".join(classes.CLASS_LIKELIHOODS),
         "gaussian, of counts poisson, of images bernoulli for two labels and robust-max for more",
@@ -100,6 +118,8 @@ SETTINGS: dict[str, tuple[type, str, str | None]] = {
         "Target columns with commas between, or the target array of an .npz; of a gplvm the rows' labels",
         "the last one, or y of an .npz; none",
     ),
+    "features": (str, "Columns to be features, with commas between", "all but the targets"),
+    "ignore": (str, "Columns to leave out, with commas between", "none"),
     "controls": (
         str,
         "Columns that drive the series of a gpssm, with commas between, or an array of an .npz",
@@ -140,7 +160,7 @@ SETTINGS: dict[str, tuple[type, str, str | None]] = {
     "image": (
         str,
         "Height and width, and channels if there are several, of the images that rows are, pixel by pixel with their "
-        "channels together; of a convolutional-gp or deep-convolutional-gp, as are the next three",
+        "channels together",
         "a square",
     ),
     "patch": (str, "Height and width of the patches of images", "5,5, or what fits"),
@@ -172,11 +192,12 @@ def with_settings(**defaults: str) -> Callable[[Callable[..., None]], Callable[.
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         source, *extra_options = list(inspect.signature(command, eval_str=True).parameters.values())[:-1]
         options = []
-        for name, (kind, meaning, usual) in SETTINGS.items():
+        for name, group in ((name, group) for group, names in GROUPS.items() for name in names):
+            kind, meaning, usual = SETTINGS[name]
             if name in defaults:
                 kind, usual = str, None
                 meaning = f"{meaning} (several with commas between)"
-            annotation = Annotated[kind | None, setting_option(name, meaning, usual)]  # type: ignore[valid-type]
+            annotation = Annotated[kind | None, setting_option(name, meaning, usual, group)]  # type: ignore[valid-type]
             default = defaults.get(name)
             options.append(inspect.Parameter(name, source.kind, default=default, annotation=annotation))
         parameters = [source, *options, *extra_options]

@@ -16,16 +16,17 @@ from numpyro.infer import ELBO
 
 from ppl_dgp.cli.classes import strides_of
 from ppl_dgp.cli.settings import Settings
-from ppl_dgp.cli.stacks import STACK, read_blocks
+from ppl_dgp.cli.stack_blocks import blocks_of
+from ppl_dgp.cli.stacks import STACK
+from ppl_dgp.cli.state_spaces import closed_expectations, state_space
 from ppl_dgp.estimators.estimator import PREDICTED_AT_ONCE
 from ppl_dgp.estimators.latent import fit_latent, latent_program
 from ppl_dgp.fit import Fit, Posterior, energy, fit_lbfgs, fit_series, fit_table
 from ppl_dgp.fit.full_batch import no_latents
 from ppl_dgp.fit.series import CLOSED
-from ppl_dgp.guides import HIDDEN_RULES, INDUCING_RULES, Amortised, Guide, MeanField
+from ppl_dgp.guides import HIDDEN_RULES, INDUCING_RULES, Guide
 from ppl_dgp.guides.following import follows
 from ppl_dgp.guides.nesting import contains, nested_start
-from ppl_dgp.guides.rule import knows_states
 from ppl_dgp.models import (
     additive_gp,
     binned_counts_gp,
@@ -36,25 +37,22 @@ from ppl_dgp.models import (
     deep_gp_classification,
     exact_gp_regression,
     gp_with_derivatives,
-    gpssm,
     multi_output_gp,
     sparse_gp_classification,
     sparse_gp_regression,
     stack,
     stack_classification,
 )
-from ppl_dgp.models.blocks import DeterministicNetwork, LatentInputs, StackBlock
-from ppl_dgp.models.function_blocks import BayesianLayer, GPLayer, RandomFeaturesLayer
 from ppl_dgp.models.kernel_values import named_kernel
 from ppl_dgp.models.zoo_model import ZooModel
-from ppl_dgp.objectives import OBJECTIVES, PowerEP
+from ppl_dgp.objectives import OBJECTIVES, ImportanceWeighted, PowerEP
 from ppl_dgp.prediction.predict import Prediction, predict
 
 LEVELS = (0.025, 0.5, 0.975)
 PREDICTION_DRAWS = 200
 ELBO_DRAWS = 100
-#: rows before and after the first of a window, from which the state there is recognised
-RECOGNISED_FROM = 8
+#: of an importance-weighted bound, unless told
+SAMPLES = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +75,7 @@ def build(
     if num_classes is not None:
         return _of_classes(settings, num_classes)
     if settings.model == "gpssm":
-        return _state_space(settings, num_outputs, num_sequences)
+        return Program(settings, *state_space(settings, num_outputs, num_sequences))
     kernel = named_kernel(settings.kernel)
     if settings.model == "gp":
         return Program(settings, exact_gp_regression(kernel=kernel), None, None)
@@ -87,11 +85,11 @@ def build(
         rules = settings.kernel, settings.hidden, "shared", "pca"
         latents, rule = latent_program(num_outputs, settings.latent, settings.inducing, *rules)
         return Program(settings, latents, rule, None)
-    objective = OBJECTIVES[settings.objective](settings.alpha, settings.particles)
+    objective = _objective(settings)
     likelihood = None if settings.likelihood == "gaussian" else settings.likelihood
     choices: dict[str, Any] = {"num_outputs": num_outputs, "kernel": kernel, "likelihood": likelihood}
     if settings.model == STACK:
-        mixed = stack(_blocks(settings), num_outputs=num_outputs, likelihood=likelihood)
+        mixed = stack(blocks_of(settings), num_outputs=num_outputs, likelihood=likelihood)
         return Program(settings, mixed, _guide(mixed, settings), objective)
     if settings.model == "deep-gp":
         deep = deep_gp(settings.widths, settings.inducing, **choices)
@@ -113,6 +111,12 @@ def build(
     return Program(settings, model, Guide(model, inducing=INDUCING_RULES[settings.inducing_rule]), objective)
 
 
+def _objective(settings: Settings) -> ELBO:
+    if settings.objective == "importance-weighted":
+        return ImportanceWeighted(settings.particles or SAMPLES, settings.alpha)
+    return OBJECTIVES[settings.objective](settings.alpha, settings.particles)
+
+
 def _of_classes(settings: Settings, num_classes: int) -> Program:
     assert settings.inducing is not None
     likelihood = None if settings.likelihood == "gaussian" else settings.likelihood
@@ -121,7 +125,7 @@ def _of_classes(settings: Settings, num_classes: int) -> Program:
     if settings.model == "sparse-gp":
         model = sparse_gp_classification(num_classes, settings.inducing, **choices)
     elif settings.model == STACK:
-        model = stack_classification(_blocks(settings), num_classes, likelihood=likelihood)
+        model = stack_classification(blocks_of(settings), num_classes, likelihood=likelihood)
     elif settings.model == "deep-gp":
         model = deep_gp_classification(num_classes, settings.widths, settings.inducing, **choices)
     else:
@@ -133,66 +137,10 @@ def _of_classes(settings: Settings, num_classes: int) -> Program:
         else:
             strides = strides_of(settings)
             model = deep_convolutional_gp(channels=settings.widths, strides=strides, **choices)
-    objective = OBJECTIVES[settings.objective](settings.alpha, settings.particles)
+    objective = _objective(settings)
     if settings.model in ("deep-gp", STACK):
         return Program(settings, model, _guide(model, settings), objective)
     return Program(settings, model, Guide(model, inducing=INDUCING_RULES[settings.inducing_rule]), objective)
-
-
-def _blocks(settings: Settings) -> list[StackBlock]:
-    """Those of a stack, GPs with the kernel and the inducing points of the settings."""
-    assert settings.blocks is not None and settings.inducing is not None
-    kernel, made = named_kernel(settings.kernel), []
-    for name, widths in read_blocks(settings.blocks):
-        width = widths[0] if widths else None
-        block: StackBlock
-        if name == "gp":
-            block = GPLayer(width, settings.inducing, kernel=kernel)
-        elif name == "bayesian":
-            block = BayesianLayer(width)
-        elif name == "random-features":
-            block = RandomFeaturesLayer(width, kernel=kernel)
-        elif name == "network":
-            block = DeterministicNetwork(widths)
-        else:
-            block = LatentInputs(widths[0])
-        made.append(block)
-    return made
-
-
-def _state_space(settings: Settings, num_outputs: int, num_sequences: int) -> Program:
-    assert settings.inducing is not None
-    timed = settings.step_column is not None
-    model = gpssm(
-        num_outputs,
-        settings.latent,
-        settings.inducing,
-        mean="identity" if timed else "linear",
-        start="outputs" if timed else "linear",
-        timed=timed,
-        kernel=named_kernel(settings.kernel),
-        noise="per-column",
-        num_sequences=num_sequences,
-        missing=True,
-        window=settings.window,
-        emission=settings.emission,
-        separate=settings.separate,
-    )
-    closed = _closed(settings) and settings.alpha == 0.0 and settings.hidden in ("mean-field", "markov")
-    objective = CLOSED if closed else PowerEP(settings.alpha, settings.particles)
-    rule = HIDDEN_RULES[settings.hidden]
-    # of rules that do not know the state before a window it is recognised from the rows around
-    recognised = settings.window is not None and not knows_states(rule)
-    first = Amortised((32,), MeanField(), missing="mask", around=RECOGNISED_FROM)
-    guide = Guide(model, hidden=rule, latent=first) if recognised else Guide(model, hidden=rule)
-    return Program(settings, model, guide, objective)
-
-
-def _closed(settings: Settings) -> bool:
-    """Whether the kernel's expectations have a closed form."""
-    # over a step's time, itself a linear function, a linear kernel has none
-    known = {"rbf", "constant"} if settings.step_column is not None else {"rbf", "linear", "constant"}
-    return {name.strip() for name in settings.kernel.split("+")} <= known
 
 
 def train(
@@ -223,7 +171,7 @@ def train(
         how |= {"learning_rate": settings.learning_rate, "restarts": settings.restarts, "progress": progress}
         how |= {"checkpoint": checkpoint, "resume": resume, "warm_steps": warm}
         how |= {"batch_size": settings.batch}
-        how["warm_objective"] = CLOSED if _closed(settings) else PowerEP(0.0)
+        how["warm_objective"] = CLOSED if closed_expectations(settings) else PowerEP(0.0)
         controls = x if x.shape[1] else None
         found = fit_series(key, program.model, program.guide, program.objective, controls, y, **how)
         # of the warm start and of what follows it, as its losses and seconds are

@@ -26,6 +26,7 @@ from ppl_dgp.checkpoint import LOCK, UNFINISHED
 from ppl_dgp.cli.errors import BadInput
 from ppl_dgp.cli.settings import Settings
 from ppl_dgp.data import DataError, Standardiser
+from ppl_dgp.data.encoding import Encoding
 from ppl_dgp.data.labels import Label
 
 RUN_FORMAT = 1
@@ -52,6 +53,10 @@ class Record:
     sequences: tuple[str, ...] = ()
     #: of classes, sorted, which the target's numbers count
     labels: tuple[Label, ...] = ()
+    #: which features were words or dates
+    encoding: Encoding = field(default_factory=Encoding)
+    #: how the source was read, and what was left out, a sentence each
+    notes: tuple[str, ...] = ()
 
     @property
     def num_classes(self) -> int | None:
@@ -69,6 +74,8 @@ class Record:
             "targets": list(self.target_names),
             "sequences": list(self.sequences),
             "labels": list(self.labels),
+            "encoding": self.encoding.to_json(),
+            "notes": list(self.notes),
             "train_rows": self.num_train,
             "test_rows": self.num_test,
             "settings": self.settings.to_json(),
@@ -137,6 +144,8 @@ def read(folder: Path) -> Record:
             result=dict(values["result"]),
             sequences=_texts(values.get("sequences", [])),
             labels=_labels(values.get("labels", [])),
+            encoding=Encoding.from_json(values.get("encoding", {"categories": {}, "dates": []})),
+            notes=_texts(values.get("notes", [])),
         )
         if record.status not in STATUSES or not all(map(_is_plain, record.result.values())):
             raise ValueError
@@ -195,10 +204,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def check_links(folder: Path) -> None:
-    """Raise BadInput if a link in a directory leads out of it, where a fit that goes on would write, or nowhere.
-
-    Pipes and devices, which may never end, are refused as well.
-    """
+    """Raise BadInput if a link in a directory leads out of it or nowhere, or is a pipe or device without end."""
     home = folder.resolve()
     for place, folders, files in os.walk(folder):
         for name in sorted(folders + files):

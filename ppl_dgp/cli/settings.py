@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, get_args, get_type_hints
 
 from ppl_dgp.cli.classes import CLASS_LIKELIHOODS, IMAGE_MODELS, TAKE_CLASSES, check_classes, is_of_classes
-from ppl_dgp.cli.errors import BadInput
+from ppl_dgp.cli.errors import BadInput, unknown
 from ppl_dgp.cli.names import (
     EMISSION_RULES,
     HIDDEN,
@@ -20,6 +20,7 @@ from ppl_dgp.cli.names import (
     LIKELIHOOD_HELP,
     MODELS,
     OBJECTIVE_HELP,
+    OWN_SCALE,
     STATES,
     WITH_LIKELIHOOD,
 )
@@ -30,6 +31,7 @@ from ppl_dgp.cli.uses import (
     OWN_ROWS,
     SEVERAL_TARGETS,
     check_moments,
+    check_objective_settings,
     check_own_rows,
     check_series,
     check_unused,
@@ -88,6 +90,8 @@ class Settings:
     patch: tuple[int, ...] | None = None
     stride: int = 1
     located: bool = False
+    features: str | None = None
+    ignore: str | None = None
     drop_missing: bool = False
     split: int | None = None
     test_fraction: float = 0.1
@@ -100,14 +104,12 @@ class Settings:
             ("--emission", self.emission, EMISSION_RULES),
             ("--inducing-rule", self.inducing_rule, INDUCING),
             ("--objective", self.objective, OBJECTIVE_HELP),
-            ("--likelihood", self.likelihood, LIKELIHOOD_HELP | CLASS_LIKELIHOODS | COUNT_LIKELIHOODS),
+            ("--likelihood", self.likelihood, LIKELIHOOD_HELP | OWN_SCALE | CLASS_LIKELIHOODS),
             *(("--kernel", name.strip(), KERNEL_HELP) for name in re.split(r"[+*]", self.kernel)),
         )
         for option, value, allowed in settings:
             if value not in allowed:
-                raise BadInput(
-                    f"{option} is {value!r}, which is unknown", f"choose from {', '.join(allowed)}"
-                )
+                raise unknown(option, value, allowed)
         self._check_likelihood()
         if not 0.0 <= self.alpha <= 1.0:
             raise BadInput(
@@ -139,6 +141,7 @@ class Settings:
         fewest = LEAST_BUDGET[self.learning_rate is not None]
         if self.steps == AUTO and self.model != "gp" and self.budget is not None and self.budget < fewest:
             raise BadInput(f"--budget is {self.budget}", f"give at least {fewest} steps, or --steps")
+        check_objective_settings(self)
         if self.model in ("deep-gp", STACK) and self.hidden in CARRIES_MOMENTS:
             check_moments(self)
         if self.model == "gplvm":
@@ -163,7 +166,7 @@ class Settings:
         if self.likelihood in CLASS_LIKELIHOODS:
             takers = TAKE_CLASSES
         elif self.likelihood in COUNT_LIKELIHOODS:
-            takers = ("binned-counts-gp",)
+            takers += ("binned-counts-gp",)
         if self.model not in takers:
             kinds = dict.fromkeys(WITH_LIKELIHOOD, "one of numbers") | dict.fromkeys(
                 IMAGE_MODELS, "one of classes"
@@ -246,6 +249,8 @@ class Settings:
             "patch": None,
             "stride": 1,
             "located": False,
+            "features": None,
+            "ignore": None,
             **values,
         }
         fields = {field.name: values[field.name] for field in dataclasses.fields(cls)}

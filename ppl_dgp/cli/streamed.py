@@ -18,11 +18,13 @@ from ppl_dgp.cli import run_directory
 from ppl_dgp.cli.classes import check_numbers
 from ppl_dgp.cli.commands import CONTINUE, _continued, precision
 from ppl_dgp.cli.errors import BadInput, Stopped
+from ppl_dgp.cli.names import OWN_SCALE
 from ppl_dgp.cli.programs import build, ending
 from ppl_dgp.cli.report import effort, finite
 from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.settings import DEFAULT_BATCH, Settings
-from ppl_dgp.data import BUILT_INS, RowSource, load_table, open_rows
+from ppl_dgp.cli.targets import check_meaning
+from ppl_dgp.data import BUILT_INS, RowSource, Table, load_table, open_rows
 from ppl_dgp.data.column_statistics import ColumnStatistics
 from ppl_dgp.fit import Interrupted, JitterWarning, fit_stream
 from ppl_dgp.fit.result import mean_loss
@@ -67,8 +69,14 @@ def fit_streamed(
         )
     else:
         folder = Path(str(out))
-    rows = _opened(source, settings)
+    rows, table = _opened(source, settings)
     record = _record(source, rows, settings)
+    if table is not None:
+        if not resume:
+            check_meaning(settings, table, given)
+        record = dataclasses.replace(record, encoding=table.encoding, notes=table.notes)
+        for note in table.notes:
+            say(f"note: {note}")
     run_directory.check_same_data(folder, earlier, record)
     say(f"fitting {settings.model} to {record.num_train} rows of {source}, writing to {folder}")
     alone = run_directory.held(folder) if first else nullcontext()
@@ -145,6 +153,12 @@ def _check_streamed_settings(settings: Settings, given: Collection[str]) -> None
             f"--model is {settings.model}, but rows are read block by block", "take sparse-gp or deep-gp"
         )
     check_numbers(settings)
+    if settings.likelihood in OWN_SCALE:
+        raise BadInput(
+            f"--likelihood is {settings.likelihood}, of numbers in their own units, but what is read block by block is "
+            "standardised",
+            "give a file that fits in memory, without --stream and --distributed",
+        )
     if settings.model == "deep-gp" and settings.hidden not in RULES:
         raise BadInput(
             f"--hidden is {settings.hidden}, whose parameters grow with the rows, but those are read block by block",
@@ -158,16 +172,26 @@ def _check_streamed_settings(settings: Settings, given: Collection[str]) -> None
             )
 
 
-def _opened(source: str, settings: Settings) -> RowSource:
-    """The rows, standardised by a pass in which each process reads its part of them."""
+def _opened(source: str, settings: Settings) -> tuple[RowSource, Table | None]:
+    """The rows, standardised by a pass in which each process reads its part of them, and the table that was read whole.
+
+    :raises BadInput, DataError: for what cannot be used.
+    """
+    table = None
     if on_disk(source) or Path(source).suffix.lower() == ".parquet":
         if settings.drop_missing:
             raise BadInput(
                 "--drop-missing is given, but rows stay where they are", "leave such rows out of the files"
             )
+        if settings.features is not None or settings.ignore is not None:
+            raise BadInput(
+                "--features or --ignore is given, but rows stay where they are",
+                "leave such columns out of the files",
+            )
         rows = open_rows(source, settings.target)
     else:
-        table = load_table(source, settings.target, settings.drop_missing, settings.seed)
+        read = settings.target, settings.drop_missing, settings.seed
+        table = load_table(source, *read, features=settings.features, ignore=settings.ignore)
         rows = open_rows((table.X, table.y))
         rows.source.name, rows.source.feature_names = table.name, table.feature_names
         rows.source.target_names = table.target_names
@@ -180,7 +204,7 @@ def _opened(source: str, settings: Settings) -> RowSource:
             ColumnStatistics(*(np.asarray(field)[part] for field in all_of_them)) for part in range(count)
         ]
         statistics = reduce(ColumnStatistics.merged, parts)
-    return rows.standardised(moments=statistics)
+    return rows.standardised(moments=statistics), table
 
 
 def _record(source: str, rows: RowSource, settings: Settings) -> Record:

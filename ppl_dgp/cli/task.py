@@ -37,17 +37,8 @@ class Task:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What reading left out, and targets that look like classes beside a likelihood of numbers."""
-        columns = zip(self.table.target_names, self.table.y.T, strict=True)
-        classes = [
-            name for name, values in columns if set(np.unique(values[~np.isnan(values)])) == {0.0, 1.0}
-        ]
-        told = (
-            f"{', '.join(classes)}: found the values 0 and 1 alone, which are taken for numbers; for classes "
-            "give --likelihood bernoulli (of a sparse-gp, deep-gp or stack), or use SparseGPClassifier or "
-            "DeepGPClassifier of ppl_dgp.estimators"
-        )
-        return (*self.table.notes, *([told] if classes else []))
+        """How the source was read, and what was left out."""
+        return self.table.notes
 
     def fingerprint(self) -> str:
         """SHA-256 of the table and of which rows are trained on."""

@@ -19,10 +19,7 @@ SEVERAL_TARGETS = ("multi-output-gp", "convolved-gp")
 #: models whose columns are more than features, so that none is fitted to the same rows, and the option of each
 OWN_ROWS = {"binned-counts-gp": "exposure", "gp-with-derivatives": "slope_column"}
 #: likelihoods of a binned-counts-gp, the first unless told
-COUNT_LIKELIHOODS = {
-    "poisson": "counts that vary as much as their mean",
-    "negative-binomial": "counts that vary more",
-}
+COUNT_LIKELIHOODS = ("poisson", "negative-binomial")
 _LAYERS = {"hidden", "widths", "blocks"}
 _SERIES = {"controls", "sequence_column", "step_column", "window", "emission", "separate"}
 _OWN = set(OWN_ROWS.values())
@@ -30,6 +27,8 @@ _IMAGES = {"image", "patch", "stride", "located"}
 _OTHERS = _SERIES | _IMAGES | _OWN
 #: what an inducing rule that draws u for all layers, or all outputs, at once is called
 DRAWS_INDUCING = ("across-outputs", "layer-chain", "coupled", "global")
+#: those of them that link layers
+LINKS_LAYERS = ("layer-chain", "coupled", "global")
 # what offered a layer as moments needs u integrated out, layer by layer and output by output, and nothing drawn
 CARRIES_MOMENTS = ("moment-matched", "nested-compression")
 UNUSED: dict[str, set[str]] = {
@@ -118,6 +117,8 @@ def check_series(settings: Any) -> None:
         if value != kept:
             raise BadInput(f"{option} is {value}, but a gpssm takes {kept}", "leave it out")
     for option, given, why in (
+        ("--features", settings.features is not None, "has no features, but --controls"),
+        ("--ignore", settings.ignore is not None, "leaves out what nothing names"),
         (
             "--batch",
             settings.batch is not None and settings.window is None,
@@ -136,6 +137,29 @@ def check_series(settings: Any) -> None:
             f"--batch is {settings.batch} rows, which are no whole number of windows of {settings.window} steps",
             f"give a multiple of {settings.window}",
         )
+
+
+def check_objective_settings(settings: Any) -> None:
+    """Raise BadInput for what an objective cannot be combined with."""
+    if settings.objective == "approximate-power-ep" and settings.inducing_rule in LINKS_LAYERS:
+        raise BadInput(
+            f"--inducing-rule is {settings.inducing_rule}, but approximate-power-ep needs layers independent in q(u)",
+            "take --inducing-rule full-rank, or --objective power-ep",
+        )
+    if settings.objective != "importance-weighted":
+        return
+    if settings.alpha == 0.0:
+        raise BadInput(
+            "--objective is importance-weighted, which is the ELBO at --alpha 0",
+            "give --alpha 1, or leave --objective out",
+        )
+    if settings.model == "convolved-gp" or settings.hidden in CARRIES_MOMENTS:
+        found = (
+            f"--model is {settings.model}"
+            if settings.model == "convolved-gp"
+            else f"--hidden is {settings.hidden}"
+        )
+        raise BadInput(f"{found}, of which importance-weighted knows nothing", "take --objective power-ep")
 
 
 def check_moments(settings: Any) -> None:

@@ -9,13 +9,19 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Shaped
 
-from ppl_dgp.data.files import listing, read_frame, read_table_npz
+from ppl_dgp.data.files import read_frame, read_table_npz, select_columns
 from ppl_dgp.data.load import BUILT_INS, checked_suffix, numbers, read_source
-from ppl_dgp.data.table import MIN_ROWS, DataError, Table
+from ppl_dgp.data.messages import DataError, listing
+from ppl_dgp.data.table import MIN_ROWS, Table
 
 
 def load_columns(
-    source: str, label: str | None = None, seed: int = 0
+    source: str,
+    label: str | None = None,
+    seed: int = 0,
+    *,
+    features: str | None = None,
+    ignore: str | None = None,
 ) -> tuple[Table, Shaped[np.ndarray, " N"] | None]:
     """The table behind ``source`` with all its columns as targets, NaN where an entry is missing, and labels of its
     rows.
@@ -23,6 +29,8 @@ def load_columns(
     :param source: as in ``load_table``; of an ``.npz`` the array ``Y``, or ``X``.
     :param label: a column (of an ``.npz`` an array) that is left out of the table and names the rows' classes.
     :param seed: of the synthetic built-ins.
+    :param features: the columns of the table, with commas between (default: all but the label).
+    :param ignore: columns that are left out.
     :returns: The table, its X without columns, and the labels or None. Constant columns and rows without any entry
         are left out, each with a note, and a note says how many entries are missing.
     :raises DataError: for any input that cannot be used; infinite values are errors.
@@ -30,6 +38,7 @@ def load_columns(
     """
     frame, labels, source_notes = _read_entries(source, label, seed)
     name = source if source in BUILT_INS else Path(source).name
+    frame = select_columns(frame, features, ignore, name)
     values, notes = numbers(frame, name), list(source_notes)
     if values.shape[1] == 0:
         raise DataError(f"{name} has no column left besides the label: give a table with at least one more")

@@ -1,15 +1,15 @@
-"""Reading ``.csv``, ``.parquet`` and ``.npz`` files into columns with names, before any cleaning."""
+"""Reading text tables, ``.xlsx``, ``.parquet`` and ``.npz`` into columns with names, before any cleaning."""
 
 from __future__ import annotations
 
 import lzma
-import re
 import tokenize
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,7 +20,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ppl_dgp.data.arrays import check_expansion, read_members
-from ppl_dgp.data.table import DataError
+from ppl_dgp.data.messages import DataError, listing, nearest_of
+from ppl_dgp.data.spreadsheets import read_sheet
+from ppl_dgp.data.text_files import read_text
 
 _T = TypeVar("_T")
 _UNREADABLE = (
@@ -52,8 +54,9 @@ class Raw:
 
 
 def read_frame(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """All columns of a ``.csv`` or ``.parquet`` under stripped, unique names, and notes on what was left out."""
-    frame = reading(path, _read_csv if path.suffix.lower() == ".csv" else _read_parquet)
+    """All columns of a table under stripped, unique names, and notes on how it was read and what was left out."""
+    readers = {".parquet": _read_parquet, ".xlsx": read_sheet}
+    frame, notes = reading(path, readers.get(path.suffix.lower(), read_text))
     frame.columns = pd.Index([str(column).strip() for column in frame.columns])
     if frame.columns.has_duplicates:
         name = frame.columns[frame.columns.duplicated()][0]
@@ -61,8 +64,39 @@ def read_frame(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
     # what DataFrame.to_csv leaves of its row numbers is no feature
     first = frame.columns[0] if frame.shape[1] else ""
     if first.startswith("Unnamed: ") and np.array_equal(frame[first].to_numpy(), np.arange(len(frame))):
-        return frame.drop(columns=first), ("left out the first column: it has no name and counts the rows",)
-    return frame, ()
+        left_out = "left out the first column: it has no name and counts the rows"
+        return frame.drop(columns=first), (*notes, left_out)
+    return frame, notes
+
+
+def select_columns(
+    frame: pd.DataFrame, features: str | None, ignore: str | None, source: str, kept: Sequence[str] = ()
+) -> pd.DataFrame:
+    """``frame`` without what ``ignore`` names, and with ``features`` and ``kept`` alone where those are given.
+
+    :param features, ignore: names with commas between.
+    :param kept: columns that are no features, and stay.
+    :raises DataError: for a column that is not there, or is asked for twice.
+    """
+    columns = list(frame.columns)
+    left_out = [] if ignore is None else named_columns(columns, ignore, source, "to be left out")
+    if features is None:
+        return frame.drop(columns=left_out)
+    wanted = named_columns(columns, features, source, "to be a feature")
+    for name in wanted:
+        if name in kept or name in left_out:
+            other = "the target" if name in kept else "to be left out"
+            raise DataError(f"column {name!r} of {source} is to be a feature and {other}: name it once")
+    return frame[[*wanted, *kept]]
+
+
+def named_columns(columns: list[str], names: str, source: str, purpose: str) -> list[str]:
+    """The columns that a comma list names, each once. Raises DataError for one that is not there."""
+    found = [names] if names in columns else [part.strip() for part in names.split(",")]
+    for name in found:
+        if name not in columns:
+            raise DataError(f"{source} has no column {name!r} {purpose}: {nearest_of(name, columns)}")
+    return list(dict.fromkeys(found))
 
 
 def select_targets(columns: list[str], target: str | None, source: str) -> list[str]:
@@ -71,13 +105,7 @@ def select_targets(columns: list[str], target: str | None, source: str) -> list[
         raise DataError(f"{source} has no columns: give a table with features and a target")
     if target is None:
         return columns[-1:]
-    names = [target] if target in columns else [part.strip() for part in target.split(",")]
-    for name in names:
-        if name not in columns:
-            raise DataError(
-                f"{source} has no column {name!r} to be the target: choose from {listing(columns)}"
-            )
-    return list(dict.fromkeys(names))
+    return named_columns(columns, target, source, "to be the target")
 
 
 def read_npz(path: Path, target: str | None, need_target: bool = True, words: bool = False) -> Raw:
@@ -171,16 +199,13 @@ def read_series_npz(path: Path, target: str | None, controls: str | None, need_t
     return Raw(frames.get(driven, none), frames.get(observed), arrays.get("train"), arrays.get("test"))
 
 
-def listing(names: list[str], most: int = 20) -> str:
-    """Names for a message, at most ``most`` of them."""
-    shown = ", ".join(names[:most]) or "nothing"
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
-
-
 def reading(path: Path, reader: Callable[[Path], _T]) -> _T:
     """``reader(path)``, with everything that can go wrong with a file as a DataError."""
     if not path.exists():
-        raise DataError(f"no file {str(path)!r}: check the path")
+        beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        near = get_close_matches(path.name, beside, 1)
+        remedy = f"did you mean {near[0]!r}?" if near else "check the path"
+        raise DataError(f"no file {str(path)!r}: {remedy}")
     if not path.is_file():
         raise DataError(f"{str(path)!r} is not a file: name one {path.suffix} file")
     if path.stat().st_size == 0:
@@ -201,28 +226,7 @@ def reading(path: Path, reader: Callable[[Path], _T]) -> _T:
         ) from error
 
 
-def _read_csv(path: Path) -> pd.DataFrame:
-    frame = pd.read_csv(path, index_col=False, low_memory=False, skipinitialspace=True, encoding="utf-8-sig")
-    names = [str(column) for column in frame.columns]
-    counted = names == [str(number) for number in range(len(names))]
-    if not counted and names and all(_is_number(name) for name in names):
-        raise DataError(
-            f"{path.name} has numbers where column names should be: put a line of names at its top"
-        )
-    return frame
-
-
-def _is_number(name: str) -> bool:
-    try:
-        float(
-            re.sub(r"^(.*\..*|\d+)\.\d+$", r"\1", name)
-        )  # read_csv adds .1 to the second of two equal names
-    except ValueError:
-        return False
-    return True
-
-
-def _read_parquet(path: Path) -> pd.DataFrame:
+def _read_parquet(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """All columns but those that pandas calls an index; nothing else is believed of what pandas wrote about them."""
     schema = pq.read_schema(path)
     for field in schema:
@@ -250,7 +254,7 @@ def _read_parquet(path: Path) -> pd.DataFrame:
     index = [name for name in indices if isinstance(name, str)] if isinstance(indices, list) else []
     kept = [number for number, name in enumerate(table.column_names) if name not in index]
     frame: pd.DataFrame = table.select(kept).to_pandas(ignore_metadata=True)
-    return frame
+    return frame, ()
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,10 +11,14 @@ import pandas as pd
 from jaxtyping import Float
 from sklearn.datasets import load_diabetes, load_linnerud
 
-from ppl_dgp.data.files import Raw, listing, read_frame, read_npz, select_targets
+from ppl_dgp.data.encoding import Encoding
+from ppl_dgp.data.files import Raw, read_frame, read_npz, select_columns, select_targets
+from ppl_dgp.data.gaps import complete, dropped_rows, enough, held_complete
 from ppl_dgp.data.labels import Label, encode_labels
+from ppl_dgp.data.messages import DataError, listing, nearest_of
+from ppl_dgp.data.splits import index_splits
 from ppl_dgp.data.synthetic import periodic, sinusoids, step
-from ppl_dgp.data.table import MIN_ROWS, DataError, Table
+from ppl_dgp.data.table import Table
 
 _SYNTHETIC: dict[str, Callable[..., Table]] = {"step": step, "sinusoids": sinusoids, "periodic": periodic}
 _REAL: dict[str, Callable[[], object]] = {
@@ -26,7 +31,7 @@ TEXT_REMEDY = (
     "encode it as numbers, or fit its classes: --likelihood robust-max (two of them: bernoulli) of a sparse-gp or "
     "deep-gp, or SparseGPClassifier"
 )
-SUFFIXES = (".csv", ".parquet", ".npz")
+SUFFIXES = (".csv", ".tsv", ".xlsx", ".parquet", ".npz")
 
 
 def load_table(
@@ -38,10 +43,13 @@ def load_table(
     target_gaps: bool = False,
     of_classes: bool = False,
     keep_constant: bool = False,
+    features: str | None = None,
+    ignore: str | None = None,
 ) -> Table:
     """The table behind ``source``, checked and in its own units.
 
-    :param source: a built-in name (``BUILT_INS``) or the path of a ``.csv``, ``.parquet`` or ``.npz`` file.
+    :param source: a built-in name (``BUILT_INS``) or the path of a ``.csv`` or ``.tsv``, whose separator and
+        decimal sign are found, an ``.xlsx``, a ``.parquet`` or an ``.npz``.
     :param target: target column or, comma-separated, several (default: the last column); for an ``.npz`` the name of
         the target array (default ``y``), for a built-in some of its targets (default: all).
     :param drop_missing: leave out rows with a missing or infinite value instead of refusing them.
@@ -50,27 +58,34 @@ def load_table(
     :param of_classes: take the target, which has to be one, for labels, words or numbers; ``y`` holds their positions
         among the sorted ``labels``.
     :param keep_constant: keep constant features, as the pixels at the border of images are.
-    :returns: The table. Constant features and, if asked for, incomplete rows are left out, each with a note; the
-        index arrays of an ``.npz`` are those of the rows kept.
+    :param features: the columns to be features, with commas between (default: all that are no targets).
+    :param ignore: columns that are neither.
+    :returns: The table. Features of words are a column of 0 and 1 for each category, dates are days since 1970, as its
+        ``encoding`` and its notes say. Constant features and, if asked for, incomplete rows are left out, each with a
+        note; the index arrays of an ``.npz`` are those of the rows kept.
     :raises DataError: for any input that cannot be used.
 
     """
-    raw = read_source(source, target, seed, need_target=True, words=of_classes)
+    raw = read_source(
+        source, target, seed, need_target=True, words=of_classes, features=features, ignore=ignore
+    )
     name = source if source in BUILT_INS else Path(source).name
     assert raw.targets is not None
-    X = numbers(raw.features, name)
+    encoding = Encoding.of(raw.features, name)
+    encoded = encoding.apply(raw.features, name)
+    X = numbers(encoded, name)
     y, labels = _labelled(raw.targets, name) if of_classes else (numbers(raw.targets, name, TEXT_REMEDY), ())
-    feature_names, target_names = tuple(raw.features.columns), tuple(raw.targets.columns)
-    notes = list(raw.notes)
+    feature_names, target_names = tuple(encoded.columns), tuple(raw.targets.columns)
+    notes = [*raw.notes, *encoding.notes]
     if X.shape[1] == 0:
         raise DataError(
             f"{name} has no feature left besides the target: give a table with at least one more column"
         )
-    splits = _splits(raw.train, raw.test, len(X), name)
+    splits = index_splits(raw.train, raw.test, len(X), name)
 
-    keep = _complete(_held_complete(X, y, target_gaps), feature_names + target_names, name, drop_missing)
+    keep = complete(held_complete(X, y, target_gaps), feature_names + target_names, name, drop_missing)
     if not keep.all():
-        notes.append(_dropped_rows(keep))
+        notes.append(dropped_rows(keep))
     if target_gaps:
         empty = keep & np.isnan(y).all(axis=1)
         if count := int(empty.sum()):
@@ -84,9 +99,9 @@ def load_table(
         if splits:
             train, test = (tuple(position[rows[keep[rows]]] for rows in half) for half in splits)
             splits = train, test
-    _enough(len(X), name, notes)
+    enough(len(X), name, notes)
     for half in splits[0] if splits else ():
-        _enough(len(half), f"a training split of {name}", notes)
+        enough(len(half), f"a training split of {name}", notes)
 
     if of_classes:  # of the rows kept
         present, y = np.unique(y, return_inverse=True)
@@ -109,6 +124,7 @@ def load_table(
         notes=tuple(notes),
         name=name,
         labels=labels,
+        encoding=encoding,
     )
 
 
@@ -122,6 +138,7 @@ def load_rows(
     *,
     target_gaps: bool = False,
     labels: Sequence[Label] = (),
+    encoding: Encoding | None = None,
 ) -> tuple[Float[np.ndarray, "N D"], Float[np.ndarray, "N P"] | None, tuple[str, ...]]:
     """Rows to predict at: the named features of ``source``, and its targets where it has them all.
 
@@ -135,6 +152,7 @@ def load_rows(
     :param seed: of the synthetic built-ins.
     :param target_gaps: take missing targets as NaN, also those of a whole column.
     :param labels: of a target of classes, whose positions are returned in its place.
+    :param encoding: that of the table, where features are words or dates.
     :returns: (X [N D], y [N P] or None, notes), in the source's units.
     :raises DataError: for a source that cannot be read, a feature it lacks, or values that cannot be used.
 
@@ -143,13 +161,15 @@ def load_rows(
     name = source if source in BUILT_INS else Path(source).name
     source_columns = raw.features if raw.targets is None else pd.concat([raw.features, raw.targets], axis=1)
     source_columns = source_columns.loc[:, ~source_columns.columns.duplicated()]
-    for column in feature_names:
+    kinds = encoding or Encoding()
+    wanted = kinds.sources(feature_names)
+    for column in wanted:
         if column not in source_columns:
             raise DataError(
                 f"{name} has no column {column!r}, which the model was fitted on; "
                 f"it holds {listing([str(c) for c in source_columns.columns])}: give a table with those features"
             )
-    X = numbers(source_columns[list(feature_names)], name)
+    X = numbers(kinds.apply(source_columns[wanted], name)[list(feature_names)], name)
     there = [c in source_columns and not source_columns[c].isna().all() for c in target_names]
     has_targets = bool(there) and (
         any(there) and all(c in source_columns for c in target_names) if target_gaps else all(there)
@@ -157,10 +177,10 @@ def load_rows(
     known = tuple(target_names) if has_targets else ()
     found = source_columns[list(known)]
     y = _labelled(found, name, labels)[0] if labels and has_targets else numbers(found, name)
-    keep = _complete(_held_complete(X, y, target_gaps), (*feature_names, *known), name, drop_missing)
+    keep = complete(held_complete(X, y, target_gaps), (*feature_names, *known), name, drop_missing)
     if not keep.any():
         raise DataError(f"{name} has no row to predict at: give a table with at least one complete row")
-    notes = raw.notes + (() if keep.all() else (_dropped_rows(keep),))
+    notes = raw.notes + (() if keep.all() else (dropped_rows(keep),))
     return X[keep], y[keep] if has_targets else None, notes
 
 
@@ -170,24 +190,37 @@ def checked_suffix(source: str) -> str:
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         what = f"extension {path.suffix!r} of {source!r}" if path.suffix else f"source {source!r}"
+        near = "" if path.suffix else nearest_of(source, BUILT_INS).partition("choose")[0]
         raise DataError(
-            f"unknown {what}: give one of {', '.join(SUFFIXES)} or a built-in ({', '.join(BUILT_INS)})"
+            f"unknown {what}: {near}give one of {', '.join(SUFFIXES)} or a built-in ({', '.join(BUILT_INS)})"
         )
     return suffix
 
 
-def read_source(source: str, target: str | None, seed: int, need_target: bool, words: bool = False) -> Raw:
+def read_source(
+    source: str,
+    target: str | None,
+    seed: int,
+    need_target: bool,
+    words: bool = False,
+    features: str | None = None,
+    ignore: str | None = None,
+) -> Raw:
     """The columns behind a source, before any cleaning; ``words`` where the target of an ``.npz`` may be text."""
-    if source in BUILT_INS:
-        return _built_in(source, target, seed)
     path = Path(source)
-    if checked_suffix(source) == ".npz":
-        return read_npz(path, target, need_target, words)
+    if source in BUILT_INS or checked_suffix(source) == ".npz":
+        of_arrays = source not in BUILT_INS
+        raw = read_npz(path, target, need_target, words) if of_arrays else _built_in(source, target, seed)
+        kept = select_columns(raw.features, features, ignore, path.name)
+        return dataclasses.replace(raw, features=kept)
     frame, notes = read_frame(path)
     if not need_target:
         return Raw(frame, None, notes=notes)
-    targets = select_targets(list(frame.columns), target, path.name)
-    return Raw(frame.drop(columns=targets), frame[targets], notes=notes)
+    # what is left out is no target either, though it stands last
+    rest = select_columns(frame, None, ignore, path.name)
+    targets = select_targets(list(rest.columns), target, path.name)
+    chosen = select_columns(rest, features, None, path.name, targets)
+    return Raw(chosen.drop(columns=targets), chosen[targets], notes=notes)
 
 
 def _built_in(name: str, target: str | None, seed: int) -> Raw:
@@ -248,84 +281,3 @@ def numbers(
 def columns_vary(values: Float[np.ndarray, "N P"]) -> list[bool]:
     """Whether each column has two different values, of the entries that are there."""
     return [len(np.unique(column[~np.isnan(column)])) > 1 for column in values.T]
-
-
-def _held_complete(X: np.ndarray, y: np.ndarray, target_gaps: bool) -> np.ndarray:
-    """All entries that have to be finite, side by side; targets that may be missing stand there as 0."""
-    return np.hstack([X, np.where(np.isnan(y), 0.0, y) if target_gaps else y])
-
-
-def _complete(values: np.ndarray, columns: Sequence[str], name: str, drop_missing: bool) -> np.ndarray:
-    """Which rows are finite, [N] bool; a DataError names the first that is not unless it may be dropped."""
-    finite = np.isfinite(values)
-    keep: np.ndarray = finite.all(axis=1)
-    if keep.all() or drop_missing:
-        return keep
-    row = int(keep.argmin())
-    column = int(finite[row].argmin())
-    what = "missing (NaN)" if np.isnan(values[row, column]) else "infinite"
-    raise DataError(
-        f"row {row} (counted from 0), column {columns[column]!r} of {name} is {what}; "
-        f"rows like it: {(~keep).sum()}: "
-        "fill in the values, or leave those rows out with drop_missing=True (--drop-missing)"
-    )
-
-
-def _dropped_rows(keep: np.ndarray) -> str:
-    count = int((~keep).sum())
-    return f"dropped {count} row{'s' if count > 1 else ''} with missing or infinite values"
-
-
-def _enough(count: int, subject: str, notes: Sequence[str]) -> None:
-    if count < MIN_ROWS:
-        after = f" ({notes[-1]})" if notes else ""
-        raise DataError(
-            f"{subject}: found {count} row{'' if count == 1 else 's'}{after}, "
-            f"expected at least {MIN_ROWS}; give more"
-        )
-
-
-_Half = tuple[np.ndarray, ...]
-
-
-def _splits(
-    train: np.ndarray | None, test: np.ndarray | None, num_rows: int, name: str
-) -> tuple[_Half, _Half] | None:
-    """Index arrays of each split; where only one half is given, the other is the rest of the rows."""
-    if train is None and test is None:
-        return None
-    first = None if train is None else _indices(train, "train", num_rows, name)
-    second = None if test is None else _indices(test, "test", num_rows, name)
-    everything = np.arange(num_rows)
-    if first is None:
-        assert second is not None
-        first = tuple(np.setdiff1d(everything, rows) for rows in second)
-    if second is None:
-        second = tuple(np.setdiff1d(everything, rows) for rows in first)
-    if len(first) != len(second):
-        raise DataError(
-            f"{name} has {len(first)} splits in 'train' but {len(second)} in 'test': give as many in both"
-        )
-    for number, (a, b) in enumerate(zip(first, second, strict=True)):
-        shared = np.intersect1d(a, b)
-        if len(shared):
-            raise DataError(
-                f"row {shared[0]} of {name} is both in 'train' and in 'test' of split {number}: "
-                "keep it in one of them"
-            )
-    return first, second
-
-
-def _indices(array: np.ndarray, key: str, num_rows: int, name: str) -> _Half:
-    if array.dtype.kind not in "iu" or array.ndim not in (1, 2):
-        raise DataError(
-            f"{key!r} of {name}: found {array.dtype} of shape {array.shape}, expected integer row numbers of "
-            "shape (n,) or (splits, n); convert a mask with numpy.flatnonzero"
-        )
-    outside = array[(array < 0) | (array >= num_rows)]
-    if outside.size:
-        raise DataError(
-            f"{key!r} of {name} holds row {outside.flat[0]}, out of range: "
-            f"rows are counted from 0 to {num_rows - 1}"
-        )
-    return tuple(np.atleast_2d(array).astype(np.int64))

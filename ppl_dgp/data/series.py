@@ -10,9 +10,12 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
-from ppl_dgp.data.files import Raw, listing, read_frame, read_series_npz, select_targets
-from ppl_dgp.data.load import BUILT_INS, _enough, _splits, checked_suffix, numbers, read_source
-from ppl_dgp.data.table import MIN_ROWS, DataError, Table, split
+from ppl_dgp.data.files import Raw, read_frame, read_series_npz, select_targets
+from ppl_dgp.data.gaps import enough
+from ppl_dgp.data.load import BUILT_INS, checked_suffix, numbers, read_source
+from ppl_dgp.data.messages import DataError, listing
+from ppl_dgp.data.splits import index_splits
+from ppl_dgp.data.table import MIN_ROWS, Table, split
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +69,7 @@ def load_series(
         features, targets, unused = _series_columns(raw.features, *asked, name)
         notes += [f"left out column {column!r}, which is no target, control or sequence" for column in unused]
     u, y = _controls(features, name), _observed(targets, name)
-    _enough(len(y), name, notes)
+    enough(len(y), name, notes)
     varies = (u != u[:1]).any(axis=0)
     if step_column is not None:
         _check_step_times(u[:, -1], step_column, name)
@@ -80,7 +83,7 @@ def load_series(
     ]
     if gaps := int(np.isnan(y).sum()):
         notes.append(f"{gaps} of {y.size} entries are missing ({100 * gaps / y.size:.1f} %)")
-    halves = _splits(raw.train, raw.test, len(y), name)
+    halves = index_splits(raw.train, raw.test, len(y), name)
     table = Table(
         X=u[:, varies],
         y=y,

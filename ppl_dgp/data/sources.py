@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ppl_dgp.data.arrays import MOST_EXPANDED, check_expansion, mapped
-from ppl_dgp.data.files import expanded_size, listing, reading, select_targets
-from ppl_dgp.data.table import DataError
+from ppl_dgp.data.files import expanded_size, reading, select_targets
+from ppl_dgp.data.messages import DataError, listing
 
 #: number of the block, inputs (n, D) and targets (n, P), or (n,) for a single column
 Block = tuple[int, np.ndarray, np.ndarray]

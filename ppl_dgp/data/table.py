@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
+from ppl_dgp.data.encoding import Encoding
+from ppl_dgp.data.messages import DataError
+
 MIN_ROWS = 2
-
-
-class DataError(ValueError):
-    """The input cannot be used. The message is one line: the cause, then the remedy."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.split()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +29,7 @@ class Table:
     :param notes: what was left out while reading, one sentence each.
     :param name: where the table came from.
     :param labels: of a single target of classes, whose entries are their positions here; else none.
+    :param encoding: which features were words or dates.
     """
 
     X: Float[np.ndarray, "N D"]
@@ -44,6 +41,7 @@ class Table:
     notes: tuple[str, ...] = ()
     name: str = "table"
     labels: tuple[str | int | float, ...] = ()
+    encoding: Encoding = field(default_factory=Encoding)
 
     def __post_init__(self) -> None:
         if self.X.ndim != 2 or self.y.ndim != 2 or len(self.X) != len(self.y):

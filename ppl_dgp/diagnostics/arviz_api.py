@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
-import arviz as az
 import h5py
 import numpy as np
 import xarray as xr
 
 from ppl_dgp.data.arrays import check_expansion
 from ppl_dgp.data.files import reading
-from ppl_dgp.data.table import DataError
+from ppl_dgp.data.messages import DataError
+
+with warnings.catch_warnings():
+    # once a day 0.23 announces 1.0, which is known here
+    warnings.simplefilter("ignore", FutureWarning)
+    import arviz as az
 
 #: 1.x keeps groups in an ``xarray.DataTree``, 0.23 in its own ``InferenceData``
 ONE = int(az.__version__.split(".")[0]) >= 1

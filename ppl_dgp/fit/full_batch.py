@@ -62,7 +62,7 @@ def fit_lbfgs(
     budget: int = BUDGET,
     start: Mapping[str, jax.Array] | None = None,
     natural: bool = False,
-    progress: bool = False,
+    progress: bool | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = False,
 ) -> Fit:
@@ -92,7 +92,7 @@ def fit_lbfgs(
     :param natural: by natural gradients of the guide's Gaussian factors (:func:`ppl_dgp.fit.gaussian_factors`), which
         L-BFGS corrects once q is near its optimum: far fewer iterations for series and for rows with a q of their own.
         Best with ``inducing=Optimal()`` and ``Collapsed()``, which leave it the chain and the hyperparameters.
-    :param progress: show a bar on standard error.
+    :param progress: show a bar on standard error (default: where that is a terminal).
     :param checkpoint: directory for the whole state, saved at the end, when interrupted, and now and then, as often as
         costs a twentieth of the time.
     :param resume: continue from ``checkpoint``, as if it had never stopped.

@@ -64,7 +64,7 @@ def fit_many(
     learning_rate: float | optax.Schedule | None = None,
     optimizer: optax.GradientTransformation | None = None,
     chunk: int = 100,
-    progress: bool = False,
+    progress: bool | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_every: int | None = None,
     resume: bool = False,
@@ -85,7 +85,7 @@ def fit_many(
     :param xs, ys: one data set, arrays (N, D) and (N, P), or a list of K of either; xs None for no inputs.
     :param alphas: orders α, each in [0, 1], in place of that of ``objective``, whose particles all members have.
     :param learning_rates: of Adam, positive numbers, for a number of steps.
-    :param progress: show a bar on standard error.
+    :param progress: show a bar on standard error (default: where that is a terminal).
     :param checkpoint, checkpoint_every, resume: as for ``fit_svi``; the directory holds one for each program.
     :param max_rejected_in_a_row: a step with a non-finite loss or gradient leaves its member as it is; so many in a
         row, in every member of a program, are an error.

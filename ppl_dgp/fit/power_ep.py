@@ -57,7 +57,7 @@ def fit_power_ep(
     learning_rate: float | optax.Schedule = 0.01,
     batch_size: int | None = None,
     start: Mapping[str, jax.Array] | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> Fit:
     """Find the sites of Power EP, and with them q(u), while Adam trains the other parameters.
 
@@ -85,7 +85,7 @@ def fit_power_ep(
     :param batch_size: rows in a minibatch, 1 to N, for the parallel schedule; a step costs O(B M² + M³), and an epoch
         begins with a pass over all rows. Other sites keep their values meanwhile.
     :param start: constrained parameters to start from, sites among them if you like; others start as usual.
-    :param progress: show a bar on standard error.
+    :param progress: show a bar on standard error (default: where that is a terminal).
     :raises ValueError: for data or settings that cannot be used, a model of other than one layer, or a likelihood that
         couples outputs.
     :raises TypeError: for data that are not those of a GP, or a q(u) that is not of full rank.

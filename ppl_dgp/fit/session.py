@@ -1,6 +1,7 @@
 """What surrounds the compiled steps: one BLAS thread, Ctrl-C answered between pieces, a progress bar."""
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -65,12 +66,20 @@ def deferred_interrupt() -> Iterator[Callable[[], int]]:
             signal.signal(signal.SIGINT, previous)
 
 
+def is_shown(show: bool | None) -> bool:
+    """Whether a bar is to be shown; None leaves it to standard error, which has to be a terminal."""
+    return sys.stderr.isatty() if show is None else show
+
+
 @contextmanager
 def progress_bar(
-    show: bool, done: int, total: int
+    show: bool | None, done: int, total: int
 ) -> Iterator[Callable[[int, Float[np.ndarray, " R"]], None]]:
-    """A bar on standard error; gives a function of the steps done and the last loss of each restart."""
-    if not show:
+    """A bar on standard error; gives a function of the steps done and the last loss of each restart.
+
+    :param show: None for: where standard error is a terminal.
+    """
+    if not is_shown(show):
         yield lambda step, losses: None
         return
     columns = (TextColumn("steps"), BarColumn(), MofNCompleteColumn(), TextColumn("loss {task.fields[loss]}"))

@@ -61,7 +61,7 @@ def fit_sghmc(
     step_size: float | None = None,
     friction: float = 0.05,
     learn: bool = True,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> Fit:
     """Draw inducing outputs from their posterior by SGHMC, on minibatches, and learn the rest by Monte Carlo EM.
 
@@ -97,7 +97,7 @@ def fit_sghmc(
     :param friction: c, in (0, 1).
     :param learn: whether parameters without priors are learnt; else they are held at their values in ``start``, or
         where the model begins them.
-    :param progress: show a bar.
+    :param progress: show a bar on standard error (default: where that is a terminal).
     :returns: a ``Fit`` whose guide is an ``EmpiricalPosterior``, as of ``fit_nuts``; the hidden layers of all rows,
         those of training too, are drawn from the model's own conditionals. ``chains`` has R-hat and effective sample
         sizes, as ``diverging`` the draws before which a step was not finite; ``losses`` (1, S) are minus the log

@@ -52,7 +52,7 @@ def fit_svi(
     devices: Sequence[jax.Device] | None = None,
     start: Mapping[str, jax.Array] | None = None,
     path: Sequence[HiddenRule | Guide | str] | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     patience: int | None = None,
     max_rejected_in_a_row: int = 50,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -103,7 +103,7 @@ def fit_svi(
         before it, as ``guide`` does the last: each is trained from the optimum of the one before it
         (:func:`ppl_dgp.guides.nesting.nested_start`), the first from ``start``. Where a richer one ends below a poorer
         one the fit says so, and has not converged.
-    :param progress: show a bar on standard error.
+    :param progress: show a bar on standard error (default: where that is a terminal).
     :param patience: stop when, in every restart, the mean loss of the last ``patience`` steps is no lower than that of
         the ``patience`` steps before them.
     :param max_rejected_in_a_row: a step with a non-finite loss or gradient leaves the state as it is; so many in a row,

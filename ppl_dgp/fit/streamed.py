@@ -58,7 +58,7 @@ def fit_stream(
     devices: Sequence[jax.Device] | None = None,
     restarts: int = 1,
     start: Mapping[str, jax.Array] | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     patience: int | None = None,
     max_rejected_in_a_row: int = 50,
     checkpoint: str | os.PathLike[str] | None = None,

@@ -195,7 +195,7 @@ class Training:
         data: Callable[[int], tuple[Any, ...]],
         result: Callable[[], Fits],
         *,
-        progress: bool,
+        progress: bool | None,
         max_rejected_in_a_row: int,
         checkpoint_every: int | None,
         ended: Callable[[Float[np.ndarray, "R steps"]], bool] = lambda losses: False,

@@ -30,7 +30,7 @@ def exact_moments(
     :raises ValueError: if the training rows are not at hand, or the parameters are not those of the model.
     :raises TypeError: if the model is no ``exact_gp_regression``.
     """
-    gp, y = _trained(fit)
+    gp, y = trained_gp(fit)
     new = _exact_gp(fit, (jnp.asarray(x[:1]),))
     pieces = [
         gp.predictive(y, jnp.asarray(x[begin : begin + batch_size])) for begin in range(0, len(x), batch_size)
@@ -42,7 +42,7 @@ def exact_moments(
 
 def exact_joint(fit: Posterior, x: Float[Array, "B D"]) -> tuple[Float[Array, "B P"], Float[Array, "B B"]]:
     """Mean and covariance of f over new rows, the covariance that of each column; raises as :func:`exact_moments`."""
-    gp, y = _trained(fit)
+    gp, y = trained_gp(fit)
     return gp.joint_predictive(y, x)
 
 
@@ -53,7 +53,8 @@ def exact_quantiles(
     return np.stack([mean + float(norm.ppf(level)) * np.sqrt(variance) for level in levels])
 
 
-def _trained(fit: Posterior) -> tuple[ExactGP, Array]:
+def trained_gp(fit: Posterior) -> tuple[ExactGP, Array]:
+    """The GP with its training rows, and their targets; raises as :func:`exact_moments`."""
     if fit.data is None:
         raise ValueError(
             "fit: found no training rows, which an exact GP predicts from; take the fit of fit_lbfgs, or "

@@ -104,7 +104,7 @@ def predict(
         return _predict_exact(
             key, fit, rows, targets, tuple(levels), num_samples if samples else 0, batch_size
         )
-    program = _prediction_program(
+    program = prediction_program(
         fit.model, fit.guide, num_samples, tuple(levels), samples, row_by_row, propagation
     )
     known = dict(latents or {})
@@ -228,7 +228,7 @@ def _check_latents(latents: Mapping[str, Gaussian], sites: SiteValues) -> None:
 
 
 @lru_cache(maxsize=32)
-def _prediction_program(
+def prediction_program(
     model: Callable[..., Any],
     guide: Callable[..., Any],
     num_samples: int,

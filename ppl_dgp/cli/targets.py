@@ -1,0 +1,60 @@
+"""Targets of numbers: what they may be under a likelihood, and what is asked where they may be classes as well."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from ppl_dgp.cli.classes import TAKE_CLASSES
+from ppl_dgp.cli.errors import BadInput
+from ppl_dgp.cli.names import OWN_SCALE
+from ppl_dgp.cli.uses import OWN_ROWS
+from ppl_dgp.data import Standardiser, Table
+from ppl_dgp.likelihoods import LIKELIHOODS, likelihood_class
+
+
+def as_they_are(count: int) -> Standardiser:
+    """The units of targets that mean nothing in others."""
+    return Standardiser(np.zeros(count), np.ones(count))
+
+
+def check_support(
+    settings: Any, names: Collection[str], y: Float[np.ndarray, "N P"] | None, source: str
+) -> None:
+    """Raise BadInput for a target that its likelihood does not know; NaN is a missing one."""
+    if y is None or settings.likelihood not in OWN_SCALE:
+        return
+    cls: Any = likelihood_class(LIKELIHOODS[settings.likelihood])
+    # what is learnt of it does not decide what targets may be
+    learnt = (each for each in dataclasses.fields(cls) if "start" in each.metadata)
+    likelihood = cls(**{each.name: each.metadata["start"] for each in learnt})
+    for name, column in zip(names, y.T, strict=True):
+        there = column[~np.isnan(column)]
+        wrong = ~np.asarray(likelihood.support(there), bool)
+        if wrong.any():
+            raise BadInput(
+                f"target {name!r} of {source} has {there[wrong][0]:g}, but --likelihood {settings.likelihood} is of "
+                f"{likelihood.expects.rstrip(',')}",
+                f"take such rows out, or choose another likelihood than {', '.join(OWN_SCALE)}",
+            )
+
+
+def check_meaning(settings: Any, table: Table, given: Collection[str]) -> None:
+    """Ask, by raising BadInput, whether targets of 0 and 1 alone are classes or numbers, unless that was said."""
+    if "likelihood" in given or settings.model in OWN_ROWS or table.labels:
+        return
+    columns = zip(table.target_names, table.y.T, strict=True)
+    both = [name for name, values in columns if set(np.unique(values[~np.isnan(values)])) == {0.0, 1.0}]
+    if not both:
+        return
+    classes = "--likelihood bernoulli for two classes"
+    if settings.model not in TAKE_CLASSES:
+        classes += f" (of a {', '.join(TAKE_CLASSES[:2])} or {TAKE_CLASSES[2]})"
+    raise BadInput(
+        f"{', '.join(both)} of {table.name} holds 0 and 1 alone, which may be classes or numbers",
+        f"say which: {classes}, --likelihood gaussian for numbers",
+    )

@@ -1,0 +1,25 @@
+"""The error of data that cannot be used, and how messages name what may be chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+
+class DataError(ValueError):
+    """The input cannot be used. The message is one line: the cause, then the remedy."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+
+def nearest_of(name: str, names: Sequence[str]) -> str:
+    """What to do about a name that is none of ``names``: the nearest, if there is one, and all of them."""
+    near = get_close_matches(name, names, 1)
+    return f"{f'did you mean {near[0]!r}? ' if near else ''}choose from {listing(list(names))}"
+
+
+def listing(names: list[str], most: int = 20) -> str:
+    """Names for a message, at most ``most`` of them."""
+    shown = ", ".join(names[:most]) or "nothing"
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
