@@ -11,7 +11,6 @@ import re
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -29,8 +28,6 @@ LAID_OUT = ROOT / "build" / "reference"
 COMMANDS = ROOT / "build" / "command-line.md"
 #: the tour comes first
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"), key=lambda path: (path.stem != "tour", path.stem))
-#: in the navigation once they are written
-AWAITED = ("which-to-trust.md",)
 #: what leads out of docs/, and where it leads on the site
 LINKS = [
     (re.compile(r"\]\((?:\.\./)?notebooks/(\w+)\.ipynb"), r"](notebooks/\1.md"),
@@ -39,16 +36,6 @@ LINKS = [
     (re.compile(r"\]\(docs/"), "]("),
 ]
 log = logging.getLogger("mkdocs.hooks")
-
-
-def without(entry: Any, names: tuple[str, ...]) -> Any:
-    """An entry of the navigation without the pages of these names."""
-    if isinstance(entry, list):
-        return [each for each in (without(one, names) for one in entry) if each]
-    if isinstance(entry, dict):
-        kept = {title: without(inside, names) for title, inside in entry.items()}
-        return {title: inside for title, inside in kept.items() if inside}
-    return None if entry in names else entry
 
 
 def lay_out() -> None:
@@ -69,11 +56,13 @@ def lay_out() -> None:
         room.write_text("\n".join(lines) + "\n")
 
 
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Lay the package out, and leave out of the navigation what is not there yet."""
+def on_startup(command: str, dirty: bool) -> None:
+    """Lay the package out before mkdocstrings looks whether its paths are there."""
     lay_out()
-    missing = tuple(name for name in AWAITED if not Path(config.docs_dir, name).exists())
-    config.nav = without(config.nav, missing)
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put every notebook into the gallery."""
     for entry in config.nav or []:
         entry.get("Gallery", []).extend(f"notebooks/{path.stem}.md" for path in NOTEBOOKS)
     return config
