@@ -38,8 +38,9 @@ def test_a_reference_says_how_its_chains_went(path):
     if path.stem.split("-")[0] in known:
         values = known[path.stem.split("-")[0]]().values
         mass = mass * (1.0 if values.dtype.kind == "i" else np.diff(values).mean())
-        # what heavy tails have beyond the values
-        assert np.all((mass.sum(1) > 0.97) & (mass.sum(1) < 1.001))
+        # Student's t of about 0.65 degrees of freedom has 2 % beyond the values, and is as narrow as they are apart
+        least = 0.96 if path.stem.startswith("robust") else 0.995
+        assert np.all((mass.sum(1) > least) & (mass.sum(1) < 1.001))
 
 
 def test_the_reference_of_regression_is_that_of_a_grid():
