@@ -136,8 +136,8 @@ def _is_date(series: pd.Series) -> bool:
 
 def _is_words(series: pd.Series) -> bool:
     """Whether it is text, none of whose entries is a number: beside numbers a word is a slip."""
-    if isinstance(series.dtype, pd.CategoricalDtype):
-        return len(series.dropna()) > 0
+    if isinstance(series.dtype, pd.CategoricalDtype):  # parquet's way of keeping any text short, numbers too
+        series = series.astype(object)
     if not (pd.api.types.is_object_dtype(series) or pd.api.types.is_string_dtype(series)):
         return False
     there = series.dropna()
