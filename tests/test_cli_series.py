@@ -12,7 +12,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from ppl_dgp.cli import main
-from ppl_dgp.cli.commands import _record_program, record_of
+from ppl_dgp.cli.commands import program_of, record_of
 from ppl_dgp.cli.programs import build, train
 from ppl_dgp.cli.series import forecasts, load_series_task
 from ppl_dgp.cli.settings import Settings
@@ -150,7 +150,7 @@ def test_forecasts_are_told_in_the_units_of_the_source(source: Path, monkeypatch
         data = task.rows(task.train_rows)
         assert_array_equal(data[0][:, 1], task.series.sequence[task.train_rows])
         rows = (np.ones((2, 1)), y, np.array([1, 1]))
-        frame, measures, _ = forecasts(record, _record_program(record), {}, data, *rows)
+        frame, measures, _ = forecasts(record, program_of(record), {}, data, *rows)
     mean, scale = record.y_units.mean[0], record.y_units.scale[0]
     assert_allclose(frame.level_mean, mean + scale)
     assert_allclose(frame.level_sd, 2.0 * scale)
