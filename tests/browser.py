@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.request import urlopen
 
 import websocket
+
+
+class PageLeft(Exception):
+    """The page that was asked has been left for another."""
 
 
 class Browser:
@@ -58,6 +63,9 @@ class Browser:
         self.process.terminate()
         self.process.wait()
 
+    #: what is said of a question that a page was left under
+    LEFT = "Inspected target navigated or closed"
+
     def command(self, method: str, **settings: Any) -> dict[str, Any]:
         """The answer to a command; what the page asks for meanwhile is kept in ``requested``."""
         self.number += 1
@@ -67,6 +75,8 @@ class Browser:
             if message.get("method") == "Network.requestWillBeSent":
                 self.requested.append(message["params"]["request"]["url"])
             if message.get("id") == self.number:
+                if message.get("error", {}).get("message") == self.LEFT:
+                    raise PageLeft
                 assert "error" not in message, message["error"]
                 return dict(message["result"])
 
@@ -77,12 +87,14 @@ class Browser:
         return found["result"].get("value")
 
     def until(self, expression: str) -> Any:
-        """The value of an expression as soon as it is true."""
+        """The value of an expression as soon as it is true, on the page that a click leads to if it is asked before."""
         end = time.monotonic() + self.patience
-        while not (found := self.value(expression)):
+        while True:
+            with suppress(PageLeft):
+                if found := self.value(expression):
+                    return found
             assert time.monotonic() < end, f"{expression}: not true after {self.patience:.0f} s"
             time.sleep(0.1)
-        return found
 
     def open(self, address: str) -> None:
         """Go to a page, and wait until it is there."""
