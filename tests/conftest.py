@@ -62,6 +62,21 @@ def few_mappings() -> Iterator[None]:
 
 
 @pytest.fixture
+def refuses(capsys: pytest.CaptureFixture[str]):
+    """A command that must be refused with one line holding the given words."""
+    from ppl_dgp.cli import main
+
+    def check(argv: list[str], *words: str) -> None:
+        assert main(argv) == 2
+        out, err = capsys.readouterr()
+        assert out == "" and err.startswith("ppl-dgp: error: ") and err.count("\n") == 1, err
+        for word in words:
+            assert word in err, err
+
+    return check
+
+
+@pytest.fixture
 def ctrl_c():
     """Ctrl-C as in a program of its own: processes that share a test run ignore it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -66,21 +66,6 @@ def sparse_run(table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def refuses(capsys: pytest.CaptureFixture[str]):
-    """A command that must be refused with one line holding the given words."""
-
-    def check(argv: list[str], *words: str) -> None:
-        assert main(argv) == 2
-        out, err = capsys.readouterr()
-        assert out == ""
-        assert err.startswith("ppl-dgp: error: ") and err.count("\n") == 1, err
-        for word in words:
-            assert word in err
-
-    return check
-
-
 @pytest.mark.slow
 def test_exact_gp_agrees_with_scikit_learn_in_original_units(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -150,20 +150,6 @@ def test_an_unseen_label_is_refused(run: Path, tmp_path: Path, refuses) -> None:
     refuses(["predict", str(run), source], "ash, beech, oak")
 
 
-@pytest.fixture
-def refuses(capsys: pytest.CaptureFixture[str]):
-    """A command that must be refused with one line holding the given words."""
-
-    def check(argv: list[str], *words: str) -> None:
-        assert main(argv) == 2
-        out, err = capsys.readouterr()
-        assert out == "" and err.startswith("ppl-dgp: error: ") and err.count("\n") == 1, err
-        for word in words:
-            assert word in err, err
-
-    return check
-
-
 def test_other_names_give_the_same_probabilities(run: Path, tmp_path: Path) -> None:
     # sorted they come in another order: 3 for ash, 1.5 for beech, 20 for oak
     renamed = {"ash": 3, "beech": 1.5, "oak": 20}

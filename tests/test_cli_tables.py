@@ -39,20 +39,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-@pytest.fixture
-def refuses(capsys: pytest.CaptureFixture[str]):
-    """A command that must be refused with one line holding the given words."""
-
-    def check(argv: list[str], *words: str) -> None:
-        assert main(argv) == 2
-        out, err = capsys.readouterr()
-        assert out == "" and err.startswith("ppl-dgp: error: ") and err.count("\n") == 1, err
-        for word in words:
-            assert word in err
-
-    return check
-
-
 def test_what_was_read_is_told_and_kept(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = run_directory.read(run)
     assert record.encoding.categories == {"colour": ("blue", "green", "red")}

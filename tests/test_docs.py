@@ -1,15 +1,13 @@
 """The pages of docs/: their code compiles and runs, what they import is there, pages and names have their places."""
 
 import ast
-import contextlib
-import io
 import re
 import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
-from test_write_your_own import BLOCK, without_numbers
+from test_write_your_own import runs_and_prints
 
 import ppl_dgp
 
@@ -49,17 +47,7 @@ def test_the_page_runs_and_prints_what_it_says(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    scope: dict[str, object] = {"__name__": "page"}
-    printed = io.StringIO()
-    page = DOCS / f"{name}.md"
-    for kind, block in BLOCK.findall(page.read_text()):
-        if kind == "python":
-            with contextlib.redirect_stdout(printed):
-                exec(compile(block, str(page), "exec"), scope)
-        else:
-            assert without_numbers(printed.getvalue()) == without_numbers(block)
-            printed = io.StringIO()
-    assert not printed.getvalue()
+    runs_and_prints(DOCS / f"{name}.md")
 
 
 def test_every_page_that_is_linked_to_from_the_readme_is_there() -> None:
