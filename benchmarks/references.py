@@ -31,7 +31,7 @@ numpyro.enable_x64()
 from numpyro.diagnostics import effective_sample_size, split_gelman_rubin  # noqa: E402
 
 from benchmarks.drawn_functions import DrawFunctions  # noqa: E402
-from benchmarks.posterior_at_places import at_draws, predictive  # noqa: E402
+from benchmarks.posterior_at_places import at_draws, held_and_drawn, predictive  # noqa: E402
 from benchmarks.reference_problems import Problem, problems  # noqa: E402
 from ppl_dgp import Fit, fit_nuts  # noqa: E402
 from ppl_dgp.fit import SamplingWarning  # noqa: E402
@@ -58,18 +58,6 @@ def sampled(problem: Problem, kind: str, options: argparse.Namespace) -> Fit:
             problem.y, num_warmup=options.warmup, num_samples=options.draws, target_accept_prob=options.accept,
             max_tree_depth=options.depth, dense_mass=True,
         )  # fmt: skip
-
-
-def held_and_drawn(fit: Fit, most: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Parameters that chains hold, and draws of latents (C, S, …), at most ``most`` of each chain, evenly spaced."""
-    every = max(1, fit.chains.stats["diverging"].shape[1] // most)
-    held = {name: value for name, value in fit.params.items() if not name.endswith("_draws")}
-    draws = {
-        name.removesuffix("_draws"): value[:, ::every]
-        for name, value in fit.params.items()
-        if name not in held
-    }
-    return held, draws
 
 
 def summary(problem: Problem, kind: str, fit: Fit) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 from numpyro.handlers import seed, substitute, trace
 
 from benchmarks import rows
+from benchmarks.posterior_at_places import held_and_drawn
 from ppl_dgp import Fit, Guide, PowerEP, deep_gp, fit_sghmc, fit_svi, held_out_scores
 from ppl_dgp.data import Standardiser, load_table, split
 from ppl_dgp.fit import SamplingWarning
@@ -41,9 +42,7 @@ INDUCING, SAMPLES, HIDDEN_DRAWS = 100, 500, 32
 
 def predictive_means(fit: Fit, x: Any) -> Any:
     """What each draw of each chain says of y at rows x (N, D): means (C, S, N)."""
-    ends = {name: value for name, value in fit.params.items() if name.endswith("_draws")}
-    held = {name: value for name, value in fit.params.items() if name not in ends}
-    draws = {name.removesuffix("_draws"): value for name, value in ends.items()}
+    held, draws = held_and_drawn(fit)
 
     def mean(draw: dict[str, Any], key: Any) -> Any:
         there = trace(substitute(seed(fit.model, key), data=held | draw)).get_trace(x, None)

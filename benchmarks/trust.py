@@ -39,9 +39,9 @@ from numpyro.handlers import seed, substitute, trace  # noqa: E402
 from numpyro.infer.autoguide import AutoNormal  # noqa: E402
 
 from benchmarks import rows  # noqa: E402
-from benchmarks.posterior_at_places import at_draws, predictive  # noqa: E402
+from benchmarks.posterior_at_places import at_draws, held_and_drawn, predictive  # noqa: E402
 from benchmarks.reference_problems import Problem, problems  # noqa: E402
-from benchmarks.references import FOLDER, KINDS, held_and_drawn, save  # noqa: E402
+from benchmarks.references import FOLDER, KINDS, save  # noqa: E402
 from benchmarks.trust_cases import DEEP, INDUCING, KEY, OBJECTIVES, SERIES, Case, cases  # noqa: E402
 from ppl_dgp import (  # noqa: E402
     Fit,

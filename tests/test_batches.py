@@ -4,11 +4,12 @@ import itertools
 import tracemalloc
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ppl_dgp.data import DataError, Standardiser, open_rows
+from ppl_dgp.data import DataError, Standardiser, load_table, open_rows
 from ppl_dgp.data.column_statistics import ColumnStatistics
 
 ROWS, BLOCK = 103, 10
@@ -173,6 +174,35 @@ def test_values_that_are_not_finite_are_named(table, tmp_path, kind, value):
         rows.standardised()
     with pytest.raises(DataError, match="expected finite"):
         first(rows, 20)
+
+
+def test_columns_of_parquet_are_chosen(table, tmp_path):
+    """As ``load_table`` chooses them; words are no matter where they are left out."""
+    frame = pd.DataFrame(table, columns=NAMES).assign(name="red")
+    frame.to_parquet(tmp_path / "t.parquet")
+    for settings in (
+        {"ignore": "name"},
+        {"ignore": "name, b"},
+        {"features": "b", "target": "y"},
+        {"features": "b,a", "ignore": "name"},
+    ):
+        rows = open_rows(tmp_path / "t.parquet", **settings)
+        expected = load_table(str(tmp_path / "t.parquet"), **settings)
+        assert rows.source.feature_names == expected.feature_names
+        assert rows.source.target_names == expected.target_names
+        ((_, x, y),) = rows.source.read()
+        np.testing.assert_array_equal(x, expected.X)
+        np.testing.assert_array_equal(y, expected.y)
+    for settings, message in (
+        ({"ignore": "b"}, "column 'name' of t.parquet: found .*string, expected numbers"),
+        ({"ignore": "colour"}, "no column 'colour' to be left out"),
+        ({"features": "a", "ignore": "a,name"}, "no column 'a' to be a feature"),
+        ({"features": "a,y", "ignore": "name"}, "'y' of .* is to be a feature and the target"),
+    ):
+        with pytest.raises(DataError, match=message):
+            open_rows(tmp_path / "t.parquet", **settings)
+    with pytest.raises(DataError, match=r"ignore: found 'b', but only of a .parquet"):
+        open_rows(table, ignore="b")
 
 
 def test_bad_sources_are_refused(table, tmp_path):

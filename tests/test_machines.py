@@ -138,6 +138,7 @@ def test_where_one_dies_the_others_stop_and_all_resume(folder, victim):
         (["--test-fraction", "0.2"], "--test-fraction is given, but all rows are trained on"),
         (["--drop-missing"], "--drop-missing is given"),
         (["--target", "z"], "no column 'z' to be the target"),
+        (["--ignore", "z"], "no column 'z' to be left out"),
         (["--resume"], "--out is not given"),
     ],
 )

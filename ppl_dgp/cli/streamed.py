@@ -183,12 +183,7 @@ def _opened(source: str, settings: Settings) -> tuple[RowSource, Table | None]:
             raise BadInput(
                 "--drop-missing is given, but rows stay where they are", "leave such rows out of the files"
             )
-        if settings.features is not None or settings.ignore is not None:
-            raise BadInput(
-                "--features or --ignore is given, but rows stay where they are",
-                "leave such columns out of the files",
-            )
-        rows = open_rows(source, settings.target)
+        rows = open_rows(source, settings.target, features=settings.features, ignore=settings.ignore)
     else:
         read = settings.target, settings.drop_missing, settings.seed
         table = load_table(source, *read, features=settings.features, ignore=settings.ignore)

@@ -30,7 +30,12 @@ Batch = tuple[Num[np.ndarray, "_ D"], Num[np.ndarray, "_ P"], Int[np.ndarray, " 
 
 
 def open_rows(
-    data: Any, target: str | int | Sequence[int] | None = None, *, block_rows: int = BLOCK_ROWS
+    data: Any,
+    target: str | int | Sequence[int] | None = None,
+    *,
+    block_rows: int = BLOCK_ROWS,
+    features: str | None = None,
+    ignore: str | None = None,
 ) -> RowSource:
     """Rows of x and y that are read block by block whenever they are needed.
 
@@ -40,15 +45,17 @@ def open_rows(
     :param target: the target columns: names with commas between for ``.parquet`` and structured ``.npy``, numbers from
         0 for other arrays; the last column unless told. Nothing for pairs.
     :param block_rows: rows of a block where the source has no blocks of its own.
+    :param features: the columns of a ``.parquet`` that are features, names with commas between; all others than the
+        targets unless told. Others are not read.
+    :param ignore: its columns that are left out, likewise; the last of the others is the target unless told.
     :raises DataError: for a source that cannot be read or has no such columns. What is wrong with the values is found
         by the first pass over them.
-
     """
     if block_rows < 1:
         raise DataError(
             f"block_rows: found {block_rows}, expected a whole number of at least 1; change it or leave it out"
         )
-    return RowSource(open_source(data, target, block_rows))
+    return RowSource(open_source(data, target, block_rows, features, ignore))
 
 
 @dataclass(frozen=True)

@@ -72,22 +72,28 @@ def read_frame(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
 def select_columns(
     frame: pd.DataFrame, features: str | None, ignore: str | None, source: str, kept: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """``frame`` without what ``ignore`` names, and with ``features`` and ``kept`` alone where those are given.
+    """``frame`` with the columns of :func:`chosen_columns`."""
+    return frame[chosen_columns(list(frame.columns), features, ignore, source, kept)]
+
+
+def chosen_columns(
+    columns: list[str], features: str | None, ignore: str | None, source: str, kept: Sequence[str] = ()
+) -> list[str]:
+    """``columns`` without what ``ignore`` names, or ``features`` and ``kept`` alone where the former are given.
 
     :param features, ignore: names with commas between.
     :param kept: columns that are no features, and stay.
     :raises DataError: for a column that is not there, or is asked for twice.
     """
-    columns = list(frame.columns)
     left_out = [] if ignore is None else named_columns(columns, ignore, source, "to be left out")
     if features is None:
-        return frame.drop(columns=left_out)
+        return [name for name in columns if name not in left_out]
     wanted = named_columns(columns, features, source, "to be a feature")
     for name in wanted:
         if name in kept or name in left_out:
             other = "the target" if name in kept else "to be left out"
             raise DataError(f"column {name!r} of {source} is to be a feature and {other}: name it once")
-    return frame[[*wanted, *kept]]
+    return [*wanted, *kept]
 
 
 def named_columns(columns: list[str], names: str, source: str, purpose: str) -> list[str]:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ppl_dgp.data.arrays import MOST_EXPANDED, check_expansion, mapped
-from ppl_dgp.data.files import expanded_size, reading, select_targets
+from ppl_dgp.data.files import chosen_columns, expanded_size, reading, select_targets
 from ppl_dgp.data.messages import DataError, listing
 
 #: number of the block, inputs (n, D) and targets (n, P), or (n,) for a single column
@@ -49,7 +49,9 @@ class BlockSource:
 class ParquetSource(BlockSource):
     """A ``.parquet`` file, or all of a directory in the order of their names; a row group is a block."""
 
-    def __init__(self, path: Path, target: str | None) -> None:
+    def __init__(
+        self, path: Path, target: str | None, features: str | None = None, ignore: str | None = None
+    ) -> None:
         files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
         if not files:
             raise DataError(f"directory {str(path)!r} holds no .parquet file: give one that does")
@@ -59,8 +61,12 @@ class ParquetSource(BlockSource):
         columns: list[str] = []
         for file in files:
             found = reading(file, pq.ParquetFile)
-            columns = columns or list(found.schema_arrow.names)
-            _check_columns(file, found.schema_arrow, columns)
+            if not columns:
+                columns = list(found.schema_arrow.names)
+                rest = chosen_columns(columns, None, ignore, self.name)
+                targets = select_targets(rest, target, self.name)
+                chosen = chosen_columns(rest, features, None, self.name, targets)
+            _check_columns(file, found.schema_arrow, columns, chosen)
             for group in range(found.num_row_groups):
                 if count := found.metadata.row_group(group).num_rows:
                     size = expanded_size(found.metadata.row_group(group))
@@ -68,9 +74,8 @@ class ParquetSource(BlockSource):
                     self._groups.append((file, group))
                     sizes.append(count)
             found.close()
-        targets = select_targets(columns, target, self.name)
         self.target_names = tuple(targets)
-        self.feature_names = tuple(each for each in columns if each not in targets)
+        self.feature_names = tuple(each for each in chosen if each not in targets)
         self.sizes = tuple(sizes)
 
     def read(self, numbers: Sequence[int] | None = None) -> Iterator[Block]:
@@ -170,16 +175,26 @@ class BatchSource(BlockSource):
             )
 
 
-def open_source(data: Any, target: str | int | Sequence[int] | None, block_rows: int) -> BlockSource:
+def open_source(
+    data: Any,
+    target: str | int | Sequence[int] | None,
+    block_rows: int,
+    features: str | None = None,
+    ignore: str | None = None,
+) -> BlockSource:
     """The source that ``data`` is, as ``ppl_dgp.data.open_rows`` says."""
-    if isinstance(data, (str, os.PathLike)):
-        path = Path(data)
-        if path.is_dir() or path.suffix.lower() == ".parquet":
-            if target is not None and not isinstance(target, str):
-                raise DataError(
-                    f"target is {target!r}, but columns of a .parquet have names: give one of them"
-                )
-            return ParquetSource(path, target)
+    path = Path(data) if isinstance(data, (str, os.PathLike)) else None
+    if path is not None and (path.is_dir() or path.suffix.lower() == ".parquet"):
+        if target is not None and not isinstance(target, str):
+            raise DataError(f"target is {target!r}, but columns of a .parquet have names: give one of them")
+        return ParquetSource(path, target, features, ignore)
+    for option, names in (("features", features), ("ignore", ignore)):
+        if names is not None:
+            raise DataError(
+                f"{option}: found {names!r}, but only of a .parquet columns are read one by one; leave them out of the "
+                "arrays"
+            )
+    if path is not None:
         if path.suffix.lower() == ".npy":
             return ArraySource(_mapped(path), None, target, block_rows, path.name)
         raise DataError(
@@ -215,8 +230,8 @@ def _mapped(path: Path) -> np.ndarray:
     return array
 
 
-def _check_columns(file: Path, schema: pa.Schema, columns: list[str]) -> None:
-    """Raise DataError unless the file has these columns, and numbers in them."""
+def _check_columns(file: Path, schema: pa.Schema, columns: list[str], chosen: list[str]) -> None:
+    """Raise DataError unless the file has these columns, and numbers in those that are chosen."""
     if doubled := [name for name in schema.names if schema.names.count(name) > 1]:
         raise DataError(f"{file.name} has two columns named {doubled[0]!r}: rename one")
     for name in columns:
@@ -226,9 +241,10 @@ def _check_columns(file: Path, schema: pa.Schema, columns: list[str]) -> None:
                 "give every file the same columns"
             )
         kind = schema.field(name).type
-        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+        if name in chosen and not numbers:
             raise DataError(
-                f"column {name!r} of {file.name}: found {kind}, expected numbers; encode or drop it"
+                f"column {name!r} of {file.name}: found {kind}, expected numbers; encode it, or leave it out by ignore"
             )
     if extra := [name for name in schema.names if name not in columns]:
         raise DataError(
