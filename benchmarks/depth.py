@@ -160,7 +160,9 @@ def summary(found: pd.DataFrame) -> pd.DataFrame:
     table["converged"] = by_depth.converged.sum()
     table["fits"] = by_depth.size()
     for name in {"errors", "dims", "bent"} & set(found):
-        table[name] = by_depth[name].apply(lambda each: np.round(_by_layer(each).mean(0), 3).tolist())
+        table[name] = by_depth[name].apply(
+            lambda each: ", ".join(f"{mean:.3g}" for mean in _by_layer(each).mean(0))
+        )
     return table
 
 
@@ -171,25 +173,29 @@ def _by_layer(cells: pd.Series) -> Array:
 
 
 def figure(found: pd.DataFrame, place: Path) -> None:
-    """Bounds against depth, and nearest-neighbour errors layer by layer."""
+    """What depth adds to the bound of one layer, and nearest-neighbour errors layer by layer."""
     from matplotlib import pyplot
 
     drawn, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.4))
     for seed, part in found.groupby("seed"):
         ordered = part.sort_values("depth")
-        left.plot(ordered.depth, ordered.bound, "o-", label=f"digits of seed {seed}")
-    left.set(xlabel="layers", ylabel="bound (nats)", xticks=sorted(found.depth.unique()))
-    left.legend()
+        more = ordered.bound - ordered.bound.iloc[0]
+        left.plot(ordered.depth, more, "o-", label=f"digits of seed {seed}")
+    left.set(
+        xlabel="layers", ylabel="bound less that of one layer (nats)", xticks=sorted(found.depth.unique())
+    )
+    left.legend(loc="lower left")
     for depth, part in found.groupby("depth"):
         errors = _by_layer(part.errors).mean(0)
         # the layer next to the data at 1
-        right.plot(range(len(errors), 0, -1), errors, "o-", label=f"{depth} layers")
+        right.plot(range(len(errors), 0, -1), errors, "o-", label=f"{depth} layer{'s' * (depth > 1)}")
     right.axhline(
         found.groupby("seed").pixel_errors.first().mean(), color="grey", linestyle=":", label="pixels"
     )
     right.set(
         xlabel="layers between the latents and the data", ylabel=f"nearest-neighbour errors of {3 * EACH}"
     )
+    right.xaxis.get_major_locator().set_params(integer=True)
     right.legend(fontsize="small")
     drawn.tight_layout()
     drawn.savefig(place, dpi=120)

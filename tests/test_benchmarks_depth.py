@@ -57,7 +57,7 @@ def test_depths_are_compared_on_the_same_digits():
     table = summary(found)
     assert table.more[2] == 3.5 and table.error[2] == 0.5
     assert table.converged.tolist() == [1, 2] and table.fits.tolist() == [2, 2]
-    assert table.errors[1] == [5.0] and table.errors[2] == [2.0, 5.0]
+    assert table.errors[1] == "5" and table.errors[2] == "2, 5"
 
 
 def test_differences_are_shown_with_their_errors():
