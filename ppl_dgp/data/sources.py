@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from ppl_dgp.data.arrays import MOST_EXPANDED, check_expansion, mapped
-from ppl_dgp.data.files import expanded_size, reading, select_targets
-from ppl_dgp.data.messages import DataError, listing
+from ppl_dgp.data.arrays import mapped
+from ppl_dgp.data.files import reading, select_targets
+from ppl_dgp.data.messages import DataError
 
 #: number of the block, inputs (n, D) and targets (n, P), or (n,) for a single column
 Block = tuple[int, np.ndarray, np.ndarray]
@@ -44,48 +42,6 @@ class BlockSource:
     def read(self, numbers: Sequence[int] | None = None) -> Iterator[Block]:
         """The blocks of these numbers, all of them without; ascending ones where blocks come in order."""
         raise NotImplementedError
-
-
-class ParquetSource(BlockSource):
-    """A ``.parquet`` file, or all of a directory in the order of their names; a row group is a block."""
-
-    def __init__(self, path: Path, target: str | None) -> None:
-        files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
-        if not files:
-            raise DataError(f"directory {str(path)!r} holds no .parquet file: give one that does")
-        self.name = path.name
-        self._groups: list[tuple[Path, int]] = []
-        sizes: list[int] = []
-        columns: list[str] = []
-        for file in files:
-            found = reading(file, pq.ParquetFile)
-            columns = columns or list(found.schema_arrow.names)
-            _check_columns(file, found.schema_arrow, columns)
-            for group in range(found.num_row_groups):
-                if count := found.metadata.row_group(group).num_rows:
-                    size = expanded_size(found.metadata.row_group(group))
-                    check_expansion(file, size, MOST_EXPANDED // WINDOW)
-                    self._groups.append((file, group))
-                    sizes.append(count)
-            found.close()
-        targets = select_targets(columns, target, self.name)
-        self.target_names = tuple(targets)
-        self.feature_names = tuple(each for each in columns if each not in targets)
-        self.sizes = tuple(sizes)
-
-    def read(self, numbers: Sequence[int] | None = None) -> Iterator[Block]:
-        """See ``BlockSource``."""
-        for number in range(len(self._groups)) if numbers is None else numbers:
-            path, group = self._groups[number]
-            names = [*self.feature_names, *self.target_names]
-
-            def load(file: Path, group: int = group, names: list[str] = names) -> pa.Table:
-                with pq.ParquetFile(file) as opened:
-                    return opened.read_row_group(group, columns=names)
-
-            table = reading(path, load)
-            x, y = (_stacked(table, names) for names in (self.feature_names, self.target_names))
-            yield number, x, y
 
 
 class ArraySource(BlockSource):
@@ -179,6 +135,8 @@ def open_source(data: Any, target: str | int | Sequence[int] | None, block_rows:
                 raise DataError(
                     f"target is {target!r}, but columns of a .parquet have names: give one of them"
                 )
+            from ppl_dgp.data.parquet import ParquetSource  # an extra brings pyarrow
+
             return ParquetSource(path, target)
         if path.suffix.lower() == ".npy":
             return ArraySource(_mapped(path), None, target, block_rows, path.name)
@@ -213,30 +171,3 @@ def _mapped(path: Path) -> np.ndarray:
     if array.ndim == 0:
         raise DataError(f"{path.name} holds a single number: give rows and columns")
     return array
-
-
-def _check_columns(file: Path, schema: pa.Schema, columns: list[str]) -> None:
-    """Raise DataError unless the file has these columns, and numbers in them."""
-    if doubled := [name for name in schema.names if schema.names.count(name) > 1]:
-        raise DataError(f"{file.name} has two columns named {doubled[0]!r}: rename one")
-    for name in columns:
-        if name not in schema.names:
-            raise DataError(
-                f"{file.name} has no column {name!r}, which the first file has; it holds {listing(schema.names)}: "
-                "give every file the same columns"
-            )
-        kind = schema.field(name).type
-        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-            raise DataError(
-                f"column {name!r} of {file.name}: found {kind}, expected numbers; encode or drop it"
-            )
-    if extra := [name for name in schema.names if name not in columns]:
-        raise DataError(
-            f"{file.name} has the column {extra[0]!r}, which the first file has not: give every file the same columns"
-        )
-
-
-def _stacked(table: pa.Table, names: Sequence[str]) -> np.ndarray:
-    """Columns side by side, NaN where one has no value."""
-    columns = [table.column(name).to_numpy() for name in names]
-    return np.stack(columns, axis=1) if columns else np.empty((table.num_rows, 0))
