@@ -164,7 +164,7 @@ ABSURD: tuple[Any, ...] = (
     "../../outside/kept.txt", "/etc/passwd", "..", ".", "a\0b", "\ud800", "two\nlines", "[/red]", "\x1b[2J", "nan",
     [], {}, [[]], [1, "a", None], {"a": 1}, {"given": "model"}, {"float": "x"}, {"float": "1e999"}, {"numpy": "losses"},
     {"name": "os:system"}, {"name": "ppl_dgp.cli.__main__:main"}, {"name": "ppl_dgp.checkpoint:replace_file"},
-    {"type": "pathlib:Path", "arguments": {}}, {"type": "ppl_dgp.data.sources:ParquetSource", "arguments": {}},
+    {"type": "pathlib:Path", "arguments": {}}, {"type": "ppl_dgp.data.parquet:ParquetSource", "arguments": {}},
     {"type": "Fit", "arguments": {}}, {"type": "MeanField", "arguments": {"no": 1}}, {"tuple": 3}, {"dict": []},
 )  # fmt: skip
 

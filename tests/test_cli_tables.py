@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 import venv
 from importlib.metadata import distribution
 from pathlib import Path
@@ -97,7 +98,7 @@ def test_export_refuses(run: Path, tmp_path: Path, refuses, monkeypatch: pytest.
     refuses(["export", str(run), "--out", str(tmp_path / "p.bin")], "--out", ".jaxexport")
     (tmp_path / "p.json").write_text("{}")
     refuses(["export", str(run), "--out", str(tmp_path / "p.jaxexport")], "p.json", "exists")
-    monkeypatch.setattr("ppl_dgp.cli.exporting.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "flatbuffers", None)
     refuses(["export", str(run), "--out", str(tmp_path / "q.jaxexport")], "ppl-dgp[export]")
 
 

@@ -11,6 +11,7 @@ from fast import few
 
 from ppl_dgp.data import DataError, load_rows, load_table
 from ppl_dgp.data.encoding import Encoding
+from ppl_dgp.extras import MissingExtra
 
 RNG = np.random.default_rng(3)
 NUMBERS = pd.DataFrame(
@@ -66,8 +67,7 @@ def test_a_spreadsheet_without_its_library_names_the_extra(
 ) -> None:
     NUMBERS.to_excel(tmp_path / "t.xlsx", index=False)
     monkeypatch.setitem(sys.modules, "openpyxl", None)
-    monkeypatch.setattr("ppl_dgp.data.spreadsheets.find_spec", lambda name: None)
-    with pytest.raises(DataError, match=r"t.xlsx needs openpyxl: pip install 'ppl-dgp\[excel\]'"):
+    with pytest.raises(MissingExtra, match=r't.xlsx needs openpyxl.*: pip install "ppl-dgp\[data\]"'):
         load_table(str(tmp_path / "t.xlsx"))
 
 

@@ -277,7 +277,7 @@ def test_names_lead_to_models_and_inference_alone():
     # of these the first would run the command line, for to find it is to import it
     for name in (
         "ppl_dgp.cli.__main__:main",
-        "ppl_dgp.data.sources:ParquetSource",
+        "ppl_dgp.data.parquet:ParquetSource",
         "ppl_dgp.checkpoint:alone_in",
     ):
         with pytest.raises(EncodingError, match="outside ppl_dgp's models and inference"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from ppl_dgp.cli.errors import BadInput
 from ppl_dgp.cli.programs import LEVELS, PREDICTION_DRAWS
 from ppl_dgp.cli.run_directory import Record, place
 from ppl_dgp.data.encoding import DATE_UNIT
+from ppl_dgp.extras import needed_for
 from ppl_dgp.fit.full_batch import no_latents
 from ppl_dgp.fit.posterior import Posterior
 from ppl_dgp.prediction.row_program import row_program
@@ -37,7 +37,8 @@ _OTHER_ROWS = {
 def export_predictor(folder: Path, out: Path) -> dict[str, Any]:
     """Write the predictor of a run to ``out``, and beside it a ``.json`` of what its columns are; returns the latter.
 
-    :raises BadInput: if there is something already, the run has no such predictor, or flatbuffers is missing.
+    :raises BadInput: if there is something already, the run has no such predictor.
+    :raises MissingExtra: if flatbuffers is missing.
     """
     page = out.with_suffix(".json")
     if out.suffix != SUFFIX:
@@ -45,8 +46,8 @@ def export_predictor(folder: Path, out: Path) -> dict[str, Any]:
     for path in (out, page):
         if path.exists():
             raise BadInput(f"--out: {str(path)!r} exists", "name a file that does not")
-    if find_spec("flatbuffers") is None:
-        raise BadInput("export needs flatbuffers, which is not installed", "pip install 'ppl-dgp[export]'")
+    with needed_for("export", "export"):
+        import flatbuffers  # noqa: F401  by JAX
     record = run_directory.read(folder)
     model = record.settings.model
     if model in _OTHER_ROWS:

@@ -6,9 +6,11 @@ import os
 import sys
 from collections.abc import Sequence
 
-import typer
-
 from ppl_dgp.cli.errors import BadInput, Stopped
+from ppl_dgp.extras import MissingExtra, missing_extra, needed_for
+
+with needed_for("the command line"):
+    import typer
 
 INTERRUPTED = 130
 # typer's own usage errors, whichever copy of click it is built on
@@ -48,6 +50,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(
             f"cannot read or write{where} ({error.strerror or error}); check the path and its rights"
         )
+    except ModuleNotFoundError as error:
+        missing = missing_extra(error, "this command")
+        if missing is None:
+            raise
+        return _complain(str(missing))
     except Exception as error:
         if not _is_user_error(error):
             raise
@@ -69,7 +76,7 @@ def _is_user_error(error: Exception) -> bool:
     from ppl_dgp.data import DataError
     from ppl_dgp.fit import FitError
 
-    return isinstance(error, (BadInput, CheckpointError, DataError, FitError))
+    return isinstance(error, (BadInput, CheckpointError, DataError, FitError, MissingExtra))
 
 
 def _complain(message: str) -> int:

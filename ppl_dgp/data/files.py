@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import lzma
+import sys
 import tokenize
 import warnings
 import zipfile
@@ -15,11 +16,8 @@ from typing import TypeVar
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from ppl_dgp.data.arrays import check_expansion, read_members
+from ppl_dgp.data.arrays import read_members
 from ppl_dgp.data.messages import DataError, listing, nearest_of
 from ppl_dgp.data.spreadsheets import read_sheet
 from ppl_dgp.data.text_files import read_text
@@ -33,7 +31,6 @@ _UNREADABLE = (
     OverflowError,
     RecursionError,
     tokenize.TokenError,
-    pa.ArrowException,
     pd.errors.ParserError,
     pd.errors.ParserWarning,
     zipfile.BadZipFile,
@@ -224,7 +221,9 @@ def reading(path: Path, reader: Callable[[Path], _T]) -> _T:
         raise
     except pd.errors.EmptyDataError:
         raise DataError(f"{path.name} is empty: give a file with data in it") from None
-    except _UNREADABLE as error:
+    except Exception as error:
+        if not isinstance(error, (*_UNREADABLE, *_of_arrow())):
+            raise
         reason = str(error).strip().rstrip(".").split("\n")[0] or type(error).__name__
         raise DataError(
             f"{path.name} cannot be read as {path.suffix.lower()[1:]} ({reason}): it is damaged or of "
@@ -232,51 +231,16 @@ def reading(path: Path, reader: Callable[[Path], _T]) -> _T:
         ) from error
 
 
+def _of_arrow() -> tuple[type[Exception], ...]:
+    """What pyarrow raises, which need not be there: as long as it is not imported it raises nothing."""
+    pyarrow = sys.modules.get("pyarrow")
+    return () if pyarrow is None else (pyarrow.ArrowException,)
+
+
 def _read_parquet(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """All columns but those that pandas calls an index; nothing else is believed of what pandas wrote about them."""
-    schema = pq.read_schema(path)
-    for field in schema:
-        if pa.types.is_nested(field.type):  # how long its lists are only reading tells
-            raise DataError(
-                f"column {field.name!r} of {path.name} is not numeric (it holds {field.type}): take it out"
-            )
-    # a text that is repeated is stored once
-    texts = [field.name for field in schema if _is_text(field.type)]
-    with pq.ParquetFile(path, read_dictionary=texts) as file:
-        groups = (file.metadata.row_group(number) for number in range(file.num_row_groups))
-        check_expansion(path, sum(map(expanded_size, groups)))
-        table = file.read()
-    for number, name in enumerate(table.column_names):
-        column = table.column(number)
-        if name in texts and pa.types.is_dictionary(column.type):
-            lengths = [pc.binary_length(chunk.dictionary).take(chunk.indices) for chunk in column.chunks]
-            check_expansion(path, sum(pc.sum(each).as_py() or 0 for each in lengths))
-            table = table.set_column(number, name, column.cast(column.type.value_type))
-    try:
-        about = table.schema.pandas_metadata
-        indices = about["index_columns"] if about else []
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise ValueError("what pandas wrote about its columns is damaged") from None
-    index = [name for name in indices if isinstance(name, str)] if isinstance(indices, list) else []
-    kept = [number for number, name in enumerate(table.column_names) if name not in index]
-    frame: pd.DataFrame = table.select(kept).to_pandas(ignore_metadata=True)
-    return frame, ()
+    from ppl_dgp.data.parquet import read_parquet  # an extra brings pyarrow
 
-
-def _is_text(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(
-        types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_binary(kind)
-        or types.is_large_binary(kind)
-    )
-
-
-def expanded_size(group: pq.RowGroupMetaData) -> int:
-    """Bytes of a group of rows as 64-bit numbers."""
-    rows: int = group.num_rows
-    return 8 * rows * int(group.num_columns)
+    return read_parquet(path)
 
 
 def _array_frame(

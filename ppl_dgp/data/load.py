@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
-from sklearn.datasets import load_diabetes, load_linnerud
 
 from ppl_dgp.data.encoding import Encoding
 from ppl_dgp.data.files import Raw, read_frame, read_npz, select_columns, select_targets
@@ -19,11 +18,13 @@ from ppl_dgp.data.messages import DataError, listing, nearest_of
 from ppl_dgp.data.splits import index_splits
 from ppl_dgp.data.synthetic import periodic, sinusoids, step
 from ppl_dgp.data.table import Table
+from ppl_dgp.extras import needed_for
 
 _SYNTHETIC: dict[str, Callable[..., Table]] = {"step": step, "sinusoids": sinusoids, "periodic": periodic}
-_REAL: dict[str, Callable[[], object]] = {
-    "diabetes": lambda: load_diabetes(as_frame=True, scaled=False),
-    "linnerud": lambda: load_linnerud(as_frame=True),
+#: tables of scikit-learn, and how they are asked for there
+_REAL: dict[str, dict[str, bool]] = {
+    "diabetes": {"as_frame": True, "scaled": False},
+    "linnerud": {"as_frame": True},
 }
 BUILT_INS: tuple[str, ...] = (*_REAL, *_SYNTHETIC)
 #: what to do about a target of text
@@ -232,8 +233,10 @@ def _built_in(name: str, target: str | None, seed: int) -> Raw:
         assert table.train is not None and table.test is not None
         train, test = table.train[0], table.test[0]
     else:
-        bunch = _REAL[name]()
-        features, targets = bunch.data, pd.DataFrame(bunch.target)  # type: ignore[attr-defined]
+        with needed_for(f"the table {name!r}", "data"):
+            from sklearn import datasets  # which takes a second
+        bunch = getattr(datasets, f"load_{name}")(**_REAL[name])
+        features, targets = bunch.data, pd.DataFrame(bunch.target)
     columns = list(targets.columns)
     return Raw(
         features, targets[columns if target is None else select_targets(columns, target, name)], train, test

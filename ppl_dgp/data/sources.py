@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from ppl_dgp.data.arrays import MOST_EXPANDED, check_expansion, mapped
-from ppl_dgp.data.files import chosen_columns, expanded_size, reading, select_targets
-from ppl_dgp.data.messages import DataError, listing
+from ppl_dgp.data.arrays import mapped
+from ppl_dgp.data.files import reading, select_targets
+from ppl_dgp.data.messages import DataError
 
 #: number of the block, inputs (n, D) and targets (n, P), or (n,) for a single column
 Block = tuple[int, np.ndarray, np.ndarray]
@@ -44,53 +42,6 @@ class BlockSource:
     def read(self, numbers: Sequence[int] | None = None) -> Iterator[Block]:
         """The blocks of these numbers, all of them without; ascending ones where blocks come in order."""
         raise NotImplementedError
-
-
-class ParquetSource(BlockSource):
-    """A ``.parquet`` file, or all of a directory in the order of their names; a row group is a block."""
-
-    def __init__(
-        self, path: Path, target: str | None, features: str | None = None, ignore: str | None = None
-    ) -> None:
-        files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
-        if not files:
-            raise DataError(f"directory {str(path)!r} holds no .parquet file: give one that does")
-        self.name = path.name
-        self._groups: list[tuple[Path, int]] = []
-        sizes: list[int] = []
-        columns: list[str] = []
-        for file in files:
-            found = reading(file, pq.ParquetFile)
-            if not columns:
-                columns = list(found.schema_arrow.names)
-                rest = chosen_columns(columns, None, ignore, self.name)
-                targets = select_targets(rest, target, self.name)
-                chosen = chosen_columns(rest, features, None, self.name, targets)
-            _check_columns(file, found.schema_arrow, columns, chosen)
-            for group in range(found.num_row_groups):
-                if count := found.metadata.row_group(group).num_rows:
-                    size = expanded_size(found.metadata.row_group(group))
-                    check_expansion(file, size, MOST_EXPANDED // WINDOW)
-                    self._groups.append((file, group))
-                    sizes.append(count)
-            found.close()
-        self.target_names = tuple(targets)
-        self.feature_names = tuple(each for each in chosen if each not in targets)
-        self.sizes = tuple(sizes)
-
-    def read(self, numbers: Sequence[int] | None = None) -> Iterator[Block]:
-        """See ``BlockSource``."""
-        for number in range(len(self._groups)) if numbers is None else numbers:
-            path, group = self._groups[number]
-            names = [*self.feature_names, *self.target_names]
-
-            def load(file: Path, group: int = group, names: list[str] = names) -> pa.Table:
-                with pq.ParquetFile(file) as opened:
-                    return opened.read_row_group(group, columns=names)
-
-            table = reading(path, load)
-            x, y = (_stacked(table, names) for names in (self.feature_names, self.target_names))
-            yield number, x, y
 
 
 class ArraySource(BlockSource):
@@ -187,6 +138,8 @@ def open_source(
     if path is not None and (path.is_dir() or path.suffix.lower() == ".parquet"):
         if target is not None and not isinstance(target, str):
             raise DataError(f"target is {target!r}, but columns of a .parquet have names: give one of them")
+        from ppl_dgp.data.parquet import ParquetSource  # an extra brings pyarrow
+
         return ParquetSource(path, target, features, ignore)
     for option, names in (("features", features), ("ignore", ignore)):
         if names is not None:
@@ -228,31 +181,3 @@ def _mapped(path: Path) -> np.ndarray:
     if array.ndim == 0:
         raise DataError(f"{path.name} holds a single number: give rows and columns")
     return array
-
-
-def _check_columns(file: Path, schema: pa.Schema, columns: list[str], chosen: list[str]) -> None:
-    """Raise DataError unless the file has these columns, and numbers in those that are chosen."""
-    if doubled := [name for name in schema.names if schema.names.count(name) > 1]:
-        raise DataError(f"{file.name} has two columns named {doubled[0]!r}: rename one")
-    for name in columns:
-        if name not in schema.names:
-            raise DataError(
-                f"{file.name} has no column {name!r}, which the first file has; it holds {listing(schema.names)}: "
-                "give every file the same columns"
-            )
-        kind = schema.field(name).type
-        numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-        if name in chosen and not numbers:
-            raise DataError(
-                f"column {name!r} of {file.name}: found {kind}, expected numbers; encode it, or leave it out by ignore"
-            )
-    if extra := [name for name in schema.names if name not in columns]:
-        raise DataError(
-            f"{file.name} has the column {extra[0]!r}, which the first file has not: give every file the same columns"
-        )
-
-
-def _stacked(table: pa.Table, names: Sequence[str]) -> np.ndarray:
-    """Columns side by side, NaN where one has no value."""
-    columns = [table.column(name).to_numpy() for name in names]
-    return np.stack(columns, axis=1) if columns else np.empty((table.num_rows, 0))

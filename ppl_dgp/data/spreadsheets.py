@@ -1,26 +1,25 @@
-"""Spreadsheets, ``.xlsx``, by openpyxl, which the extra ``excel`` brings."""
+"""Spreadsheets, ``.xlsx``, by openpyxl, which the extra ``data`` brings."""
 
 from __future__ import annotations
 
 import warnings
 import zipfile
-from importlib.util import find_spec
 from pathlib import Path
 
 import pandas as pd
 
 from ppl_dgp.data.arrays import check_expansion
-from ppl_dgp.data.messages import DataError
+from ppl_dgp.extras import needed_for
 
 
 def read_sheet(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """The columns of the first sheet, and a note where there are others.
 
-    :raises DataError: where openpyxl is not installed.
+    :raises MissingExtra: where openpyxl is not installed.
     :raises ValueError: for a file that is no workbook.
     """
-    if find_spec("openpyxl") is None:
-        raise DataError(f"{path.name} needs openpyxl: pip install 'ppl-dgp[excel]', or save it as .csv")
+    with needed_for(f"reading {path.name}", "data"):
+        import openpyxl  # noqa: F401  by pandas
     with zipfile.ZipFile(path) as archive:
         check_expansion(path, sum(member.file_size for member in archive.infolist()))
     try:

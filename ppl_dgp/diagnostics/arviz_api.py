@@ -3,40 +3,60 @@
 from __future__ import annotations
 
 import warnings
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-import h5py
 import numpy as np
-import xarray as xr
 
 from ppl_dgp.data.arrays import check_expansion
 from ppl_dgp.data.files import reading
 from ppl_dgp.data.messages import DataError
+from ppl_dgp.extras import needed_for
 
-with warnings.catch_warnings():
-    # once a day 0.23 announces 1.0, which is known here
-    warnings.simplefilter("ignore", FutureWarning)
-    import arviz as az
+if TYPE_CHECKING:
+    import h5py
+    from xarray import Dataset
+else:  # nothing of xarray is imported before it is needed: it takes a second
+    Dataset = Any
 
 #: 1.x keeps groups in an ``xarray.DataTree``, 0.23 in its own ``InferenceData``
-ONE = int(az.__version__.split(".")[0]) >= 1
+ONE = int(version("arviz").split(".")[0]) >= 1
 #: groups within groups
 DEEPEST = 10
 
 
-def container(groups: dict[str, xr.Dataset], attrs: dict[str, Any]) -> Any:
+@cache
+def _arviz() -> ModuleType:
+    """ArviZ, which takes seconds to import: what needs it asks here."""
+    with warnings.catch_warnings():
+        # once a day 0.23 announces 1.0, which is known here
+        warnings.simplefilter("ignore", FutureWarning)
+        import arviz
+    return arviz
+
+
+def container(groups: dict[str, Dataset], attrs: dict[str, Any]) -> Any:
     """``InferenceData`` (0.23) or ``DataTree`` (1.x) of these groups."""
     if ONE:
-        tree = xr.DataTree.from_dict({f"/{name}": group for name, group in groups.items()})
+        from xarray import DataTree
+
+        tree = DataTree.from_dict({f"/{name}": group for name, group in groups.items()})
         tree.attrs.update(attrs)
         return tree
     arguments: dict[str, Any] = {"attrs": attrs, **groups}
-    return az.InferenceData(**arguments)
+    return _arviz().InferenceData(**arguments)
 
 
 def write_netcdf(data: Any, path: str | Path) -> None:
-    """Write a container as netCDF, through h5netcdf."""
+    """Write a container as netCDF, through h5netcdf.
+
+    :raises MissingExtra: where it is not installed.
+    """
+    with needed_for("netCDF", "data"):
+        import h5netcdf  # noqa: F401  by xarray
     if ONE:
         data.to_netcdf(path, engine="h5netcdf")
     else:
@@ -48,7 +68,11 @@ def read_netcdf(path: str | Path) -> Any:
 
     :raises DataError: for a file that is missing, damaged or of another format, that links to other files, or that is
         out of all proportion smaller than its arrays.
+    :raises MissingExtra: where h5netcdf or h5py is not installed.
     """
+    with needed_for("netCDF", "data"):
+        import h5netcdf  # noqa: F401  by xarray
+        import h5py  # noqa: F401
     return reading(Path(path), _read_checked)
 
 
@@ -56,12 +80,14 @@ def _read_checked(path: Path) -> Any:
     try:
         check_expansion(path, _checked_size(path))
         if ONE:
-            with xr.open_datatree(path, engine="h5netcdf") as tree:
+            from xarray import open_datatree
+
+            with open_datatree(path, engine="h5netcdf") as tree:
                 return tree.load()
         from arviz.rcparams import rc_context
 
         with rc_context({"data.load": "eager"}):
-            return az.from_netcdf(str(path), engine="h5netcdf")
+            return _arviz().from_netcdf(str(path), engine="h5netcdf")
     except DataError:
         raise
     # what h5py, h5netcdf, xarray and ArviZ say of structures that do not fit together
@@ -74,6 +100,8 @@ def _checked_size(path: Path) -> int:
 
     :raises ValueError: for any other file.
     """
+    import h5py
+
     size, seen = 0, set()
     with h5py.File(path, "r") as file:
         groups: list[tuple[h5py.Group, int]] = [(file, 0)]
@@ -96,9 +124,9 @@ def _checked_size(path: Path) -> int:
     return size
 
 
-def group(data: Any, name: str) -> xr.Dataset:
+def group(data: Any, name: str) -> Dataset:
     """One group as a ``Dataset``."""
-    result: xr.Dataset = data[name].to_dataset() if ONE else data[name]
+    result: Dataset = data[name].to_dataset() if ONE else data[name]
     return result
 
 
@@ -114,6 +142,6 @@ def pareto_smoothed(log_weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         # 1.x takes log likelihoods, the negatives of log weights
         smoothed, khat = array_stats.psislw(-weights)
     else:
-        smoothed, khat = az.psislw(weights)
+        smoothed, khat = _arviz().psislw(weights)
     smoothed = np.asarray(smoothed)
     return smoothed - np.logaddexp.reduce(smoothed, axis=-1, keepdims=True), np.asarray(khat)

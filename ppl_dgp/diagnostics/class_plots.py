@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int, Num
-from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.figure import Figure
 
 from ppl_dgp.diagnostics.class_measures import BINS, reliability
 from ppl_dgp.diagnostics.plots import COLOURS, FAINT, INK, _legend, _panel
+from ppl_dgp.extras import needed_for
+
+with needed_for("plotting"):
+    from matplotlib.axes import Axes
+    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.figure import Figure
 
 #: classes whose counts are written, and whose labels are; of more the colours, and some of the labels
 WRITTEN, NAMED = 20, 40

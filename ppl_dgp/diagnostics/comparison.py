@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
-from rich.box import SIMPLE_HEAD
-from rich.markup import escape
-from rich.table import Table
 
-from ppl_dgp.diagnostics.plots import COLOURS, INK
+from ppl_dgp.extras import needed_for
 from ppl_dgp.fit import Fit
 from ppl_dgp.fit.advice import LARGEST_K_HAT, advice_of
 from ppl_dgp.fit.convergence import Convergence
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.table import Table
+else:  # extras: a comparison has its numbers without them
+    Figure = Table = Any
 
 #: the measures of a row: the heading and the format each is shown with (elbo_se stands beside elbo)
 MEASURES = {
@@ -74,6 +76,10 @@ class Comparison:
         The best value of a column stands in bold; fits that have not converged are none of the best, and what they have
         to gain, in nats, has an asterisk; a question mark where that is not known.
         """
+        with needed_for("a table for the terminal"):
+            from rich.box import SIMPLE_HEAD
+            from rich.markup import escape
+            from rich.table import Table
         shown = Table(title=title, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
         shown.add_column("fit", no_wrap=True)
         shown.add_column("α", justify="right", no_wrap=True)
@@ -120,6 +126,10 @@ class Comparison:
 
     def figure(self) -> Figure:
         """Row by row: ELBO ± 2 s.e. and importance-weighted bound, test log density (or LOO), k-hat."""
+        from matplotlib.figure import Figure
+
+        from ppl_dgp.diagnostics.plots import COLOURS, INK
+
         table, places = self.table, np.arange(len(self.table))[::-1]
         figure = Figure(figsize=(10.5, 1.4 + 0.42 * len(table)), layout="constrained")
         bounds, density, trust = figure.subplots(1, 3, sharey=True)

@@ -9,11 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from ppl_dgp.diagnostics.horizons import HorizonScores
 from ppl_dgp.diagnostics.plots import COLOURS, FAINT, INK
+from ppl_dgp.extras import needed_for
+
+with needed_for("plotting"):
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 #: scores of the panels, and what is written beside them
 PANELS = {

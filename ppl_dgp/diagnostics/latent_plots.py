@@ -10,15 +10,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib import colormaps
-from matplotlib.axes import Axes
-from matplotlib.collections import EllipseCollection
-from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike
 
 from ppl_dgp.diagnostics.plots import COLOURS, FAINT, INK, _panel
+from ppl_dgp.extras import needed_for
+
+with needed_for("plotting"):
+    from matplotlib import colormaps
+    from matplotlib.axes import Axes
+    from matplotlib.collections import EllipseCollection
+    from matplotlib.colors import to_hex
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 #: ellipses beyond this number would hide the points
 MOST_ELLIPSES = 500

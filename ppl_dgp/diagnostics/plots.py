@@ -10,15 +10,18 @@ from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 from scipy.stats import norm
 
 from ppl_dgp.diagnostics.layers import LayerMap
+from ppl_dgp.extras import needed_for
 from ppl_dgp.fit import Fit
 from ppl_dgp.fit.annealing import rates
 from ppl_dgp.prediction.predict import Prediction
+
+with needed_for("plotting"):
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 #: Okabe and Ito's colours, told apart by colour-blind readers
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")

@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from ppl_dgp.diagnostics.plots import COLOURS, FAINT, INK, _panel
+from ppl_dgp.extras import needed_for
 from ppl_dgp.prediction.forecast import Forecast, Smoothed
+
+with needed_for("plotting"):
+    from matplotlib.axes import Axes
+    from matplotlib.colors import to_rgb
+    from matplotlib.figure import Figure
 
 
 def plot_states(

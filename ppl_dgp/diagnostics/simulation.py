@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -17,18 +17,21 @@ import numpy as np
 import pandas as pd
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
-from rich.box import SIMPLE_HEAD
-from rich.markup import escape
-from rich.table import Table
 
 from ppl_dgp.diagnostics.candidates import Candidate, trained_on_all
 from ppl_dgp.diagnostics.draws import columns, inputs_of
 from ppl_dgp.diagnostics.scores import positive_scale
+from ppl_dgp.extras import needed_for
 from ppl_dgp.fit import Fit, FitError, Posterior
 from ppl_dgp.fit.advice import held_out_advice
 from ppl_dgp.fit.result import checked_data
 from ppl_dgp.prediction.forecast import forecast
 from ppl_dgp.prediction.rollout import LONGEST_PATH
+
+if TYPE_CHECKING:
+    from rich.table import Table
+else:  # an extra
+    Table = Any
 
 #: measures by which a candidate may be chosen, and whether more is better
 CHOSEN_BY = {"log_density": True, "rmse": False}
@@ -79,6 +82,10 @@ class SimulationChoice:
 
     def to_rich(self) -> Table:
         """For the terminal: ``rich.print(choice.to_rich())``; the best in bold."""
+        with needed_for("a table for the terminal"):
+            from rich.box import SIMPLE_HEAD
+            from rich.markup import escape
+            from rich.table import Table
         shown = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
         shown.add_column("candidate", no_wrap=True)
         for heading in ("steps", "log density", "RMSE", "in 95 %", "s"):

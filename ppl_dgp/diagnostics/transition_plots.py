@@ -9,16 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 
 import jax.numpy as jnp
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from ppl_dgp.diagnostics.plots import COLOURS, FAINT, INK, _panel
 from ppl_dgp.diagnostics.series_plots import _rows_above, _series_names
+from ppl_dgp.extras import needed_for
 from ppl_dgp.gp.features import places
 from ppl_dgp.gp.sparse_gp import SparseGP
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.prediction.forecast import Smoothed
+
+with needed_for("plotting"):
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 #: on either side of what a grid is to hold, in its width
 MARGIN = 0.1

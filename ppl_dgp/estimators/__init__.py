@@ -8,6 +8,11 @@ Model, guide and objective are those of the zoo: the sparse GP (Titsias 2009; He
 are the targets of a regression; everything that comes out is in the units, or the labels, that went in.
 """
 
+from ppl_dgp.extras import needed_for
+
+with needed_for("an estimator"):
+    import sklearn  # noqa: F401
+
 from ppl_dgp.estimators.classifiers import DeepGPClassifier, SparseGPClassifier, StackClassifier
 from ppl_dgp.estimators.images import ConvolutionalGPClassifier, DeepConvolutionalGPClassifier
 from ppl_dgp.estimators.latent import GPLVM

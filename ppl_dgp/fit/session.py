@@ -5,21 +5,15 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from types import FrameType
 
 import jax
 import numpy as np
 from jaxtyping import Float
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from threadpoolctl import threadpool_limits
+
+from ppl_dgp.extras import needed_for
 
 PIECE_SECONDS = 0.5  # that the steps between two looks at Ctrl-C take about
 
@@ -67,8 +61,8 @@ def deferred_interrupt() -> Iterator[Callable[[], int]]:
 
 
 def is_shown(show: bool | None) -> bool:
-    """Whether a bar is to be shown; None leaves it to standard error, which has to be a terminal."""
-    return sys.stderr.isatty() if show is None else show
+    """Whether a bar is to be shown; None leaves it to standard error, which has to be a terminal, and to rich."""
+    return sys.stderr.isatty() and find_spec("rich") is not None if show is None else show
 
 
 @contextmanager
@@ -77,11 +71,22 @@ def progress_bar(
 ) -> Iterator[Callable[[int, Float[np.ndarray, " R"]], None]]:
     """A bar on standard error; gives a function of the steps done and the last loss of each restart.
 
-    :param show: None for: where standard error is a terminal.
+    :param show: None for: where standard error is a terminal and rich is installed.
+    :raises MissingExtra: for a bar that was asked for, without rich.
     """
     if not is_shown(show):
         yield lambda step, losses: None
         return
+    with needed_for("a progress bar"):
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
     columns = (TextColumn("steps"), BarColumn(), MofNCompleteColumn(), TextColumn("loss {task.fields[loss]}"))
     times = (TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, *times, console=Console(stderr=True)) as bar:
