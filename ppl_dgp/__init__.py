@@ -88,6 +88,8 @@ _HOMES = {
         "StackRegressor",
     ),
     "ppl_dgp.fit": (
+        "ChunkReport",
+        "FailedFitWarning",
         "Fit",
         "FitError",
         "Interrupted",

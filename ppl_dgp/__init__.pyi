@@ -83,6 +83,8 @@ from ppl_dgp.estimators import SparseGPClassifier as SparseGPClassifier
 from ppl_dgp.estimators import SparseGPRegressor as SparseGPRegressor
 from ppl_dgp.estimators import StackClassifier as StackClassifier
 from ppl_dgp.estimators import StackRegressor as StackRegressor
+from ppl_dgp.fit import ChunkReport as ChunkReport
+from ppl_dgp.fit import FailedFitWarning as FailedFitWarning
 from ppl_dgp.fit import Fit as Fit
 from ppl_dgp.fit import FitError as FitError
 from ppl_dgp.fit import HeldDrawsWarning as HeldDrawsWarning

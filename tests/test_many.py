@@ -17,6 +17,7 @@ from ppl_dgp import (
     Collapsed,
     Conditional,
     DoublyStochastic,
+    FailedFitWarning,
     FitError,
     Guide,
     Interrupted,
@@ -166,12 +167,17 @@ def test_a_member_that_is_rejected_keeps_its_state_and_leaves_the_others_alone()
 
     xs = [np.zeros((6, 1)), np.full((6, 1), 100.0)]
     ys = [np.ones((6, 1))] * 2
-    sound, broken = fit_many(KEY, model, guide, ELBO, xs, ys, steps=30)
+    with pytest.warns(FailedFitWarning, match="found 1 of 2 .* numbers 1, expected"):
+        sound, broken = fit_many(KEY, model, guide, ELBO, xs, ys, steps=30)
     assert (sound.rejected_steps, broken.rejected_steps) == (0, 30)
     assert float(broken.params["w"]) == 0.0
     assert_same(sound, fit_svi(KEY, model, guide, ELBO, xs[0], ys[0], steps=30))
     with pytest.raises(FitError, match="30 steps in a row"):
         fit_many(KEY, model, guide, ELBO, xs[1:] * 2, ys, steps=40, max_rejected_in_a_row=30)
+    # of trials and cycles none of a member has a loss
+    with pytest.warns(FailedFitWarning, match="numbers 0, expected"):
+        broken, _ = fit_many(KEY, model, guide, ELBO, xs[::-1], ys, budget=100, chunk=20)
+    assert not broken.converged
 
 
 def test_what_looks_at_rows_together_is_refused():

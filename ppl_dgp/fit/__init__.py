@@ -10,7 +10,7 @@ from ppl_dgp.fit.files import load_fit, save_fit
 from ppl_dgp.fit.full_batch import fit_lbfgs
 from ppl_dgp.fit.held_draws import HeldDrawsWarning
 from ppl_dgp.fit.jitter import JitterWarning
-from ppl_dgp.fit.many import fit_many
+from ppl_dgp.fit.many import FailedFitWarning, fit_many
 from ppl_dgp.fit.natural import natural_adam
 from ppl_dgp.fit.nuts import fit_nuts
 from ppl_dgp.fit.posterior import Posterior
@@ -23,6 +23,7 @@ from ppl_dgp.fit.shallow import shallow_start
 from ppl_dgp.fit.stochastic import fit_svi
 from ppl_dgp.fit.table import fit_table
 from ppl_dgp.fit.training import ResumeWarning
+from ppl_dgp.fit.watching import ChunkReport
 
 if TYPE_CHECKING:
     from ppl_dgp.fit.streamed import fit_stream
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 keep_compiled()
 
 __all__ = [
+    "ChunkReport",
+    "FailedFitWarning",
     "Fit",
     "FitError",
     "Interrupted",

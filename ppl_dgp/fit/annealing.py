@@ -61,17 +61,17 @@ class AnnealedState(NamedTuple):
     peak: Array
 
 
-def share_of_peak(taken: Array | np.ndarray, length: Array | int) -> Float[Array, "..."]:
-    """The rate beside its peak when so many steps of a cycle are taken."""
+def share_of_peak(taken: Any, length: Any, xp: Any = jnp) -> Any:
+    """The rate beside its peak when so many steps of a cycle are taken; ``xp`` NumPy compiles nothing."""
     done = taken / length
-    falling = 0.5 * (1.0 + jnp.cos(jnp.pi * (done - RISING_PART) / (1.0 - RISING_PART)))
-    share = LOWEST_RATE + (1.0 - LOWEST_RATE) * jnp.where(done < RISING_PART, done / RISING_PART, falling)
-    return jnp.where(taken < still_steps(length), 0.0, share)
+    falling = 0.5 * (1.0 + xp.cos(xp.pi * (done - RISING_PART) / (1.0 - RISING_PART)))
+    share = LOWEST_RATE + (1.0 - LOWEST_RATE) * xp.where(done < RISING_PART, done / RISING_PART, falling)
+    return xp.where(taken < still_steps(length, xp), 0.0, share)
 
 
-def still_steps(length: Array | int) -> Float[Array, "..."]:
+def still_steps(length: Any, xp: Any = jnp) -> Any:
     """How many steps of a cycle leave the parameters where they are."""
-    return jnp.minimum(STILL_STEPS, STILL_PART * length)
+    return xp.minimum(STILL_STEPS, STILL_PART * length)
 
 
 @lru_cache(maxsize=8)
@@ -204,6 +204,16 @@ class AutoSteps:
             peak = _next_peak(found)
             found.append(Phase("cycle", begins[n], ends[n], peak, values[n], errors[n], kept))
         return found
+
+    def rate_at(self, step: int, losses: Float[np.ndarray, " steps"]) -> float:
+        """The learning rate of the step that follows so many, by a restart's losses of these."""
+        ends = self.ends(step)
+        done, begin = len(ends) - len(self.trials), ends[-1] if ends else 0
+        if done < 0:
+            peak, length = self.trials[len(ends)].peak, self.trial
+        else:
+            peak, length = _next_peak(self.phases(losses[:step])), 2 * self.trial * 2**done
+        return peak * float(share_of_peak(step - begin, length, np))
 
     def _start(self, losses: Float[np.ndarray, " steps"]) -> Phase:
         """Where it starts, by the first steps, which move nothing."""

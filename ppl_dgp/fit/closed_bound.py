@@ -15,7 +15,7 @@ from ppl_dgp.guides import FullRank, Guide, Markov, MeanField, Optimal
 from ppl_dgp.objectives import Collapsed
 
 #: settings that a descent has too, and those that say nothing of draws while they are as usual
-OF_DESCENT = {"start", "progress", "checkpoint", "resume", "tolerance", "budget"}
+OF_DESCENT = {"start", "progress", "checkpoint", "resume", "tolerance", "budget", "callback"}
 USUAL = {"restarts": 1, "learning_rate": None}
 #: rules of hidden variables that do not follow f
 CHAINS = Markov(), MeanField()

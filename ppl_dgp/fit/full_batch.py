@@ -33,6 +33,7 @@ from ppl_dgp.fit.natural_lbfgs import natural_lbfgs
 from ppl_dgp.fit.result import Fit, FitError, Interrupted, assemble, checked_data, fingerprint, finished
 from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.session import PIECE_SECONDS, deferred_interrupt, one_blas_thread, progress_bar
+from ppl_dgp.fit.watching import Callback, ChunkReport, chunk_losses, reported, tell_begin, tell_end
 from ppl_dgp.objectives import objective_of
 from ppl_dgp.objectives.row_sums import KnownSums, RowSums
 
@@ -65,6 +66,7 @@ def fit_lbfgs(
     progress: bool | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = False,
+    callback: Callback | None = None,
 ) -> Fit:
     """Minimise ``objective`` on all the data by L-BFGS, for objectives that are deterministic.
 
@@ -96,6 +98,7 @@ def fit_lbfgs(
     :param checkpoint: directory for the whole state, saved at the end, when interrupted, and now and then, as often as
         costs a twentieth of the time.
     :param resume: continue from ``checkpoint``, as if it had never stopped.
+    :param callback: as of ``fit_svi``, after each piece of at most 50 iterations, which has the gradient's ``slope``.
     :returns: a ``Fit`` of one restart; its losses are those after each iteration, the last that of ``params``.
     :raises ValueError: for data that cannot be used, latent sites without a guide, or with ``natural`` a guide without
         Gaussian factors, or one that is no ``Guide`` (a TypeError).
@@ -103,7 +106,7 @@ def fit_lbfgs(
         cannot be written or is another fit's.
     :raises RuntimeError: in a process that was forked when JAX had begun, where it would wait for ever.
     :raises FitError: if the loss is not finite.
-    :raises Interrupted: on Ctrl-C, after saving.
+    :raises Interrupted: on Ctrl-C, or where the ``callback`` returns True, after saving.
 
     Warns with ``JitterWarning`` and ``SaveWarning`` as ``fit_svi`` does, and with ``HeldDrawsWarning`` where the loss
     is higher at fresh draws by more than the tolerance.
@@ -169,11 +172,17 @@ def fit_lbfgs(
         foreseen, done = float(state["foreseen"]), bool(state["done"])
         return convergence_of_descent(losses, allowed, foreseen, done)
 
+    def report(count: int) -> ChunkReport:
+        slope, nothing = float(np.abs(np.asarray(state["slope"])).max()), (float("nan"),)
+        last = chunk_losses(losses[None, -count:])
+        return ChunkReport(len(losses), most, last, (known().gap,), nothing, 0, seconds(), slope)
+
     def ended() -> bool:
         if state["done"] or len(losses) >= most:
             return True
         return auto and until_check(len(losses) - 1) == 1 and known().converged
 
+    tell_begin(1, len(losses), most)
     threads = nullcontext() if dense else one_blas_thread()
     bar = progress_bar(progress, len(losses), most)
     with saving.alone(), threads, deferred_interrupt() as presses, bar as advance:
@@ -189,7 +198,8 @@ def fit_lbfgs(
                     "standardise the data, use 64 bits (numpyro.enable_x64()), or check the model's start"
                 )
             advance(len(losses), losses[-1:])
-            if presses():
+            asked = reported(callback, lambda: report(int(turns)))  # noqa: B023  called at once
+            if presses() or (asked and not ended()):
                 save()
                 raise Interrupted(result())
             if saving.due():
@@ -200,7 +210,9 @@ def fit_lbfgs(
     fit = dataclasses.replace(fit, convergence=beside_fresh_draws(known(), losses[-1], again, loss_key))
     jitter = used_jitter(kept.svi, fit.params, x, y)
     warn_of_jitter(jitter, x.dtype)
-    return dataclasses.replace(fit, jitter=jitter)
+    fit = dataclasses.replace(fit, jitter=jitter)
+    tell_end(fit)
+    return fit
 
 
 def _loss_again(run: Callable[..., Any], state: dict[str, Any], key: Array, *rest: Any) -> float:

@@ -5,6 +5,7 @@ A step of all of them is one vmapped step. Small fits leave most of a machine id
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from ppl_dgp.fit.result import Fit, Interrupted, assemble, checked_data, fingerp
 from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.shallow import planned
 from ppl_dgp.fit.training import Deepen, Training, deepened
+from ppl_dgp.fit.watching import Callback, tell_end
 from ppl_dgp.gp.numpyro_internals import uninitialised
 from ppl_dgp.objectives import objective_of
 from ppl_dgp.objectives.alpha import checked_alpha
@@ -69,6 +71,7 @@ def fit_many(
     checkpoint_every: int | None = None,
     resume: bool = False,
     max_rejected_in_a_row: int = 50,
+    callback: Callback | None = None,
 ) -> list[Fit]:
     """Train K fits of one model side by side, each as ``fit_svi`` would alone with the same key, data and settings.
 
@@ -89,12 +92,17 @@ def fit_many(
     :param checkpoint, checkpoint_every, resume: as for ``fit_svi``; the directory holds one for each program.
     :param max_rejected_in_a_row: a step with a non-finite loss or gradient leaves its member as it is; so many in a
         row, in every member of a program, are an error.
+    :param callback: as for ``fit_svi``, of each program; its report has the losses of every member of it.
     :returns: one ``Fit`` for each member, in order; its ``seconds`` are those of its whole program.
     :raises ValueError: for data or settings that cannot be used; where tables differ in length and the loss is changed
         by rows that do not count, as of a model whose rows are no ``data_plate``.
     :raises CheckpointError: as ``fit_svi``.
     :raises FitError: after too many rejected steps in a row.
-    :raises Interrupted: on Ctrl-C, after saving; its ``fits`` are those of the programs that have begun.
+    :raises Interrupted: on Ctrl-C, or where the ``callback`` returns True, after saving; its ``fits`` are
+        those of the programs that have begun.
+
+    Warns with ``JitterWarning`` as ``fit_svi`` does, and with ``FailedFitWarning`` where some of the fits end without a
+    finite loss, which alone would be a ``FitError``.
     """
     check_key(key, several=True)
     check_programs(model, guide, batch_size is not None)
@@ -108,7 +116,7 @@ def fit_many(
         units[0].windows is not None
         and len({(len(each.y), of) for each, of in zip(members, units, strict=True)}) > 1
     ):
-        raise ValueError(
+        raise padding.UnequalLengthError(
             f"batch_size: found {batch_size} and series of {fewest} to {max(len(member.y) for member in members)} "
             "steps, whose numbers of windows differ, expected series of equal length; fit them one by one, or as one "
             "model of several sequences"
@@ -147,6 +155,7 @@ def fit_many(
             trained = together.train(
                 places[name], resume and (name in begun or not begun), progress=progress,
                 checkpoint_every=checkpoint_every, max_rejected_in_a_row=max_rejected_in_a_row,
+                callback=callback,
             )  # fmt: skip
         except Interrupted as stopped:
             fits |= dict(zip(chosen, stopped.fits, strict=True))
@@ -155,7 +164,35 @@ def fit_many(
     found = [fits[number] for number in range(len(members))]
     worst = {name: max(fit.jitter.get(name, 0.0) for fit in found) for name in found[0].jitter}
     warn_of_jitter(worst, members[0].x.dtype)
+    _warn_of_failed(found, max_rejected_in_a_row)
+    for fit in found:
+        tell_end(fit)
     return found
+
+
+class FailedFitWarning(UserWarning):
+    """Some of the fits that were trained side by side ended at losses that are no numbers; the others stand."""
+
+
+def _warn_of_failed(fits: Sequence[Fit], limit: int) -> None:
+    """Say which members failed, as those that train alone do by a ``FitError``."""
+    failed = [str(number) for number, fit in enumerate(fits) if _has_failed(fit, limit)]
+    if failed:
+        warnings.warn(
+            f"fits: found {len(failed)} of {len(fits)} that end at a loss or gradient that is not finite, numbers "
+            f"{', '.join(failed)}, expected numbers; they are no results: check their data, lower the learning rate, "
+            "or use 64 bits (numpyro.enable_x64())",
+            FailedFitWarning,
+            stacklevel=3,
+        )
+
+
+def _has_failed(fit: Fit, limit: int) -> bool:
+    """Whether none of the phases that were kept, or of so many last steps of one phase, has a loss."""
+    if any(phase.kind != "part" for phase in fit.phases):
+        return not any(phase.kept and np.isfinite(phase.loss) for phase in fit.phases)
+    last = fit.losses[fit.best][-limit:]
+    return last.size > 0 and not bool(np.isfinite(last).any())
 
 
 class BatchedTraining:
@@ -237,6 +274,7 @@ class BatchedTraining:
         training = Training(
             self.state, np.stack(self.words), plan=self.plan, chunk=chunk, restarts=size, saving=saving,
             earlier=saving.resumable(resume), since=self.started, stacked=True, usual=self.usual,
+            rates=[each.rate for each in self.members if each.rate is not None],
         )  # fmt: skip
 
         def data(number: int) -> tuple[Any, ...]:
@@ -297,7 +335,7 @@ class BatchedTraining:
         beside = loss(state, longer, self.padded)
         tolerance = float(np.sqrt(jnp.finfo(alone.dtype).eps))
         if not np.isclose(alone, beside, rtol=tolerance, atol=tolerance, equal_nan=True):
-            raise ValueError(
+            raise padding.UnequalLengthError(
                 f"xs, ys: found tables of {len(member.y)} to {self.padded} rows, and a loss of {float(alone):.6g} at "
                 f"the shortest, but {float(beside):.6g} with rows appended that should not count; the model, guide or "
                 "objective looks at rows together: pass tables of equal length, or fit one by one"

@@ -27,6 +27,7 @@ from ppl_dgp.fit.jitter import warn_of_jitter
 from ppl_dgp.fit.result import Fit, FitError, assemble, checked_data, fingerprint
 from ppl_dgp.fit.sampled_model import SampledModel, beginnings
 from ppl_dgp.fit.session import one_blas_thread
+from ppl_dgp.fit.watching import tell_end
 from ppl_dgp.gp.contract import Model, Parameters
 from ppl_dgp.guides.empirical import EmpiricalPosterior
 from ppl_dgp.objectives import Collapsed
@@ -195,11 +196,13 @@ def fit_nuts(
         params[f"{name}_loc"] = unconstrained[name].mean(1)
         params[f"{name}_scale"] = unconstrained[name].std(1)
     guide = EmpiricalPosterior(model, program.global_sites, program.local_sites)
-    return assemble(
+    fit = assemble(
         {name: value[None] for name, value in params.items()}, stats["potential_energy"].mean(0)[None],
         model=model, guide=guide, objective=JointDensity(), fingerprint=fingerprint(x, y), jitter=jitter,
         chains=chains, seconds=time.perf_counter() - started,
     )  # fmt: skip
+    tell_end(fit)
+    return fit
 
 
 def _metric(draws: Parameters) -> Float[Array, " L"]:

@@ -9,6 +9,10 @@ import numpy as np
 from jaxtyping import Array, Shaped
 
 
+class UnequalLengthError(ValueError):
+    """Fits that cannot train side by side, their tables being of different length."""
+
+
 def longer(table: Shaped[Array, "N ..."], rows: int, axis: int = 0) -> Shaped[Array, "..."]:
     """The same, its rows repeated in turn until there are so many: values that are possible."""
     return table if table.shape[axis] == rows else jnp.take(table, np.arange(rows) % table.shape[axis], axis)
@@ -22,7 +26,7 @@ def shorter(value: Shaped[Array, "..."], shape: tuple[int, ...]) -> Shaped[Array
 def stacked(states: Sequence[Any], counts: Sequence[int]) -> Any:
     """The members' states, leaf by leaf, with a leading axis; an axis that is as long as each table is lengthened.
 
-    :raises ValueError: where shapes differ in another way.
+    :raises UnequalLengthError: where shapes differ in another way.
     """
 
     def stack(*leaves: Any) -> Array:
@@ -32,7 +36,7 @@ def stacked(states: Sequence[Any], counts: Sequence[int]) -> Any:
                 if len(set(sizes)) > 1 and sizes == tuple(counts):
                     leaves = tuple(longer(leaf, max(counts), axis) for leaf in leaves)
         if len({np.shape(leaf) for leaf in leaves}) > 1:
-            raise ValueError(
+            raise UnequalLengthError(
                 f"xs, ys: found parameters of shapes {sorted(set(shapes))}, expected the same of all members but for "
                 "those with a row for each datum; fit one by one"
             )

@@ -33,6 +33,8 @@ class FixedSteps:
     steps: int
     tolerance: float
     optimizer: optax.GradientTransformation
+    #: of Adam; None where the optimiser has its own
+    rate: float | optax.Schedule | None = None
     #: states that are gone back to, and what a checkpoint is to have of its own
     kept: ClassVar[tuple[str, ...]] = ()
     identity: ClassVar[dict[str, Any]] = {}
@@ -41,6 +43,12 @@ class FixedSteps:
         self, step: int, losses: Float[np.ndarray, "R steps"], state: SVIState, kept: dict[str, Any]
     ) -> None:
         """Nothing changes."""
+
+    def rate_at(self, step: int, losses: Float[np.ndarray, " steps"]) -> float:
+        """The learning rate of the step that follows so many; NaN where it is not known."""
+        if self.rate is None:
+            return float("nan")
+        return float(self.rate(step) if callable(self.rate) else self.rate)
 
     def convergence(
         self, losses: Float[np.ndarray, " steps"], rivals: Float[np.ndarray, "K steps"] | None = None
@@ -78,7 +86,8 @@ def plan_of(
     """
     allowed = checked_tolerance(tolerance, rows)
     if not isinstance(steps, str):
-        return FixedSteps(steps, allowed, optimizer or adam(RATE if rate is None else rate))
+        speed = RATE if rate is None else rate
+        return FixedSteps(steps, allowed, optimizer or adam(speed), None if optimizer else speed)
     others = {"learning_rate": rate if callable(rate) else None, "optimizer": optimizer, "patience": patience}
     for name, value in others.items():
         if value is not None:

@@ -28,6 +28,7 @@ from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.result import Fit, FitError, Interrupted, assemble, checked_data, fingerprint
 from ppl_dgp.fit.session import PIECE_SECONDS, deferred_interrupt, one_blas_thread, progress_bar
 from ppl_dgp.fit.site_program import SweepSchedule, build_end, build_run, of_each_row
+from ppl_dgp.fit.watching import Callback, ChunkReport, chunk_losses, reported, tell_begin, tell_end
 from ppl_dgp.objectives.alpha import checked_alpha
 from ppl_dgp.objectives.site_energy import SITE_SUFFIXES, SiteEnergy, read_layer, site_names
 from ppl_dgp.objectives.sites import SiteParameters
@@ -58,6 +59,7 @@ def fit_power_ep(
     batch_size: int | None = None,
     start: Mapping[str, jax.Array] | None = None,
     progress: bool | None = None,
+    callback: Callback | None = None,
 ) -> Fit:
     """Find the sites of Power EP, and with them q(u), while Adam trains the other parameters.
 
@@ -86,11 +88,12 @@ def fit_power_ep(
         begins with a pass over all rows. Other sites keep their values meanwhile.
     :param start: constrained parameters to start from, sites among them if you like; others start as usual.
     :param progress: show a bar on standard error (default: where that is a terminal).
+    :param callback: as of ``fit_svi``, after each piece of steps.
     :raises ValueError: for data or settings that cannot be used, a model of other than one layer, or a likelihood that
         couples outputs.
     :raises TypeError: for data that are not those of a GP, or a q(u) that is not of full rank.
     :raises FitError: if the energy is not finite at the end.
-    :raises Interrupted: on Ctrl-C, with what was found so far.
+    :raises Interrupted: on Ctrl-C, or where the ``callback`` returns True, with what was found so far.
 
     Warns with ``SiteWarning`` where sites were not at rest or updates were skipped (of a datum whose cavity or tilted
     variance would not be positive, as happens with likelihoods that are not log-concave), with ``JitterWarning`` as
@@ -146,6 +149,13 @@ def fit_power_ep(
         about |= {"seconds": time.perf_counter() - started, "compile_seconds": compile_seconds}
         return assemble(stacked, ended[None], [known], **about)
 
+    def report(count: int) -> ChunkReport:
+        known, last = convergence_of(losses, checked_tolerance(None, rows)), losses[None, -count:]
+        rate = learning_rate(len(losses) - 1) if callable(learning_rate) else learning_rate
+        about = chunk_losses(last), (known.gap,), (float(rate),), int(np.isnan(last).sum())
+        return ChunkReport(len(losses), turns, *about, time.perf_counter() - started)
+
+    tell_begin(1, 0, turns)
     with one_blas_thread(), deferred_interrupt() as presses, progress_bar(progress, 0, turns) as advance:
         while len(losses) < turns:
             indices = _epoch(random, rows, batch_size)
@@ -159,7 +169,8 @@ def fit_power_ep(
             compile_seconds = compile_seconds or elapsed
             pace = max(1, min(SWEEPS_PER_PIECE, 4 * pace, int(count * PIECE_SECONDS / elapsed)))
             advance(len(losses), losses[-1:])
-            if presses():
+            asked = reported(callback, lambda: report(count))  # noqa: B023  called at once
+            if presses() or (asked and len(losses) < turns):
                 raise Interrupted(result())
     fit = result()
     if not np.isfinite(fit.losses[0, -1]):
@@ -170,7 +181,9 @@ def fit_power_ep(
     _warn_of_sites(state, settings, rows if batch_size is None else batch_size, batch_size is None)
     jitter = used_jitter(ending.svi, fit.params, x, y)
     warn_of_jitter(jitter, x.dtype)
-    return dataclasses.replace(fit, jitter=jitter)
+    fit = dataclasses.replace(fit, jitter=jitter)
+    tell_end(fit)
+    return fit
 
 
 def _epoch(random: np.random.Generator, rows: int, batch_size: int | None) -> Int[np.ndarray, "T B"]:

@@ -31,6 +31,7 @@ from ppl_dgp.fit.sghmc_steps import (
     learning_optimizer,
     overwhelmed,
 )
+from ppl_dgp.fit.watching import Callback, ChunkReport, reported, tell_begin, tell_end
 from ppl_dgp.gp.contract import Model, Parameters
 from ppl_dgp.gp.numpyro_internals import bijections_of
 from ppl_dgp.guides import Guide
@@ -62,6 +63,7 @@ def fit_sghmc(
     friction: float = 0.05,
     learn: bool = True,
     progress: bool | None = None,
+    callback: Callback | None = None,
 ) -> Fit:
     """Draw inducing outputs from their posterior by SGHMC, on minibatches, and learn the rest by Monte Carlo EM.
 
@@ -98,6 +100,8 @@ def fit_sghmc(
     :param learn: whether parameters without priors are learnt; else they are held at their values in ``start``, or
         where the model begins them.
     :param progress: show a bar on standard error (default: where that is a terminal).
+    :param callback: as of ``fit_svi``, with minus the log density of each chain for a loss; after each piece of the
+        warm-up, and each draw.
     :returns: a ``Fit`` whose guide is an ``EmpiricalPosterior``, as of ``fit_nuts``; the hidden layers of all rows,
         those of training too, are drawn from the model's own conditionals. ``chains`` has R-hat and effective sample
         sizes, as ``diverging`` the draws before which a step was not finite; ``losses`` (1, S) are minus the log
@@ -106,7 +110,8 @@ def fit_sghmc(
         a latent variable model, discrete ones) or without inducing outputs, or a start of another model.
     :raises TypeError: for another objective, or a start that is no fit.
     :raises FitError: if the density is not finite where chains end.
-    :raises Interrupted: a KeyboardInterrupt, on Ctrl-C, with a fit of the draws so far, if there are 4.
+    :raises Interrupted: a KeyboardInterrupt, on Ctrl-C or where the ``callback`` returns True, with a fit of the draws
+        so far, if there are 4.
 
     Warns with ``SamplingWarning`` if R-hat is above 1.01, or where slopes of minibatches scatter more than the noise
     that a step needs, so that draws spread too far.
@@ -140,6 +145,15 @@ def fit_sghmc(
         state = program.fresh_copies(state)
         chosen = FIRST_STEP if step_size is None else step_size
         total = num_warmup + thinning * num_samples
+        asked, nothing = False, (float("nan"),) * num_chains
+
+        def report(before: np.ndarray, after: SamplerState) -> ChunkReport:
+            rejected = int(np.asarray(after.rejected).sum()) - int(before.sum())
+            losses = tuple(map(float, np.asarray(after.energy)))
+            rates, seconds = (float(chosen),) * num_chains, time.perf_counter() - since
+            return ChunkReport(int(after.steps), total, losses, nothing, rates, rejected, seconds)
+
+        tell_begin(num_chains, 0, total)
         with progress_bar(progress, 0, total) as advance_bar:
 
             def advanced(state: SamplerState, count: int, adapts: bool) -> SamplerState:
@@ -147,16 +161,18 @@ def fit_sghmc(
                 kept = program.cached_program(
                     svi, build_advance, *settings, num_warmup // 4 if adapts else None, learns
                 )
-                done = int(state.steps)
+                nonlocal asked
+                done, before = int(state.steps), np.asarray(state.rejected)
                 state = kept.run(state, jax.random.fold_in(key_run, done), x, y, at, np.int32(count))
                 advance_bar(done + count, np.asarray(state.energy))
+                asked = reported(callback, lambda: report(before, state)) and done + count < total
                 return state
 
             for begin in range(0, num_warmup, PIECE):
                 state = advanced(state, min(PIECE, num_warmup - begin), True)
                 if step_size is None and begin + PIECE >= num_warmup // 4:
                     chosen = largest_step(state, friction, len(x))
-                if presses():
+                if presses() or asked:
                     raise KeyboardInterrupt(f"warm-up interrupted after {int(state.steps)} steps")
             draws: list[Parameters] = []
             energies, rejected = [], [np.asarray(state.rejected)]
@@ -165,7 +181,7 @@ def fit_sghmc(
                 draws.append(jax.tree.map(np.asarray, state.values))
                 energies.append(np.asarray(state.energy))
                 rejected.append(np.asarray(state.rejected))
-                if interrupted := presses() > 0:
+                if interrupted := presses() > 0 or asked:
                     break
             if interrupted and len(draws) < 4:
                 raise KeyboardInterrupt(f"sampling interrupted after {len(draws)} draws")
@@ -195,6 +211,7 @@ def fit_sghmc(
     )  # fmt: skip
     if interrupted:
         raise Interrupted(fit)
+    tell_end(fit)
     return fit
 
 

@@ -29,6 +29,7 @@ from ppl_dgp.fit.result import Fit, assemble, checked_data, fingerprint, finishe
 from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.shallow import planned
 from ppl_dgp.fit.training import has_stalled, started
+from ppl_dgp.fit.watching import Callback, tell_end
 from ppl_dgp.guides import Guide, HiddenRule
 from ppl_dgp.objectives import objective_of
 
@@ -59,6 +60,7 @@ def fit_svi(
     checkpoint_every: int | None = None,
     resume: bool = False,
     on_chunk: Callable[[int, Float[np.ndarray, "R steps"]], None] | None = None,
+    callback: Callback | None = None,
 ) -> Fit:
     """Train ``guide``, and the model's own parameters, by stochastic optimisation of ``objective``.
 
@@ -91,7 +93,7 @@ def fit_svi(
         each cycle, a number, the best of several if not given. Not used if ``optimizer`` is given, which goes
         with a number of steps.
     :param optimizer: any optax transformation.
-    :param chunk: steps between two calls of ``on_chunk``, checks of ``patience``, and saves.
+    :param chunk: steps between two calls of ``callback`` and ``on_chunk``, checks of ``patience``, and saves.
     :param restarts: number R of independent fits, trained side by side (vmap). With "auto" the better half of them goes
         on after the trials and after every cycle, until one is left.
     :param devices: share every minibatch, or without ``batch_size`` all rows, between these devices of the process
@@ -112,6 +114,8 @@ def fit_svi(
         chunks (default: as often as costs a twentieth of the time). One that is there already is replaced.
     :param resume: continue from ``checkpoint``; the numbers are, bit for bit, those of a run that was never stopped.
     :param on_chunk: called after each chunk with the number of steps done and the losses so far, (R, steps).
+    :param callback: called after each chunk with a :class:`ChunkReport`; where it returns True the fit stops as by
+        Ctrl-C, ``Interrupted`` raised with the fit that was reached.
     :raises ValueError: for data or settings that cannot be used, before anything is compiled.
     :raises CheckpointError: its subclass, when there is nothing to resume or it is of another fit, or the directory
         cannot be written or is another fit's.
@@ -182,7 +186,10 @@ def fit_svi(
         max_rejected_in_a_row=max_rejected_in_a_row,
         checkpoint_every=checkpoint_every,
         on_chunk=on_chunk,
+        callback=callback,
     )
     jitter = used_jitter(kept.svi, fit.params, x, y)
     warn_of_jitter(jitter, x.dtype)
-    return dataclasses.replace(fit, jitter=jitter)
+    fit = dataclasses.replace(fit, jitter=jitter)
+    tell_end(fit)
+    return fit

@@ -31,6 +31,7 @@ from ppl_dgp.fit.result import Fit, assemble, checked_data
 from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.shallow import planned
 from ppl_dgp.fit.training import has_stalled, started
+from ppl_dgp.fit.watching import Callback, tell_end
 from ppl_dgp.objectives import objective_of
 from ppl_dgp.objectives.capabilities import capabilities_of
 from ppl_dgp.state_space.windows import WINDOWS
@@ -65,6 +66,7 @@ def fit_stream(
     checkpoint_every: int | None = None,
     resume: bool = False,
     on_chunk: Callable[[int, Float[np.ndarray, "R steps"]], None] | None = None,
+    callback: Callback | None = None,
 ) -> Fit:
     """Train ``guide``, and the model's own parameters, as ``fit_svi`` does, on rows that stay where they are.
 
@@ -74,7 +76,7 @@ def fit_stream(
     N. The same key gives the same numbers, whatever the pauses.
 
     :param key, model, guide, objective, steps, tolerance, budget, learning_rate, optimizer, restarts, start, progress,
-        patience, max_rejected_in_a_row, checkpoint, checkpoint_every, resume, on_chunk: as in ``fit_svi``.
+        patience, max_rejected_in_a_row, checkpoint, checkpoint_every, resume, on_chunk, callback: as in ``fit_svi``.
     :param rows: what ``ppl_dgp.data.open_rows`` gives, in standardised units after ``.standardised()``, or what it
         takes.
     :param batch_size: B, rows in a minibatch, 1 to N.
@@ -147,11 +149,14 @@ def fit_stream(
             max_rejected_in_a_row=max_rejected_in_a_row,
             checkpoint_every=checkpoint_every,
             on_chunk=on_chunk,
+            callback=callback,
             in_pieces=placement.processes == 1,
         )
     jitter = used_jitter(kept.svi, fit.params, x, y)
     warn_of_jitter(jitter, x.dtype)
-    return dataclasses.replace(fit, jitter=jitter)
+    fit = dataclasses.replace(fit, jitter=jitter)
+    tell_end(fit)
+    return fit
 
 
 def _chunks(

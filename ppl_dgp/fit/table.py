@@ -50,7 +50,7 @@ def fit_table(
     iterations bring lower, and ``Markov()`` from the mean field's optimum.
 
     :param settings: of :func:`ppl_dgp.fit.fit_svi`; other ones than ``start``, ``tolerance``, ``budget``, ``progress``,
-        ``checkpoint`` and ``resume`` are of draws.
+        ``callback``, ``checkpoint`` and ``resume`` are of draws.
     :returns: the fit, its objective the one that is given.
     :raises ValueError: as :func:`ppl_dgp.fit.fit_svi`.
     """

@@ -24,6 +24,7 @@ from ppl_dgp.fit.plan import Plan
 from ppl_dgp.fit.result import Fit, FitError, Interrupted, mean_loss
 from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.session import PIECE_SECONDS, deferred_interrupt, one_blas_thread, progress_bar
+from ppl_dgp.fit.watching import Callback, ChunkReport, chunk_losses, reported, tell_begin, tell_turn
 from ppl_dgp.gp.numpyro_internals import bijections_of, uninitialised
 
 Fits = TypeVar("Fits", Fit, list[Fit])
@@ -109,6 +110,7 @@ class Training:
     where the steps run. ``stacked`` is whether its leaves have an axis for restarts, by default where there are
     several, of which those with the numbers ``going`` go on. The ``plan`` says how steps go on and when they end, by
     states that are ``kept``, at first the beginning, but for the ``usual`` one where the fit begins elsewhere.
+    ``rates`` are those of Adam where restarts have their own.
     """
 
     def __init__(
@@ -126,7 +128,9 @@ class Training:
         place: Callable[[Any], Any] = lambda state: state,
         stacked: bool | None = None,
         usual: Any = None,
+        rates: Sequence[float] | None = None,
     ) -> None:
+        self.rates = rates
         self.plan, self.steps, self.kept = plan, plan.steps, {}
         self.stacked = restarts > 1 if stacked is None else stacked
         self.state, self.words, self.saving = state, words, saving
@@ -177,6 +181,15 @@ class Training:
         lost = np.delete(self.losses, self.going, axis=0)
         return [self.plan.convergence(self.losses[number], lost) for number in self.going]
 
+    def report(self) -> ChunkReport:
+        """What is known after the last chunk of steps."""
+        last = self.losses[self.going, (self.step - 1) // self.chunk * self.chunk :]
+        rates = self.rates or [self.plan.rate_at(self.step - 1, self.losses[one]) for one in self.going]
+        return ChunkReport(
+            self.step, self.steps, chunk_losses(last), tuple(each.gap for each in self.known), tuple(rates),
+            int(np.isnan(last).sum()), self.seconds,
+        )  # fmt: skip
+
     def save(self) -> None:
         """Save the state, if it is to be saved."""
         content = {"state": self.state, "words": self.words, "losses": self.losses}
@@ -200,6 +213,7 @@ class Training:
         checkpoint_every: int | None,
         ended: Callable[[Float[np.ndarray, "R steps"]], bool] = lambda losses: False,
         on_chunk: Callable[[int, Float[np.ndarray, "R steps"]], None] | None = None,
+        callback: Callback | None = None,
         in_pieces: bool = True,
     ) -> Fits:
         """Take the steps that are left for the ``result``.
@@ -211,6 +225,7 @@ class Training:
         chunk, of_chunk, drawn = self.chunk, (), -1
         pace = 1 if in_pieces else chunk
         run = program_of(len(self.going))
+        tell_begin(len(self.going), self.step, self.steps)
         bar = progress_bar(progress, self.step, self.steps)
         with self.saving.alone(), one_blas_thread(), deferred_interrupt() as presses, bar as advance:
             try:
@@ -242,8 +257,11 @@ class Training:
                     advance(self.step, self.losses[self.going, -1])
                     if self.step % chunk == 0 and self.step < self.steps and self._due(checkpoint_every):
                         self.save()
-                    if on_chunk is not None and (self.step % chunk == 0 or self.step == self.steps):
-                        on_chunk(self.step, self.losses.copy())
+                    if self.step % chunk == 0 or self.step == self.steps:
+                        if on_chunk is not None:
+                            on_chunk(self.step, self.losses.copy())
+                        if reported(callback, self.report) and self.step < self.steps:
+                            raise KeyboardInterrupt
                     if presses():
                         raise KeyboardInterrupt
                 self.save()
@@ -259,6 +277,7 @@ class Training:
         turn = self.plan.turn(self.step, self.losses[self.going], self.state, self.kept)
         if turn is None:
             return False
+        tell_turn(self.step, self.going, self.known, turn.survivors)
         self.state = turn.state
         if not np.isfinite(self.losses).any():
             raise FitError(NOT_FINITE.format(limit=self.step))
