@@ -8,12 +8,15 @@ import arviz as az
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from rich.console import Console
 from scipy.stats import multivariate_normal, norm
 
+from ppl_dgp.data import Table
 from ppl_dgp.diagnostics import compare, khat, scores, tabulate, to_arviz
 from ppl_dgp.diagnostics.arviz_api import ONE, container, group, pareto_smoothed, read_netcdf, write_netcdf
+from ppl_dgp.diagnostics.arviz_axes import parts_of
 from ppl_dgp.diagnostics.draws import joint_draws
 from ppl_dgp.diagnostics.layers import layer_maps
 from ppl_dgp.fit import Posterior, fit_svi
@@ -151,6 +154,50 @@ def test_groups_have_named_axes_and_a_chain_per_restart(data):
     stats = group(data, "sample_stats")
     assert stats["loss"].dims == ("chain", "step")
     assert stats["log_q"].dims == ("chain", "draw")
+
+
+def test_draws_of_one_restart_are_four_chains_and_columns_have_their_names(exact, table):
+    fit, (x, y) = exact[0], table
+    frame = pd.DataFrame(x, columns=["time"])
+    data = to_arviz(KEY, fit, frame, pd.DataFrame(y, columns=["level"]), num_draws=400, num_locals=1)
+    posterior, stats = group(data, "posterior"), group(data, "sample_stats")
+    assert dict(posterior["gp.u"].sizes) == {"chain": 4, "draw": 100, "gp_output": 1, "gp_inducing": ROWS}
+    assert data.attrs["chains"] == "4 parts of the independent draws of one restart"
+    # the chains are the draws, cut, each with its own weights; independent draws have an r-hat of one
+    whole = joint_draws(jax.random.fold_in(KEY, 0), fit, x, y, num_draws=400, num_locals=1)
+    np.testing.assert_array_equal(posterior["gp.u"].values.reshape(400, 1, ROWS), whole.sites["gp/u"])
+    np.testing.assert_array_equal(stats["log_q"].values.ravel(), whole.log_q)
+    assert stats["loss"].sizes["chain"] == 4
+    r_hat = az.rhat(data, var_names=["gp.u"])
+    r_hat = (group(r_hat, "posterior") if hasattr(r_hat, "children") else r_hat)["gp.u"].values
+    assert np.isfinite(r_hat).all() and r_hat.max() < 1.05
+    constants = group(data, "constant_data")
+    assert list(constants["input"].values) == list(constants["gp_input"].values) == ["time"]
+    assert list(posterior["gp_output"].values) == ["level"]
+
+
+def test_only_layers_that_are_made_of_columns_have_their_names(deep, table):
+    x, y = table
+    known = Table(X=x, y=y, feature_names=("time",), target_names=("level",)).coords
+    names = {**known, "layer1_output": ["up", "down"]}
+    data = to_arviz(KEY, deep, *table, num_draws=5, num_locals=1, coords=names)
+    posterior, constants = group(data, "posterior"), group(data, "constant_data")
+    assert list(constants["layer1_input"].values) == ["time"]
+    assert list(constants["layer2_input"].values) == [0, 1]
+    assert list(posterior["layer1_output"].values) == ["up", "down"]
+    assert list(posterior["layer2_output"].values) == ["level"]
+    assert data.attrs["chains"] == "restarts"
+    for wrong, words in [
+        ({"input": ["a", "b"]}, "coords: found 2 labels of 'input'"),
+        ({"age": [1]}, "'age', expected"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            to_arviz(KEY, deep, *table, num_draws=5, num_locals=1, coords=wrong)
+
+
+@pytest.mark.parametrize("number, parts", [(200, 4), (9, 1), (12, 3), (10, 2), (3, 1)])
+def test_as_many_parts_as_divide_the_draws_and_leave_enough_for_r_hat(number, parts):
+    assert parts_of(number) == parts
 
 
 def test_netcdf_gives_back_every_number_and_name(data, tmp_path):
@@ -355,7 +402,7 @@ def test_several_targets_go_to_arviz_and_back(two_targets, tmp_path):
     data = to_arviz(KEY, found.fits["sparse", 0.0], x, y, num_draws=40, num_locals=4)
     write_netcdf(data, tmp_path / "fit.nc")
     again = read_netcdf(tmp_path / "fit.nc")
-    assert dict(group(again, "posterior_predictive")["y"].sizes) == dict(chain=1, draw=40, row=ROWS, target=2)
+    assert dict(group(again, "posterior_predictive")["y"].sizes) == dict(chain=4, draw=10, row=ROWS, target=2)
     np.testing.assert_array_equal(group(again, "observed_data")["y"], y)
     likelihood = group(again, "log_likelihood")["y"]
     assert likelihood.dims == ("chain", "draw", "row")

@@ -217,6 +217,7 @@ def test_the_fit_is_a_fit(step, tmp_path):
     posterior, stats = group(data, "posterior"), group(data, "sample_stats")
     np.testing.assert_array_equal(posterior["layer2.u"].values, np.asarray(fit.params["layer2/u_draws"]))
     assert {"diverging", "step_size", "lp"} <= set(stats) and "log_q" not in stats
+    assert data.attrs["chains"] == "Markov chains"
     # at the training rows hidden layers are the model's own draws, so that weights are those of y alone
     draws = joint_draws(KEY, fit, rows, targets, num_draws=10, num_locals=200)
     assert np.isfinite(draws.log_likelihood).all() and draws.hidden["layer1/h"].shape == (10, 20, 1)

@@ -63,6 +63,11 @@ class Table:
         """Number of splits that came with the data, 0 without."""
         return len(self.train or ())
 
+    @property
+    def coords(self) -> dict[str, list[str]]:
+        """The names of its columns as ``to_arviz(coords=…)`` takes them."""
+        return {"input": list(self.feature_names), "target": list(self.target_names)}
+
     def fingerprint(self) -> str:
         """SHA-256 (hex) of the shapes and values of X and y; equal for equal data on any machine."""
         digest = hashlib.sha256()
@@ -126,12 +131,17 @@ class Standardiser:
     scale: Float[np.ndarray, "*N D"]
 
     @classmethod
-    def fit(cls, array: Float[np.ndarray, "N D"]) -> Standardiser:
-        """Mean and standard deviation (divisor N) of each column of ``array``; scale 1 where it is constant."""
+    def fit(
+        cls, array: Float[np.ndarray, "N D"], weights: Float[np.ndarray, " N"] | None = None
+    ) -> Standardiser:
+        """Mean and standard deviation (divisor N) of each column of ``array``; scale 1 where it is constant.
+
+        :param weights: how often each row counts, positive; once if not given.
+        """
         array = np.asarray(array, dtype=np.float64)
         if array.ndim != 2 or len(array) == 0:
             raise DataError(f"array: found shape {array.shape}, expected [N D] with N > 0; reshape it")
-        mean = array.mean(axis=0)
+        mean = np.average(array, axis=0, weights=weights)
         deviation = array - mean
         # s_d = r_d sqrt(mean((x_nd - m_d)² / r_d²)), r_d = max_n |x_nd - m_d|: no square overflows
         largest = np.abs(deviation).max(axis=0)
@@ -140,16 +150,20 @@ class Standardiser:
         rounding = np.maximum(8 * info.eps * np.abs(array).max(axis=0), info.tiny)
         varies = (array != array[0]).any(axis=0) & (largest > rounding)
         unit = np.where(varies, largest, 1.0)
-        scale = np.where(varies, unit * np.sqrt(np.mean((deviation / unit) ** 2, axis=0)), 1.0)
+        scale = np.where(
+            varies, unit * np.sqrt(np.average((deviation / unit) ** 2, axis=0, weights=weights)), 1.0
+        )
         return cls(mean, scale)
 
     @classmethod
-    def fit_alike(cls, array: Float[np.ndarray, "N D"]) -> Standardiser:
+    def fit_alike(
+        cls, array: Float[np.ndarray, "N D"], weights: Float[np.ndarray, " N"] | None = None
+    ) -> Standardiser:
         """One mean and one standard deviation of all entries, the same for every column: of pixels, say."""
         array = np.asarray(array, dtype=np.float64)
         if array.ndim != 2 or array.size == 0:
             raise DataError(f"array: found shape {array.shape}, expected [N D] with entries; reshape it")
-        one = cls.fit(array.reshape(-1, 1))
+        one = cls.fit(array.reshape(-1, 1), None if weights is None else np.repeat(weights, array.shape[1]))
         return cls(np.full(array.shape[1], one.mean[0]), np.full(array.shape[1], one.scale[0]))
 
     def transform(self, array: Float[np.ndarray, "*batch D"]) -> Float[np.ndarray, "*batch D"]:

@@ -1,10 +1,13 @@
-"""A fit as ArviZ sees it: ``InferenceData`` in ArviZ 0.23, ``xarray.DataTree`` in 1.x, one chain per restart.
+"""A fit as ArviZ sees it: ``InferenceData`` in ArviZ 0.23, ``xarray.DataTree`` in 1.x.
+
+Chains are restarts, or Markov chains; of a single restart, whose draws of q are independent, four parts of them.
 
 netCDF takes '/' in a name for a group, so a site ``layer1/u`` is the variable ``layer1.u`` here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -12,11 +15,19 @@ from typing import Any
 import jax
 import numpy as np
 import xarray as xr
-from jax.typing import ArrayLike
 from jaxtyping import Array
 
 from ppl_dgp.diagnostics.alignment import aligned
 from ppl_dgp.diagnostics.arviz_api import container
+from ppl_dgp.diagnostics.arviz_axes import (
+    axes_of,
+    check_coords,
+    column_names,
+    labels_of,
+    latent_axes,
+    parts_of,
+    variable_name,
+)
 from ppl_dgp.diagnostics.draws import Draws, inputs_of, joint_draws
 from ppl_dgp.fit import Fit, Posterior
 from ppl_dgp.fit.arguments import takes_fit
@@ -36,18 +47,24 @@ NUM_DRAWS = 200
 def to_arviz(
     key: Array,
     fit: Fit,
-    x: ArrayLike | None,
-    y: ArrayLike,
+    x: Any,
+    y: Any,
     *,
     num_draws: int | None = None,
     num_locals: int = 8,
     hidden: bool | None = None,
     align: bool = True,
     row: Any = None,
+    coords: Mapping[str, Sequence[Any]] | None = None,
 ) -> Any:
     """Draws from every restart's posterior as ArviZ's container: ``InferenceData`` (0.23) or ``DataTree`` (1.x).
 
-    Groups, with C restarts as chains and S draws:
+    Chains are restarts, so that r-hat says whether they have found the same q, or the Markov chains of ``fit_nuts`` and
+    ``fit_sghmc``. Of a single restart the draws, which are independent, are cut into four chains, or three or two if
+    their number is no multiple of four: r-hat is 1 but for chance then and says nothing of the optimum, which
+    ``fit.converged`` does. The attribute ``chains`` says which it is.
+
+    Groups, with C chains of S draws:
 
     * posterior: whitened inducing outputs ``layer1.u`` (C, S, P, M) and ``layer1.u_unwhitened``, other global sites,
       and the hidden layers ``layer1.h`` (C, S, N, Q) under q, of images the last axis ``layer1_pixel``; a GPLVM's ``x``
@@ -68,7 +85,9 @@ def to_arviz(
 
     :param fit: what ``fit_svi`` returned.
     :param x: the training inputs (N, D), all of them, in their order, None for a GPLVM; y (N, P) or (N,) the targets.
-    :param num_draws: S per restart, 200 by default; of a fit by ``fit_nuts`` all, or so many evenly spaced ones.
+        Arrays or DataFrames.
+    :param num_draws: per restart, 200 by default, over all its chains; of a fit by ``fit_nuts`` or ``fit_sghmc`` of
+        each chain all, or so many evenly spaced ones.
     :param num_locals: K, see above.
     :param hidden: whether to keep the hidden layers; by default where they are at most two million numbers.
     :param align: whether latents without a GP in front are turned, every chain by one rotation or reflection R towards
@@ -76,11 +95,17 @@ def to_arviz(
         else, such as inducing inputs and lengthscales, stays in the frame of its chain; ``x.rotation`` holds R, so that
         x Rᵀ are the latents there. The posterior's attribute ``aligned`` says so.
     :param row: labels of the N rows, 0 … N − 1 by default.
-    :raises ValueError: if the rows of x, y and ``row`` do not agree.
+    :param coords: labels of axes by their names. Those of ``input`` and ``target`` are the names of the columns of x
+        and y, by default those of a DataFrame; layers whose inputs are x, and the one whose outputs are y, have them
+        too, unless ``coords`` names their axes, ``layer1_input``.
+    :raises ValueError: if the rows of x, y and ``row`` do not agree, or labels are of an axis that is not there,
+        or not one for each place.
     :raises TypeError: for a model without a data plate (exact GP).
     """
     inputs, targets = inputs_of(x, y), np.asarray(y)
     targets = targets.reshape(targets.shape[0], -1)
+    given = dict(coords or {})
+    known = column_names(input=x, target=y) | given
     labels = np.arange(inputs.shape[0]) if row is None else np.asarray(row)
     for name, array in (("y", targets), ("row", labels)):
         if array.shape[0] != inputs.shape[0]:
@@ -98,6 +123,9 @@ def to_arviz(
             num_locals=num_locals,
         )
         chains.append(draws)
+    parts = parts_of(len(chains[0].log_p)) if len(chains) == 1 and fit.chains is None else 1
+    if parts > 1:
+        chains, restarts = chains[0].split(parts), restarts * parts
     num_draws = len(chains[0].log_p)
     numbers = len(chains) * sum(value.size for value in chains[0].hidden.values())
     keep_hidden = numbers <= HIDDEN_NUMBERS if hidden is None else hidden
@@ -106,14 +134,15 @@ def to_arviz(
         for site in (chains[0].hidden if keep_hidden else ())
     }
     turns: dict[str, np.ndarray] = {}
-    axes = _latent_axes(chains[0])
-    for site in axes if align and keep_hidden and len(chains) > 1 else ():
+    axes = latent_axes(chains[0])
+    for site in axes if align and keep_hidden and len(chains) > parts else ():
         layers[site], turns[site] = aligned(layers[site], fit.best)
     rotations: Variables = {
         f"{variable_name(site)}.rotation": (["chain", f"{axes[site]}_of_chain", axes[site]], turn)
         for site, turn in turns.items()
     }
-    coords = {"chain": np.arange(len(chains)), "draw": np.arange(num_draws), "row": labels}
+    labelled = labels_of(known, chains[0])
+    labelled |= {"chain": np.arange(len(chains)), "draw": np.arange(num_draws), "row": labels}
     target = [] if targets.shape[1] == 1 else ["target"]
     observed = targets[:, 0] if not target else targets
     replicated = _stack(chains, "y")
@@ -123,28 +152,33 @@ def to_arviz(
         "lp": (sample, log_p),
         "log_p": (sample, log_p),
         "log_q": (sample, _stack(chains, "log_q")),
-        "loss": (["chain", "step"], fit.losses),
+        "loss": (["chain", "step"], np.repeat(fit.losses, parts, axis=0)),
     }
     if fit.chains is not None:
         stats = {name: stats[name] for name in ("lp", "log_p")} | _sampler_stats(fit.chains, num_draws)
-    posterior = _dataset(_posterior(chains, layers), coords)
+    posterior = _dataset(_posterior(chains, layers), labelled)
     if turns:
         names = ", ".join(variable_name(site) for site in turns)
         posterior.attrs["aligned"] = f"{names}: rotated towards chain {fit.best}"
     groups = {
         "posterior": posterior,
         "posterior_predictive": _dataset(
-            {"y": ([*sample, "row", *target], replicated if target else replicated[..., 0])}, coords
+            {"y": ([*sample, "row", *target], replicated if target else replicated[..., 0])}, labelled
         ),
-        "log_likelihood": _dataset({"y": ([*sample, "row"], _stack(chains, "log_likelihood"))}, coords),
-        "observed_data": _dataset({"y": (["row", *target], observed)}, coords),
+        "log_likelihood": _dataset({"y": ([*sample, "row"], _stack(chains, "log_likelihood"))}, labelled),
+        "observed_data": _dataset({"y": (["row", *target], observed)}, labelled),
         "constant_data": _dataset(
             {**_constants(restarts, inputs, set(chains[0].sites) | set(chains[0].hidden)), **rotations},
-            coords,
+            labelled,
         ),
-        "sample_stats": _dataset(stats, coords),
+        "sample_stats": _dataset(stats, labelled),
     }
-    return container(groups, _attributes(fit))
+    check_coords(
+        given,
+        {"input": inputs.shape[1], "target": targets.shape[1]},
+        *(group.sizes for group in groups.values()),
+    )
+    return container(groups, _attributes(fit, parts))
 
 
 def _restarts(fit: Fit) -> list[Parameters]:
@@ -167,42 +201,33 @@ def _sampler_stats(chains: Chains, num_draws: int) -> Variables:
     return {name: (["chain", "draw"], chains.stats[name][:, numbers]) for name in names}
 
 
-def variable_name(site: str) -> str:
-    """The variable of a site: '/' becomes '.', for netCDF keeps '/' for groups."""
-    return site.replace("/", ".")
-
-
 def _stack(chains: list[Draws], name: str) -> np.ndarray:
     return np.stack([getattr(chain, name) for chain in chains])
 
 
 def _posterior(chains: list[Draws], layers: dict[str, np.ndarray]) -> Variables:
     variables: Variables = {}
-    latents = _latent_axes(chains[0])
+    latents = latent_axes(chains[0])
     for site in chains[0].sites:
         value = np.stack([chain.sites[site] for chain in chains])
         # a latent outside the data plate is a trajectory
         named = ["slot", "latent"] if site in chains[0].latents else None
-        axes = _axes(site, value.ndim - 2, ["output", "inducing"] if site in chains[0].unwhitened else named)
+        axes = axes_of(
+            site, value.ndim - 2, ["output", "inducing"] if site in chains[0].unwhitened else named
+        )
         variables[variable_name(site)] = (["chain", "draw", *axes], value)
     for site in chains[0].unwhitened:
         value = np.stack([chain.unwhitened[site] for chain in chains])
-        axes = _axes(site, 2, ["output", "inducing"])
+        axes = axes_of(site, 2, ["output", "inducing"])
         variables[variable_name(site) + "_unwhitened"] = (["chain", "draw", *axes], value)
     for site, value in layers.items():
         outputs = chains[0].sites.get(site.rpartition("/")[0] + "/u")
         # of images that a layer makes of patches the outputs stand at every place
         last = "output" if outputs is None or value.shape[-1] == outputs.shape[1] else "pixel"
-        axes = _axes(site, value.ndim - 3, [last] if value.ndim == 4 else None)
+        axes = axes_of(site, value.ndim - 3, [last] if value.ndim == 4 else None)
         axes = [latents[site]] if site in latents else axes
         variables[variable_name(site)] = (["chain", "draw", "row", *axes], value)
     return variables
-
-
-def _latent_axes(draws: Draws) -> dict[str, str]:
-    """The last axis of each latent (S, N, Q): ``latent``, or where they are several, each its own."""
-    sites = [site for site in sorted(draws.latents) if site in draws.hidden and draws.hidden[site].ndim == 3]
-    return {site: "latent" if len(sites) == 1 else f"{variable_name(site)}_latent" for site in sites}
 
 
 def _constants(restarts: list[Parameters], x: np.ndarray, sites: set[str]) -> Variables:
@@ -215,19 +240,11 @@ def _constants(restarts: list[Parameters], x: np.ndarray, sites: set[str]) -> Va
             continue
         value = np.stack([np.asarray(params[name]) for params in restarts])
         named = {"inducing": ["inducing", "input"], "lengthscale": ["input"]}.get(name.rpartition("/")[2])
-        axes = _axes(
+        axes = axes_of(
             name, value.ndim - 1, named if named is not None and len(named) == value.ndim - 1 else None
         )
         variables[variable_name(name)] = (["chain", *axes], value)
     return variables
-
-
-def _axes(site: str, number: int, named: list[str] | None) -> list[str]:
-    """Names of a site's own axes: ``layer1_output``, ``layer1_inducing``, or numbered."""
-    if named is not None:
-        layer = site.rpartition("/")[0].replace("/", "_") or site
-        return [f"{layer}_{axis}" for axis in named]
-    return [f"{variable_name(site)}_dim_{axis}" for axis in range(number)]
 
 
 def _dataset(variables: Variables, coords: dict[str, np.ndarray]) -> xr.Dataset:
@@ -235,7 +252,11 @@ def _dataset(variables: Variables, coords: dict[str, np.ndarray]) -> xr.Dataset:
     lengths = {
         axis: size for axes, value in variables.values() for axis, size in zip(axes, value.shape, strict=True)
     }
-    return xr.Dataset(variables, {axis: coords.get(axis, np.arange(size)) for axis, size in lengths.items()})
+    labels = {
+        axis: coords[axis] if axis in coords and len(coords[axis]) == size else np.arange(size)
+        for axis, size in lengths.items()
+    }
+    return xr.Dataset(variables, labels)
 
 
 def convergence_attributes(fit: Fit) -> dict[str, Any]:
@@ -247,7 +268,8 @@ def convergence_attributes(fit: Fit) -> dict[str, Any]:
     return {"converged": int(known.converged), "convergence": known.shown, **numbers}
 
 
-def _attributes(fit: Fit) -> dict[str, Any]:
+def _attributes(fit: Fit, parts: int) -> dict[str, Any]:
+    chains = "restarts" if parts == 1 else f"{parts} parts of the independent draws of one restart"
     try:
         own = version("ppl-dgp")
     except PackageNotFoundError:
@@ -264,6 +286,7 @@ def _attributes(fit: Fit) -> dict[str, Any]:
         "steps": fit.steps,
         "seconds": fit.seconds,
         "best_chain": fit.best,
+        "chains": chains if fit.chains is None else "Markov chains",
         **convergence_attributes(fit),
         "units": "as in training",
     }

@@ -7,7 +7,7 @@ in which the f_n are independent given u (t_1, the FITC model; exact where Z = X
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
@@ -20,8 +20,9 @@ from jaxtyping import Array, Float, Shaped
 from numpyro.handlers import seed, substitute, trace
 
 from ppl_dgp.fit import Posterior
-from ppl_dgp.gp.contract import Trace
+from ppl_dgp.gp.contract import TARGET_SITE, Trace
 from ppl_dgp.gp.emission import emission_of
+from ppl_dgp.gp.marginal import Marginal
 from ppl_dgp.gp.representation import Pushed, replayed
 from ppl_dgp.guides import EmpiricalPosterior
 from ppl_dgp.objectives.enumeration import enumerate_discrete
@@ -40,7 +41,8 @@ class Draws:
     ``local_weights`` (S, K, N) are the logs of its terms.
     ``sites`` are the values of θ, ``unwhitened`` those of u = m(Z) + L v by layer (S, P, M), ``hidden`` one draw of
     each hidden site (S, N, Q), ``y`` replicated targets (S, N, P) with hidden layers from the model. ``latents`` names
-    the hidden sites without a GP in front, such as a GPLVM's x.
+    the hidden sites without a GP in front, such as a GPLVM's x, ``on_inputs`` the layers whose inputs are the columns
+    of x, and ``to_targets`` those whose outputs are the columns of y.
     """
 
     log_p: np.ndarray
@@ -52,6 +54,18 @@ class Draws:
     hidden: dict[str, np.ndarray]
     y: np.ndarray
     latents: frozenset[str] = frozenset()
+    on_inputs: frozenset[str] = frozenset()
+    to_targets: frozenset[str] = frozenset()
+
+    def split(self, parts: int) -> list[Draws]:
+        """The same draws in equal parts, consecutive ones together; ``parts`` divides S."""
+        arrays: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        names: dict[str, Any] = {
+            name: value for name, value in arrays.items() if isinstance(value, frozenset)
+        }
+        arrays = {name: value for name, value in arrays.items() if name not in names}
+        cut = lambda part: jax.tree.map(lambda each: np.split(each, parts)[part], arrays)
+        return [Draws(**cut(part), **names) for part in range(parts)]
 
     @property
     def log_ratio(self) -> Float[np.ndarray, " S"]:
@@ -87,8 +101,10 @@ def joint_draws(
         np.asarray, program(key, dict(fit.params), jnp.asarray(inputs_of(x, y)), columns(y))
     )
     averaged = np.logaddexp.reduce(arrays["local_weights"], axis=1) - np.log(num_locals)
-    latents = frozenset(arrays.pop("latents"))
-    return Draws(log_likelihood=averaged, latents=latents, **arrays)
+    names: dict[str, Any] = {
+        name: frozenset(arrays.pop(name)) for name in ("latents", "on_inputs", "to_targets")
+    }
+    return Draws(log_likelihood=averaged, **names, **arrays)
 
 
 def inputs_of(x: ArrayLike | None, y: ArrayLike) -> Shaped[np.ndarray, "N D"]:
@@ -159,13 +175,25 @@ def _draws_program(
             jnp.zeros(()),
         )
         log_q = sum((guided[name]["fn"].log_prob(theta[name]).sum() for name in theta), jnp.zeros(()))
-        functions = {}
+        functions: dict[str, Array] = {}
+        on_inputs: set[str] = set()
+        to_targets: set[str] = set()
         for site in replicated.values():
             emission = emission_of(site["fn"]) if site["type"] == "sample" else None
             for part in () if emission is None else emission.parts:
-                for layer, function in part.marginal.functions.items():
+                for term in part.marginal.terms:
+                    layer, function = term.marginal.function.name, term.marginal.function
                     # m(Z) + k(Z,Z) L⁻ᵀ v = m(Z) + L v
                     functions[f"{layer}/u"] = function.at_inducing()
+                    if term.marginal.inputs is x:
+                        on_inputs.add(layer)
+                of_targets = site["name"] == TARGET_SITE and part is emission
+                if (
+                    of_targets
+                    and type(part.marginal) is Marginal
+                    and part.marginal.mean.shape[1] == y.shape[1]
+                ):
+                    to_targets.add(part.marginal.function.name)
         hidden = {name: guided[name]["value"] for name in roles.local_sites}
         latents = [name for name in roles.propagation if emission_of(replicated[name]["fn"]) is None]
         return {
@@ -177,6 +205,8 @@ def _draws_program(
             "hidden": hidden,
             # names alone: None is no array, so that they pass through jit as the keys of a tree
             "latents": dict.fromkeys(latents),
+            "on_inputs": dict.fromkeys(sorted(on_inputs)),
+            "to_targets": dict.fromkeys(sorted(to_targets)),
             "y": replicated["y"]["fn"].sample(key_y).reshape(y.shape),
         }
 

@@ -43,5 +43,6 @@ def descended(
 ) -> Fit:
     """The fit that ``fit_lbfgs`` ends at, under the guide and the objective that are given."""
     collapsed = replace(guide, inducing=Optimal())
-    fit = fit_lbfgs(key, model, x, y, guide=collapsed, objective=_COLLAPSED, **settings)
+    bound = _COLLAPSED.weighted(getattr(objective, "weights", None))
+    fit = fit_lbfgs(key, model, x, y, guide=collapsed, objective=bound, **settings)
     return replace(fit, guide=guide, objective=objective)

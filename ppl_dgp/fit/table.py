@@ -60,6 +60,7 @@ def fit_table(
         if getattr(model, COLLAPSES, False) and len(rows[0]) <= ROWS_OF_ONE:
             return descended(key, model, guide, objective, *rows, **_of_descent(usual))
         chained = guide.hidden in CHAINS and len(rows[0]) <= CLOSED_ROWS
+        chained = chained and getattr(objective, "weights", None) is None  # which have no closed form there
         shallow = shallow_of(model, rows[0]) if chained else None
         try:
             if shallow is not None and shallow.closed:

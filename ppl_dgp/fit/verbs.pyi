@@ -219,14 +219,15 @@ class FitVerbs:
     def to_arviz(
         self,
         key: Array,
-        x: ArrayLike | None,
-        y: ArrayLike,
+        x: Any,
+        y: Any,
         *,
         num_draws: int | None = None,
         num_locals: int = 8,
         hidden: bool | None = None,
         align: bool = True,
         row: Any = None,
+        coords: Mapping[str, Sequence[Any]] | None = None,
     ) -> Any: ...
     def compare(
         self,

@@ -19,6 +19,7 @@ class Capabilities:
     :param is_bound: whether it lies below the log evidence, at its α; else it is an energy, which may lie above.
     :param takes_alpha: whether ``at_alpha`` gives it with another α.
     :param learns_streams: whether it knows what is left of earlier batches of a stream.
+    :param weighs_rows: whether ``weighted`` gives it with weights of rows.
     :param divergence_is_kl: whether KL[q(u)‖p(u)] is a term of it.
     :param propagation: how it has hidden layers carried, if it asks for one.
     """
@@ -30,6 +31,7 @@ class Capabilities:
     is_bound: bool = True
     takes_alpha: bool = False
     learns_streams: bool = False
+    weighs_rows: bool = False
     divergence_is_kl: bool = True
     propagation: Propagation | None = None
 

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 from numpyro.infer import ELBO
 
@@ -40,19 +41,28 @@ class Collapsed(ELBO):
     optimises_inducing = True
     needs_all_rows = True
     learns_streams = True
+    weighs_rows = True
     divergence_is_kl = False
     #: hidden layers are carried as moments
     propagation: Propagation = "moments"
 
-    def __init__(self, alpha: Powers = 0.0, blocks: Blocks | None = None, correction: bool = True) -> None:
+    def __init__(
+        self,
+        alpha: Powers = 0.0,
+        blocks: Blocks | None = None,
+        correction: bool = True,
+        weights: ArrayLike | None = None,
+    ) -> None:
         """
         :param alpha: in [0, 1]; 0 is Titsias' bound, 1 FITC. One for all rows, or an array of one per row or block.
         :param blocks: rows that share a factor; see :func:`collapsed_energy`.
         :param correction: see :func:`collapsed_energy`.
-        :raises TypeError: if alpha is not a number or an array, or blocks not what :func:`collapsed_energy` takes.
-        :raises ValueError: if an alpha is outside [0, 1], or blocks have no rows.
+        :param weights: (N,), of one layer without blocks: how often each row counts, as of ``PowerEP``.
+        :raises TypeError: if alpha is not a number or an array, blocks not what :func:`collapsed_energy` takes, or
+            weights no numbers.
+        :raises ValueError: if an alpha is outside [0, 1], blocks have no rows, or a weight is negative.
         """
-        self.factors = Factors.checked("Collapsed", alpha, blocks, correction)
+        self.factors = Factors.checked("Collapsed", alpha, blocks, correction, weights)
         super().__init__(1)
 
     def __eq__(self, other: object) -> bool:
@@ -110,6 +120,15 @@ class Collapsed(ELBO):
         """Whether the energy has the term that makes it power EP's."""
         return self.factors.corrected
 
+    @property
+    def weights(self) -> Float[np.ndarray, " N"] | None:
+        """How often each row counts; None for once."""
+        return self.factors.weights
+
+    def weighted(self, weights: ArrayLike | None) -> Collapsed:
+        """This objective with weights of rows (see ``__init__``)."""
+        return Collapsed(self.alpha, self.blocks, self.correction, weights)
+
     def __repr__(self) -> str:
         return f"Collapsed({self.factors})"
 
@@ -156,7 +175,7 @@ class Collapsed(ELBO):
                 for number, leaf in enumerate(jax.tree.leaves(each))
             }
 
-        if not self.factors.at_zero:
+        if not self.factors.alike:
             return {}
         # what does not depend on the parameters is the same at any
         found = rows({name: jnp.ones(value.shape, value.dtype) for name, value in param_map.items()})

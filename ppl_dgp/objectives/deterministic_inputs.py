@@ -53,7 +53,7 @@ class DeterministicInputs(Features):
         :raises ValueError: if the factors are not those of N rows.
         """
         rows = self.x.shape[0]
-        if len(noise) < rows and factors.at_zero:
+        if len(noise) < rows and factors.alike:
             return self._alike(noise[0], factors.corrected)
         noise = jnp.broadcast_to(noise, (rows, noise.shape[1]))
         pieces = piece_of(self.inducing)
@@ -64,8 +64,10 @@ class DeterministicInputs(Features):
         if blocks is None:
             variance = jnp.broadcast_to(self.variance, self.difference.shape)
             part: Callable[..., Sums] = partial(self._rows, powers, factors.corrected)
+            known = factors.counts(rows)
+            counts = None if known is None else jnp.asarray(known, self.x.dtype)
             return Statistics(
-                *summed_in_pieces(part, (self.x, self.difference, variance, noise, each), pieces)
+                *summed_in_pieces(part, (self.x, self.difference, variance, noise, each, counts), pieces)
             )
         members, valid = blocks
         gathered = (self.x[members], self.difference[members], noise[members], jnp.asarray(valid), each)
@@ -99,17 +101,19 @@ class DeterministicInputs(Features):
         variance: Float[Array, "R P"],
         noise: Float[Array, "R C"],
         each: Float[Array, " R"] | None,
+        counts: Float[Array, " R"] | None,
     ) -> Sums:
         alpha = alpha if each is None else each[:, None]
         phi = self._phi(x)
         residual = jnp.maximum(self.kernel.diag(x) - jnp.square(phi).sum(1), 0.0)[:, None]
         weights = 1.0 / (noise + alpha * residual)
-        # of an entry that is missing the weight is 0, where the root has no slope
+        squares = jnp.square(difference) + variance
+        constant = row_constant(weights, squares, residual / noise, alpha, corrected, counts)
+        weights = weights if counts is None else weights * counts[:, None]
+        # of an entry that is missing, or a row that counts for nothing, the weight is 0, where the root has no slope
         seen = weights > 0.0
         roots = jnp.where(seen, jnp.sqrt(jnp.where(seen, weights, 1.0)), 0.0)
         sums = jnp.stack([gram(phi * roots[:, c, None]) for c in range(weights.shape[1])])
-        squares = jnp.square(difference) + variance
-        constant = row_constant(weights, squares, residual / noise, alpha, corrected)
         return sums, (difference * weights).T @ phi, constant
 
     def _blocks(

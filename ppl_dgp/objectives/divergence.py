@@ -15,19 +15,24 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 from numpyro.infer import ELBO
 from numpyro.primitives import Messenger
 
 from ppl_dgp.gp.contract import Model, Parameters, Propagation, Representation, Trace
 from ppl_dgp.gp.representation import check_propagation
+from ppl_dgp.numerics.content import content
 from ppl_dgp.numerics.power_mean import Alpha, is_number
 from ppl_dgp.objectives.alpha import AlphaSchedule, checked_alpha
+from ppl_dgp.objectives.capabilities import capabilities_of
 from ppl_dgp.objectives.discrete_checks import check_discrete, check_outside
 from ppl_dgp.objectives.enumeration import enumerate_discrete, power_mean_over_draws
 from ppl_dgp.objectives.loss_steps import Globals, Particle, Probe, Resolution, Weighed
 from ppl_dgp.objectives.outside_sum import OutsideSum, site_densities
 from ppl_dgp.objectives.representation import Logarithm, RepresentationHandler, choose_representations
+from ppl_dgp.objectives.row_weights import check_weighable, checked_weights, weighted_rows
 from ppl_dgp.objectives.runs import ProgramRuns
 from ppl_dgp.objectives.site_roles import SiteRoles, classify_sites
 from ppl_dgp.objectives.weights import global_kl, log_weights, old_posterior_terms
@@ -56,12 +61,15 @@ class AlphaDivergence(ELBO):
     takes_alpha = True
     learns_streams = True
     pushes_inducing = True
+    #: of the N rows, how often each counts
+    weights: Float[np.ndarray, " N"] | None = None
 
     def __init__(
         self,
         alpha: float | AlphaSchedule = 0.0,
         num_particles: int | None = None,
         propagation: Propagation | None = None,
+        weights: ArrayLike | None = None,
     ) -> None:
         """
         :param alpha: in [0, 1]; 0 is the ELBO. A schedule, such as ``optax.linear_schedule(0.0, 1.0, 2000)``, gives the
@@ -82,11 +90,14 @@ class AlphaDivergence(ELBO):
         if propagation is not None:
             check_propagation(propagation)
         self.propagation = propagation
+        if weights is not None:
+            self.weights = self._checked(weights)
         super().__init__(num_particles or (1 if alpha == 0.0 else 8))
 
     def __repr__(self) -> str:
         alpha = "schedule" if self.schedule is not None else f"{self.alpha:g}"
-        return f"{type(self).__name__}(alpha={alpha}, num_particles={self.num_particles})"
+        weighted = "" if self.weights is None else f", weights=array of {self.weights.shape}"
+        return f"{type(self).__name__}(alpha={alpha}, num_particles={self.num_particles}{weighted})"
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self._settings() == other._settings()
@@ -96,7 +107,8 @@ class AlphaDivergence(ELBO):
 
     def _settings(self) -> dict[str, Any]:
         """What makes two objectives the same, so that fits of equal ones share a program; NaN equals nothing."""
-        return {**vars(self), "alpha": self.alpha if self.schedule is None else None}
+        own = {**vars(self), "alpha": self.alpha if self.schedule is None else None}
+        return own if self.weights is None else {**own, "weights": content(self.weights)}
 
     def at_step(self: Divergence, step: Any) -> Divergence:
         """This objective with the α that its schedule has at a step; itself where α is a number."""
@@ -107,6 +119,21 @@ class AlphaDivergence(ELBO):
         other = copy.copy(self)
         other.schedule, other.alpha = None, alpha
         return other
+
+    def weighted(self: Divergence, weights: ArrayLike | None) -> Divergence:
+        """This objective with weights of rows, of N rows (see ``__init__``)."""
+        other = copy.copy(self)
+        other.weights = self._checked(weights)
+        return other
+
+    def _checked(self, weights: ArrayLike | None) -> Float[np.ndarray, " N"] | None:
+        name = type(self).__name__
+        if weights is not None and not capabilities_of(self).weighs_rows:
+            raise ValueError(
+                f"{name}: weights: found some, expected none, for it has no terms that would count so often; take "
+                "PowerEP"
+            )
+        return checked_weights(name, weights)
 
     def loss(
         self,
@@ -126,6 +153,8 @@ class AlphaDivergence(ELBO):
                 "alpha: found a schedule without a step; train with fit_svi, or take at_step(step)"
             )
         probe = self._probe(rng_key, param_map, ProgramRuns(model, guide, args, kwargs))
+        if self.weights is not None:
+            check_weighable(type(self).__name__, probe.roles, self._powered)
         if self._powered and probe.roles.trajectories and not self.along_trajectories:
             return -self._along(probe)
         resolved = self._resolve(probe)
@@ -228,6 +257,7 @@ class AlphaDivergence(ELBO):
             return objective + resolved.outside.log_sum_of_particles(weights, log_q, self._power_mean, apart)
         for group, log_w in weights.items():
             rows = log_w.mean(0) if resolved.averaged else self._power_mean(log_w, log_q.get(group))
+            rows = rows if self.weights is None else weighted_rows(self.weights, roles, group, rows)
             objective = objective + roles.scales[group] * rows.sum()
         return objective
 

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, Integer
 from ppl_dgp.numerics.compatibility import is_traced
 from ppl_dgp.numerics.content import content
 from ppl_dgp.objectives.alpha import checked_alphas
+from ppl_dgp.objectives.row_weights import checked_weights
 
 #: so many rows at most in one block, whose covariance matrix is formed
 LARGEST_BLOCK = 5000
@@ -28,21 +29,30 @@ class Factors:
 
     ``alpha`` is one power, or an array of one per row, or one per block where there are blocks, in the order of the
     rows or of the sorted labels. ``corrected`` says whether the energy has the term that makes it power EP's; without,
-    it is the evidence of the model whose f given u has the covariance αD.
+    it is the evidence of the model whose f given u has the covariance αD. ``weights`` say how often the factor of each
+    row counts, once if None.
     """
 
     alpha: float | Array
     blocks: Blocks | None = None
     corrected: bool = True
+    weights: Float[np.ndarray, " N"] | None = None
 
     @classmethod
-    def checked(cls, name: str, alpha: Any, blocks: Any = None, corrected: bool = True) -> Factors:
+    def checked(
+        cls, name: str, alpha: Any, blocks: Any = None, corrected: bool = True, weights: Any = None
+    ) -> Factors:
         """The factors of the objective ``name``.
 
         :raises TypeError: if alpha is no number or array of numbers, or blocks none of what :data:`Blocks` names.
-        :raises ValueError: if an alpha is outside [0, 1], or a block has less than one row.
+        :raises ValueError: if an alpha is outside [0, 1], a block has less than one row, a weight is negative, or there
+            are blocks and weights, which are of single rows.
         """
         powers = checked_alphas(name, alpha)
+        if weights is not None:
+            if blocks is not None:
+                raise ValueError(f"{name}: weights: found some beside blocks of rows, expected either alone")
+            return cls(powers, None, corrected, checked_weights(name, weights))
         if blocks is None:
             return cls(powers, None, corrected)
         if isinstance(blocks, str) and blocks == "all":
@@ -71,6 +81,11 @@ class Factors:
     def plain(self) -> bool:
         """Whether this is the variational bound, α = 0 for all, without blocks, which change nothing there."""
         return self.at_zero and self.corrected
+
+    @property
+    def alike(self) -> bool:
+        """Whether α = 0 for every row, and every row counts once."""
+        return self.at_zero and self.weights is None
 
     @property
     def at_zero(self) -> bool:
@@ -108,6 +123,10 @@ class Factors:
     def of_entries(self, outputs: int) -> Factors:
         """The same of the entries of rows, of so many outputs each, that belong to one factor with their row."""
         blocks = self.blocks
+        if self.weights is not None:
+            raise ValueError(
+                "Collapsed: weights: found some beside entries that belong together in rows; take PowerEP"
+            )
         if blocks is None:
             return self if self.at_zero else replace(self, blocks=outputs)
         if isinstance(blocks, int):
@@ -115,6 +134,15 @@ class Factors:
         return (
             self if isinstance(blocks, str) else replace(self, blocks=np.repeat(np.asarray(blocks), outputs))
         )
+
+    def counts(self, rows: int) -> Float[np.ndarray, " N"] | None:
+        """How often each of so many rows counts, None for once.
+
+        :raises ValueError: if there are not as many weights.
+        """
+        if self.weights is not None and len(self.weights) != rows:
+            raise ValueError(f"weights: found {len(self.weights)}, expected {rows}, one for each row")
+        return self.weights
 
     def powers(self, count: int) -> float | Float[Array, ""] | Float[Array, " F"]:
         """α, checked against the number of factors.
@@ -132,4 +160,6 @@ class Factors:
         if self.blocks is not None:
             labels = not isinstance(self.blocks, int | str)
             parts.append(f"blocks={'labels' if labels else repr(self.blocks)}")
+        if self.weights is not None:
+            parts.append(f"weights=array of {self.weights.shape}")
         return ", ".join(parts if self.corrected else [*parts, "correction=False"])

@@ -77,6 +77,10 @@ class LayerRegressions:
 
     def _at_moments(self, hidden: list[str], sites: Trace, runs: ProgramRuns, key: Array) -> Trace:
         """The model's sites where hidden layers and u are carried as moments of q."""
+        if self.factors.weights is not None:
+            raise ValueError(
+                f"Collapsed: weights: found some with the hidden layers {hidden}, expected none; take PowerEP"
+            )
         if not self.factors.plain:
             raise ValueError(
                 f"alpha: found Collapsed({self.factors}) with the hidden layers {hidden}, whose closed form is that of "

@@ -22,6 +22,7 @@ class PowerEP(AlphaDivergence):
     """
 
     globals_outside_log = True
+    weighs_rows = True
     along_trajectories = True
 
 
@@ -29,3 +30,4 @@ class BlackBoxAlpha(AlphaDivergence):
     """Black-box α (Hernández-Lobato et al. 2016; Li & Gal 2017), θ inside the logarithm: an energy, not a bound."""
 
     globals_outside_log = False
+    weighs_rows = True

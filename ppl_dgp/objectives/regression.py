@@ -117,18 +117,21 @@ def row_constant(
     ratio: Float[Array, "N C"],
     alpha: Alpha,
     corrected: bool = True,
+    counts: Float[Array, " N"] | None = None,
 ) -> Float[Array, ""]:
     """Σ −½ (log 2π/w + w⟨r²⟩) and power EP's correction, a factor per row; ``ratio`` is D / s², α broadcasts to it.
 
     A weight of 0, where the noise is infinite, is that of an entry that was not observed.
+
+    :param counts: how often each row counts, once if None.
     """
-    seen = weights > 0.0
+    seen, times = weights > 0.0, 1.0 if counts is None else counts[:, None]
     volume = jnp.where(seen, jnp.log(2.0 * pi / jnp.where(seen, weights, 1.0)), 0.0)
-    total = -0.5 * (volume + weights * squares).sum()
+    total = -0.5 * (times * (volume + weights * squares)).sum()
     if not corrected:
         return total
     correction = jnp.where(seen, 0.5 * (1.0 - alpha) * log1p_ratio(alpha, ratio), 0.0)
-    return total - jnp.broadcast_to(correction, squares.shape).sum()
+    return total - jnp.broadcast_to(times * correction, squares.shape).sum()
 
 
 @jax.tree_util.register_dataclass

@@ -106,7 +106,7 @@ class SummedInputs(Features):
     @staticmethod
     def may_sum(f: SparseGP, noise: Float[Array, "#N C"], factors: Factors) -> bool:
         """Whether all that observed rows say of a function is in their sums."""
-        alike = factors.at_zero and len(noise) == 1
+        alike = factors.alike and len(noise) == 1
         return (
             alike and isinstance(f.inducing, FixedFunctions) and isinstance(f.mean, Zero | Constant | Linear)
         )
