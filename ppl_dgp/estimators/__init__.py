@@ -1,4 +1,5 @@
-"""Sparse and deep GPs as scikit-learn estimators, for regression and classification; the GPLVM as a transformer.
+"""Sparse and deep GPs as scikit-learn estimators, for regression and classification; the GPLVM as a transformer; the
+GPSSM as a forecaster of series.
 
 Of both also stacks of GPs and networks; of regression sums of functions, and several targets that mix the same ones; of
 classes images by patches.
@@ -9,6 +10,7 @@ are the targets of a regression; everything that comes out is in the units, or t
 """
 
 from ppl_dgp.estimators.classifiers import DeepGPClassifier, SparseGPClassifier, StackClassifier
+from ppl_dgp.estimators.forecaster import GPSSMForecaster
 from ppl_dgp.estimators.images import ConvolutionalGPClassifier, DeepConvolutionalGPClassifier
 from ppl_dgp.estimators.latent import GPLVM
 from ppl_dgp.estimators.regressors import (
@@ -18,9 +20,11 @@ from ppl_dgp.estimators.regressors import (
     SparseGPRegressor,
     StackRegressor,
 )
+from ppl_dgp.estimators.scores import log_density_score
 
 __all__ = [
     "GPLVM",
+    "GPSSMForecaster",
     "AdditiveGPRegressor",
     "ConvolutionalGPClassifier",
     "DeepConvolutionalGPClassifier",
@@ -31,4 +35,5 @@ __all__ = [
     "SparseGPRegressor",
     "StackClassifier",
     "StackRegressor",
+    "log_density_score",
 ]
