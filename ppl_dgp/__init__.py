@@ -76,6 +76,7 @@ _HOMES = {
     ),
     "ppl_dgp.estimators": (
         "GPLVM",
+        "GPSSMForecaster",
         "AdditiveGPRegressor",
         "ConvolutionalGPClassifier",
         "DeepConvolutionalGPClassifier",
@@ -86,6 +87,7 @@ _HOMES = {
         "SparseGPRegressor",
         "StackClassifier",
         "StackRegressor",
+        "log_density_score",
     ),
     "ppl_dgp.fit": (
         "ChunkReport",

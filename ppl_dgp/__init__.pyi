@@ -78,11 +78,13 @@ from ppl_dgp.estimators import ConvolutionalGPClassifier as ConvolutionalGPClass
 from ppl_dgp.estimators import DeepConvolutionalGPClassifier as DeepConvolutionalGPClassifier
 from ppl_dgp.estimators import DeepGPClassifier as DeepGPClassifier
 from ppl_dgp.estimators import DeepGPRegressor as DeepGPRegressor
+from ppl_dgp.estimators import GPSSMForecaster as GPSSMForecaster
 from ppl_dgp.estimators import MultiOutputGPRegressor as MultiOutputGPRegressor
 from ppl_dgp.estimators import SparseGPClassifier as SparseGPClassifier
 from ppl_dgp.estimators import SparseGPRegressor as SparseGPRegressor
 from ppl_dgp.estimators import StackClassifier as StackClassifier
 from ppl_dgp.estimators import StackRegressor as StackRegressor
+from ppl_dgp.estimators import log_density_score as log_density_score
 from ppl_dgp.fit import ChunkReport as ChunkReport
 from ppl_dgp.fit import FailedFitWarning as FailedFitWarning
 from ppl_dgp.fit import Fit as Fit

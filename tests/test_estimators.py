@@ -2,11 +2,14 @@
 
 import pickle
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from contract import keeps_all, keeps_fast_part
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris
 from sklearn.exceptions import NotFittedError
@@ -16,6 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from ppl_dgp.diagnostics import layer_maps
+from ppl_dgp.diagnostics.arviz_api import group
 from ppl_dgp.estimators import (
     AdditiveGPRegressor,
     DeepGPClassifier,
@@ -25,11 +29,15 @@ from ppl_dgp.estimators import (
     SparseGPRegressor,
     StackClassifier,
     StackRegressor,
+    log_density_score,
 )
 from ppl_dgp.kernels import Matern32
 from ppl_dgp.likelihoods import StudentT
+from ppl_dgp.models import sparse_gp_regression
 from ppl_dgp.models.blocks import LatentInputs
 from ppl_dgp.models.function_blocks import BayesianLayer, GPLayer
+from ppl_dgp.objectives import Collapsed
+from ppl_dgp.streaming import Stream
 
 TINY = {
     "sparse": SparseGPRegressor(num_inducing=5, steps=100, learning_rate=0.1),
@@ -276,7 +284,7 @@ def _two_features() -> tuple[np.ndarray, np.ndarray]:
 def test_an_additive_prediction_is_the_sum_of_its_terms() -> None:
     x, y = _two_features()
     model = AdditiveGPRegressor(num_inducing=8, steps=150, learning_rate=0.1, random_state=0).fit(x, y)
-    terms = layer_maps(model._posterior(), jnp.asarray((x - x.mean(0)) / x.std(0)))
+    terms = layer_maps(model.fit_, jnp.asarray((x - x.mean(0)) / x.std(0)))
     total = y.mean() + y.std() * sum(term.mean for term in terms)
     assert_allclose(model.predict(x), total[:, 0], rtol=1e-9)
     assert_allclose(model.explained_, [term.mean.var(0) for term in terms], rtol=1e-9)
@@ -347,3 +355,156 @@ def test_an_entry_of_a_convolved_target_that_is_missing_is_predicted() -> None:
 def test_bad_targets_and_settings_of_sums_and_mixtures_name_themselves(model, targets, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         clone(model).set_params(num_inducing=3, steps=2).fit(np.arange(40.0).reshape(20, 2), targets)
+
+
+def test_a_covariance_and_draws_are_the_exact_gps(sparse: SparseGPRegressor) -> None:
+    """Z = X under the parameters found: scikit-learn's GP at the same kernel and noise."""
+    x, y = _data()
+    p, scale = sparse.params_, y.std()
+    kernel = ConstantKernel(p["gp/variance"]) * RBF(p["gp/lengthscale"]) + WhiteKernel(
+        np.ravel(p["likelihood/noise"])[0]
+    )
+    standard = lambda rows: (rows - x.mean()) / x.std()
+    exact = GaussianProcessRegressor(kernel, alpha=0.0, optimizer=None).fit(
+        standard(x), (y - y.mean()) / scale
+    )
+    new = np.linspace(110.0, 190.0, 6)[:, None]
+    expected, between = exact.predict(standard(new), return_cov=True)
+    mean, covariance = sparse.predict(new, return_cov=True)
+    # to within a fiftieth of the noise's variance
+    assert_allclose(mean, y.mean() + scale * expected, atol=0.1)
+    assert_allclose(covariance, scale**2 * between, atol=0.5)
+    deviation = sparse.predict(new, return_std=True)[1]
+    assert_allclose(np.sqrt(np.diag(covariance)), deviation, rtol=1e-5)
+    draws = sparse.sample_y(new, 4000, random_state=1)
+    assert draws.shape == (6, 4000)
+    assert_allclose(np.cov(draws), covariance, atol=0.1 * covariance.max())
+    assert_array_equal(sparse.sample_y(new, 3, random_state=1), sparse.sample_y(new, 3, random_state=1))
+    low, median, high = sparse.predict_quantiles(new).T
+    assert_allclose(median, mean, rtol=1e-6)
+    assert_allclose([low, high], [mean + norm.ppf(p) * deviation for p in (0.025, 0.975)], rtol=1e-6)
+    density = sparse.log_density(new, mean + deviation)
+    assert_allclose(density, norm.logpdf(1.0) - np.log(deviation), rtol=1e-4)
+    assert sparse.score(new, mean + deviation, scoring="log_density") == pytest.approx(density.mean())
+    assert log_density_score(sparse, new, mean) == pytest.approx(norm.logpdf(0.0) - np.log(deviation).mean())
+    for wrong, words in [
+        (lambda: sparse.predict(new, return_std=True, return_cov=True), "return_cov: found True beside"),
+        (lambda: sparse.predict_quantiles(new, (0.0,)), "quantiles: found 0.0"),
+        (lambda: sparse.sample_y(new, 0), "n_samples: found 0"),
+        (lambda: sparse.score(new, mean, scoring="auc"), "scoring: found 'auc'"),
+        (lambda: sparse.log_density(new, np.ones((6, 2))), "y: found 2 columns, expected 1"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            wrong()
+
+
+def test_the_fit_is_kept_with_its_bound_and_the_names_of_columns(sparse: SparseGPRegressor) -> None:
+    x, y = _data()
+    # Z = X: the bound is the evidence of scikit-learn's GP at the same parameters, in standardised units
+    p = sparse.params_
+    kernel = ConstantKernel(p["gp/variance"]) * RBF(p["gp/lengthscale"]) + WhiteKernel(
+        np.ravel(p["likelihood/noise"])[0]
+    )
+    exact = GaussianProcessRegressor(kernel, alpha=0.0, optimizer=None)
+    exact.fit((x - x.mean()) / x.std(), (y - y.mean()) / y.std())
+    assert sparse.elbo_ == pytest.approx(exact.log_marginal_likelihood_value_, abs=0.05)
+    assert sparse.elbo_ == pytest.approx(-sparse.losses_[-1], abs=1e-3)
+    named = clone(sparse).set_params(num_inducing=4, steps=2)
+    named.fit(pd.DataFrame(np.column_stack([x, x**2]), columns=["dose", "age"]), pd.Series(y, name="answer"))
+    data = named.to_arviz(num_draws=20, num_locals=1)
+    constants = group(data, "constant_data")
+    assert list(constants["input"].values) == list(constants["gp_input"].values) == ["dose", "age"]
+    assert list(group(data, "posterior")["gp_output"].values) == ["answer"]
+    served = pickle.loads(pickle.dumps(named))
+    assert_array_equal(
+        served.predict(x_new := pd.DataFrame({"dose": [150.0], "age": [2e4]})), named.predict(x_new)
+    )
+    with pytest.raises(ValueError, match="to_arviz: found no training rows"):
+        served.to_arviz()
+    with pytest.raises(AttributeError, match="elbo_: found no"):
+        served.elbo_  # noqa: B018
+    with pytest.raises(AttributeError, match="elbo_: found no fit"):
+        clone(sparse).elbo_  # noqa: B018
+
+
+def test_a_weight_is_a_number_of_equal_rows() -> None:
+    """The units too; inducing inputs at the rows, so that it begins at the same places in another order."""
+    x, y = _data()
+    x, y = x[:10], y[:10]
+    times = np.array([1, 2, 0, 3, 1, 1, 0, 2, 1, 1])
+    model = SparseGPRegressor(num_inducing=8, tolerance=1e-5, random_state=0)
+    weighted = clone(model).fit(x, y, sample_weight=times)
+    repeated = clone(model).fit(np.repeat(x, times, 0), np.repeat(y, times))
+    assert_allclose(weighted.x_units_.scale, repeated.x_units_.scale, rtol=1e-12)
+    assert_allclose(weighted.y_units_.mean, repeated.y_units_.mean, rtol=1e-12)
+    assert weighted.elbo_ == pytest.approx(repeated.elbo_, abs=0.05)
+    for each, same in zip(weighted.predict(x, True), repeated.predict(x, True), strict=True):
+        assert_allclose(each, same, rtol=0.02)
+    # weights that are one change nothing, not a bit
+    some = clone(model).set_params(steps=2)
+    assert_array_equal(some.fit(x, y).predict(x), some.fit(x, y, np.ones(10)).predict(x))
+    with pytest.raises(ValueError, match="sample_weight: found weights for ApproximatePowerEP"):
+        some.set_params(objective="approximate-power-ep").fit(x, y, times)
+
+
+@pytest.mark.slow
+def test_classes_are_weighted_and_have_log_probabilities(cancer: SparseGPClassifier) -> None:
+    x, y = load_breast_cancer(return_X_y=True)
+    x, words = x[150:180], np.array(["malignant", "benign"])[y[150:180]]
+    p = cancer.predict_proba(x)
+    found = cancer.log_density(x, words)
+    assert_allclose(found, np.log(np.where(words == "benign", p[:, 0], p[:, 1])), rtol=1e-12)
+    assert cancer.score(x, words, scoring="log_density") == pytest.approx(found.mean())
+    with pytest.raises(ValueError, match="y: found 'neither'"):
+        cancer.log_density(x[:1], ["neither"])
+    small = clone(cancer).set_params(num_inducing=5, steps=30)
+    heavy = small.fit(x, words, np.where(words == "benign", 20.0, 1.0)).predict_proba(x)[:, 0].mean()
+    light = small.fit(x, words).predict_proba(x)[:, 0].mean()
+    assert heavy > light
+
+
+def test_batches_are_learnt_one_after_another() -> None:
+    """With hyperparameters that are held it is Stream's own posterior; elsewhere the error falls as batches come."""
+    x, y = _data()
+    rng = np.random.default_rng(5)
+    more = rng.uniform(100.0, 200.0, (90, 1))
+    answers = 1000.0 + 50.0 * np.sin(more[:, 0] / 15.0) + rng.normal(0.0, 5.0, 90)
+    model = SparseGPRegressor(num_inducing=10, random_state=0, steps=20)
+    errors = []
+    for begin in (0, 30, 60):
+        model.partial_fit(more[begin : begin + 30], answers[begin : begin + 30])
+        errors.append(np.sqrt(np.mean((model.predict(x) - 1000.0 - 50.0 * np.sin(x[:, 0] / 15.0)) ** 2)))
+    assert errors[-1] < errors[0] and errors[-1] < 6.0
+    assert model.losses_.shape == (3,) and model.n_iter_ == 3
+    stream = Stream(
+        jax.random.key(model._seed), sparse_gp_regression(10, num_outputs=1), Collapsed(0.0), steps=20
+    )
+    for begin in (0, 30, 60):
+        rows = model.x_units_.transform(more[begin : begin + 30])
+        stream.update(rows, model.y_units_.transform(answers[begin : begin + 30, None]))
+    own = model.y_units_.inverse(
+        stream.predict(jax.random.key(0), jnp.asarray(model.x_units_.transform(x))).mean
+    )
+    assert_allclose(model.predict(x), own[:, 0], rtol=1e-8)
+    again = pickle.loads(pickle.dumps(model)).partial_fit(x, y)
+    assert_array_equal(again.predict(x), model.partial_fit(x, y).predict(x))
+    with pytest.raises(AttributeError, match="elbo_"):
+        again.elbo_  # noqa: B018
+    with pytest.raises(ValueError, match="features"):
+        model.partial_fit(np.ones((3, 2)), np.ones(3))
+    assert model.fit(x, y).partial_fit(x, y).n_iter_ == 1
+
+
+@pytest.mark.slow
+def test_labels_come_in_batches_that_need_not_have_them_all() -> None:
+    x, y = load_iris(return_X_y=True)
+    order = np.random.default_rng(0).permutation(150)
+    x, y = x[order], y[order]
+    model = SparseGPClassifier(
+        num_inducing=10, steps=100, learning_rate=0.1, likelihood="softmax", random_state=0
+    )
+    two = y < 2
+    model.partial_fit(x[two], y[two], classes=[0, 1, 2]).partial_fit(x[~two], y[~two])
+    assert model.predict_proba(x).shape == (150, 3) and model.score(x, y) > 0.8
+    with pytest.raises(ValueError, match="y: found 7"):
+        model.partial_fit(x[:2], [1, 7])

@@ -233,6 +233,14 @@ def test_transformer_in_the_units_of_the_table(transformer):
     )
 
 
+def test_the_bound_of_a_transformer_is_what_its_descent_ended_at(transformer):
+    # q(u) is at its optimum in closed form in one, and written out in the other
+    assert np.isclose(transformer.elbo_, -transformer.losses_[-1], rtol=1e-6)
+    points = GPLVM(latent=1, num_inducing=3, hidden="point-estimate", steps=1).fit(Y)
+    with pytest.raises(AttributeError, match="elbo_: found point estimates"):
+        points.elbo_  # noqa: B018
+
+
 def test_transformer_refuses_what_it_does_not_know(transformer):
     with pytest.raises(ValueError, match="hidden: found 'markov'"):
         GPLVM(hidden="markov").fit(Y)

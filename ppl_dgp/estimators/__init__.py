@@ -1,4 +1,5 @@
-"""Sparse and deep GPs as scikit-learn estimators, for regression and classification; the GPLVM as a transformer.
+"""Sparse and deep GPs as scikit-learn estimators, for regression and classification; the GPLVM as a transformer; the
+GPSSM as a forecaster of series.
 
 Of both also stacks of GPs and networks; of regression sums of functions, and several targets that mix the same ones; of
 classes images by patches.
@@ -14,6 +15,7 @@ with needed_for("an estimator"):
     import sklearn  # noqa: F401
 
 from ppl_dgp.estimators.classifiers import DeepGPClassifier, SparseGPClassifier, StackClassifier
+from ppl_dgp.estimators.forecaster import GPSSMForecaster
 from ppl_dgp.estimators.images import ConvolutionalGPClassifier, DeepConvolutionalGPClassifier
 from ppl_dgp.estimators.latent import GPLVM
 from ppl_dgp.estimators.regressors import (
@@ -23,9 +25,11 @@ from ppl_dgp.estimators.regressors import (
     SparseGPRegressor,
     StackRegressor,
 )
+from ppl_dgp.estimators.scores import log_density_score
 
 __all__ = [
     "GPLVM",
+    "GPSSMForecaster",
     "AdditiveGPRegressor",
     "ConvolutionalGPClassifier",
     "DeepConvolutionalGPClassifier",
@@ -36,4 +40,5 @@ __all__ = [
     "SparseGPRegressor",
     "StackClassifier",
     "StackRegressor",
+    "log_density_score",
 ]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ppl_dgp.data import Standardiser
-from ppl_dgp.estimators.classifiers import _Classifier
+from ppl_dgp.estimators.classification import _Classifier
 from ppl_dgp.estimators.estimator import PREDICTED_AT_ONCE
 from ppl_dgp.gp.patches import Patches
 from ppl_dgp.models import convolutional_gp, deep_convolutional_gp
@@ -75,7 +75,7 @@ class _ImageClassifier(_Classifier):
         """Rows and columns from one patch to the next, in each layer."""
         raise NotImplementedError
 
-    def _units(self) -> Callable[[np.ndarray], Standardiser]:
+    def _units(self) -> Callable[..., Standardiser]:
         return Standardiser.fit_alike
 
     def _sizes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -114,7 +114,7 @@ class ConvolutionalGPClassifier(_ImageClassifier):
     :param num_inducing: patches M that all classes share; fewer where there are fewer rows.
     :param kernel: of patches, as in ``SparseGPRegressor``.
     :param inducing_rule, objective, alpha, num_particles, steps, tolerance, budget, batch_size, learning_rate,
-        num_samples, random_state: as in ``SparseGPRegressor``.
+        num_samples, random_state, progress: as in ``SparseGPRegressor``.
 
     >>> from sklearn.datasets import load_digits
     >>> X, y = load_digits(n_class=3, return_X_y=True)
@@ -154,7 +154,7 @@ class DeepConvolutionalGPClassifier(_ImageClassifier):
     :param image, patch, located, weighted, likelihood, num_inducing, kernel: as in ``ConvolutionalGPClassifier``, the
         patch in every layer.
     :param inducing_rule, objective, alpha, num_particles, steps, tolerance, budget, batch_size, learning_rate,
-        num_samples, random_state: as in ``SparseGPRegressor``.
+        num_samples, random_state, progress: as in ``SparseGPRegressor``.
 
     >>> from sklearn.datasets import load_digits
     >>> X, y = load_digits(n_class=3, return_X_y=True)

@@ -9,12 +9,14 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from numpyro.infer import ELBO
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ppl_dgp.data import Standardiser
 from ppl_dgp.estimators.estimator import warn_of_convergence
+from ppl_dgp.estimators.trained import Trained
 from ppl_dgp.fit import Fit, energy, fit_lbfgs, fit_svi
 from ppl_dgp.guides import Amortised, Guide, HiddenRule, MeanField, PointEstimate
 from ppl_dgp.models import gplvm
@@ -34,7 +36,7 @@ LATENT_RULES: dict[str, HiddenRule] = {
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class GPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class GPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Trained):
     """Bayesian Gaussian process latent variable model (Titsias and Lawrence 2010); NaN is a missing entry.
 
     Columns are standardised inside, all else is in the units that went in. It works in 64 bits.
@@ -53,7 +55,9 @@ class GPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     :param random_state: seed.
     :ivar embedding_, embedding_std_: latents of the training rows, mean and standard deviation, (N, Q).
     :ivar relevance_: (Q,), the spread of each dimension in its lengthscales.
-    :ivar losses_, params_, n_iter_, converged_, gap_: as in ``SparseGPRegressor``.
+    :param progress: show a bar on standard error; where that is a terminal if None.
+    :ivar fit_, elbo_, losses_, params_, n_iter_, converged_, gap_: as in ``SparseGPRegressor``; point estimates have no
+        bound.
 
     >>> from sklearn.datasets import load_iris
     >>> X, _ = load_iris(return_X_y=True)
@@ -74,6 +78,9 @@ class GPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     learning_rate: float | None = None
     num_samples: int = 100
     random_state: Any = None
+    progress: bool | None = None
+
+    _double = True
 
     def fit(self: _Latent, X: Any, y: Any = None) -> _Latent:
         """Train on N rows.
@@ -99,12 +106,11 @@ class GPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 budget=self.budget,
                 batch_size=None if self.batch_size is None else min(self.batch_size, len(rows)),
                 learning_rate=self.learning_rate,
+                progress=self.progress,
             )
-            self.params_ = {name: np.asarray(value) for name, value in fitted.params.items()}
+            self._keep(fitted, np.zeros((len(rows), 0)), self.units_.transform(rows))
             latents = embedding(fitted, self.units_.transform(rows))
         self.embedding_, self.embedding_std_ = latents.mean, np.sqrt(latents.variance)
-        self.losses_, self.n_iter_ = fitted.losses[fitted.best], fitted.steps
-        self.gap_, self.converged_ = fitted.gap, fitted.converged
         warn_of_convergence(self.steps, fitted)
         self.relevance_ = relevance(fitted, means=self.embedding_)
         self._n_features_out = self.latent
@@ -161,8 +167,7 @@ class GPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         with jax.enable_x64(True):
             key = jax.random.key(self._seed + 2)
             x = jnp.zeros((n_samples, 0))
-            fitted = self._fitted()
-            found = predict(key, fitted, x, num_samples=1, samples=True)
+            found = predict(key, self.fit_, x, num_samples=1, samples=True)
         assert found.samples is not None
         return self.units_.inverse(found.samples[0])
 
@@ -176,9 +181,7 @@ class GPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         found = self._latents(rows)
         with jax.enable_x64(True):
             targets = self.units_.transform(rows)
-            density = row_log_density(
-                jax.random.key(self._seed + 3), self._fitted(), None, targets, latents=found
-            )
+            density = row_log_density(jax.random.key(self._seed + 3), self.fit_, None, targets, latents=found)
         result: np.ndarray = density - np.where(np.isnan(rows), 0.0, np.log(self.units_.scale)).sum(1)
         return result
 
@@ -203,24 +206,24 @@ class GPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def _latents(self, X: Any) -> Latents:
         rows = self._rows(X)
         with jax.enable_x64(True):
-            return infer_latents(
-                jax.random.key(self._seed + 1), self._fitted(), None, self.units_.transform(rows)
-            )
+            return infer_latents(jax.random.key(self._seed + 1), self.fit_, None, self.units_.transform(rows))
 
     def _decoded(self, latents: dict[str, Gaussian]) -> Prediction:
         with jax.enable_x64(True):
             settings: dict[str, Any] = dict(num_samples=self.num_samples, latents=latents, row_by_row=True)
             key = jax.random.key(self._seed + 1)
-            fitted = self._fitted()
-            return predict(key, fitted, None, **settings)
+            return predict(key, self.fit_, None, **settings)
 
     def _program(self) -> tuple[Callable[..., Any], Guide]:
         names = self.kernel, self.hidden, self.noise, self.start
         return latent_program(self.n_features_in_, self.latent, self.num_inducing_, *names)
 
-    def _fitted(self) -> Fit:
-        """Made of what is pickled; to be called in 64 bits."""
-        return as_fit(*self._program(), self.params_)
+    def _objective_of_bound(self) -> ELBO:
+        if isinstance(LATENT_RULES[self.hidden], PointEstimate):
+            raise AttributeError(
+                "elbo_: found point estimates of the latents, expected a q of them; take losses_"
+            )
+        return _BOUND
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -228,9 +231,10 @@ class GPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return tags
 
 
-def standardise(rows: np.ndarray) -> Standardiser:
+def standardise(rows: np.ndarray, weights: np.ndarray | None = None) -> Standardiser:
     """Mean and scale of each column, of the entries that are there.
 
+    :param weights: how often each row counts (N,), positive; once if not given.
     :raises ValueError: for a column without any.
     """
     empty = np.isnan(rows).all(0)
@@ -238,7 +242,10 @@ def standardise(rows: np.ndarray) -> Standardiser:
         raise ValueError(
             f"rows: found no entry in column {int(empty.argmax())}, expected at least one; leave it out"
         )
-    each = [Standardiser.fit(column[~np.isnan(column)][:, None]) for column in rows.T]
+    each = [
+        Standardiser.fit(column[there][:, None], None if weights is None else weights[there])
+        for column, there in zip(rows.T, ~np.isnan(rows).T, strict=True)
+    ]
     return Standardiser(np.array([one.mean[0] for one in each]), np.array([one.scale[0] for one in each]))
 
 

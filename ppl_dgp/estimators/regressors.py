@@ -4,85 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_consistent_length, validate_data
 
-from ppl_dgp.data import Standardiser
-from ppl_dgp.estimators.estimator import GPEstimator, Target
-from ppl_dgp.estimators.latent import standardise
+from ppl_dgp.estimators.regression import _Regressor
 from ppl_dgp.estimators.stacks import StackEstimator
+from ppl_dgp.estimators.streams import _StreamRegressor
 from ppl_dgp.guides import HiddenRule
 from ppl_dgp.models import additive_gp, convolved_gp, multi_output_gp, stack
-from ppl_dgp.models.observation import is_of_real_targets
 from ppl_dgp.models.zoo_model import ZooModel
 
-_R = TypeVar("_R", bound="_Regressor")
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class _Regressor(RegressorMixin, GPEstimator):
-    """Targets to standardised columns and back."""
-
-    likelihood: Any = None
-
-    def fit(self: _R, X: Any, y: Any) -> _R:
-        """Train on N rows.
-
-        :param X: features (N, D), finite.
-        :param y: targets (N,) or (N, P), finite.
-        :returns: the estimator, with the constrained parameters as ``params_``, the loss trace as ``losses_``, and
-            whether it has ``converged_``, with the nats that it has yet to gain, ``gap_``.
-        :raises ValueError: for data or settings that cannot be used, naming them.
-        :raises FitError: if training fails.
-        """
-        rows, columns = self._checked_rows(X, y)
-        self.y_units_ = standardise(columns)
-        if not is_of_real_targets(self.likelihood):
-            # counts, fractions and the like mean nothing in other units
-            ones = np.ones(columns.shape[1])
-            self.y_units_ = Standardiser(0.0 * ones, ones)
-        self._train(rows, self.y_units_.transform(columns))
-        return self
-
-    def _checked_rows(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Features (N, D) and targets (N, P), both finite; how y came is kept."""
-        rows, targets = validate_data(
-            self, X, y, multi_output=True, y_numeric=True, dtype=np.float64, ensure_min_samples=2
-        )
-        self.single_output_ = targets.ndim == 1
-        return rows, np.asarray(targets, np.float64).reshape(len(rows), -1)
-
-    def _target(self) -> Target:
-        return Target(columns=len(self.y_units_.mean), likelihood=self.likelihood)
-
-    def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Predictive mean of y at K rows, in the targets' units, (K,) or (K, P) as y was.
-
-        :param X: features (K, D).
-        :param return_std: also give the standard deviation of y, noise included.
-        :raises NotFittedError: before ``fit``.
-        :raises ValueError: for rows that cannot be used.
-        """
-        found = self.predict_distribution(X)
-        mean: np.ndarray = self.y_units_.inverse(found.mean)
-        deviation: np.ndarray = np.sqrt(found.variance) * self.y_units_.scale
-        if self.single_output_:
-            mean, deviation = mean[:, 0], deviation[:, 0]
-        return (mean, deviation) if return_std else mean
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        tags.regressor_tags.poor_score = False
-        return tags
-
-
-@dataclass(kw_only=True, eq=False, repr=False)
-class SparseGPRegressor(_Regressor):
+class SparseGPRegressor(_StreamRegressor):
     """Sparse variational GP regression for tables of any length.
 
     :param kernel: rbf, matern12, matern32, matern52, rational-quadratic, periodic, linear or constant, or several with
@@ -105,6 +42,7 @@ class SparseGPRegressor(_Regressor):
     :param batch_size: rows per step; all if None.
     :param num_samples: draws that a prediction averages over.
     :param random_state: seed of the training and of predictions.
+    :param progress: show a bar on standard error; where that is a terminal if None.
 
     >>> from sklearn.datasets import load_diabetes
     >>> X, y = load_diabetes(return_X_y=True)
@@ -114,7 +52,7 @@ class SparseGPRegressor(_Regressor):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class DeepGPRegressor(_Regressor):
+class DeepGPRegressor(_StreamRegressor):
     """Deep GP regression: for steps, changing lengthscales and features that have to be learnt.
 
     :param widths: outputs of each hidden layer.
@@ -122,8 +60,8 @@ class DeepGPRegressor(_Regressor):
         conditional-across, doubly-stochastic, moment-matched, nested-compression or amortised.
     :param likelihood: as in ``SparseGPRegressor``.
     :param kernel, num_inducing, inducing_rule, objective, alpha, num_particles, steps, tolerance, budget,
-        batch_size, learning_rate, num_samples, random_state: as in ``SparseGPRegressor``, the first three for every
-        layer.
+        batch_size, learning_rate, num_samples, random_state, progress: as in ``SparseGPRegressor``, the first three of
+        every layer.
     """
 
     widths: Sequence[int] = (2,)
@@ -143,7 +81,7 @@ class StackRegressor(StackEstimator, _Regressor):
     :param kernel: "rbf", of which nothing is made: blocks have their own.
     :param inducing_rule: also of the weights of Bayesian layers; diagonal is mean-field.
     :param hidden, likelihood, objective, alpha, num_particles, steps, tolerance, budget, batch_size, learning_rate,
-        num_samples, random_state: as in ``DeepGPRegressor``.
+        num_samples, random_state, progress: as in ``DeepGPRegressor``.
 
     >>> from sklearn.datasets import load_diabetes
     >>> from ppl_dgp import BayesianLayer
@@ -166,7 +104,7 @@ class AdditiveGPRegressor(_Regressor):
     :param kernel: as in ``SparseGPRegressor``, for every term, which has its own values; or a sequence, one for each.
     :param num_inducing: inducing points of each term; fewer where there are fewer rows.
     :param likelihood, inducing_rule, objective, alpha, num_particles, steps, tolerance, budget, batch_size,
-        learning_rate, num_samples, random_state: as in ``SparseGPRegressor``.
+        learning_rate, num_samples, random_state, progress: as in ``SparseGPRegressor``.
     :ivar explained_: (T, P), of each term the variance of its mean over the training rows, in the units in which a
         standardised target has variance 1; of counts and the like on the scale of their likelihood's link.
 
@@ -178,11 +116,11 @@ class AdditiveGPRegressor(_Regressor):
 
     groups: Sequence[Sequence[int]] | None = None
 
-    def _train(self, rows: np.ndarray, targets: np.ndarray) -> None:
-        super()._train(rows, targets)
+    def _train(self, rows: np.ndarray, targets: np.ndarray, weights: np.ndarray | None = None) -> None:
+        super()._train(rows, targets, weights)
         from ppl_dgp.diagnostics.layers import explained  # which brings Matplotlib
 
-        functions = explained(self._posterior(), jnp.asarray(self.x_units_.transform(rows))).values()
+        functions = explained(self.fit_, jnp.asarray(self.x_units_.transform(rows))).values()
         # further functions are of the likelihood's noise
         self.explained_ = np.stack([each[: targets.shape[1]] for each in functions])
 
@@ -206,7 +144,7 @@ class MultiOutputGPRegressor(_Regressor):
         alpha 0.
     :param num_inducing: inducing points of each function; fewer where there are fewer rows.
     :param kernel, inducing_rule, objective, alpha, num_particles, steps, tolerance, budget, batch_size,
-        learning_rate, num_samples, random_state: as in ``SparseGPRegressor``.
+        learning_rate, num_samples, random_state, progress: as in ``SparseGPRegressor``.
 
     >>> from sklearn.datasets import load_linnerud
     >>> X, y = load_linnerud(return_X_y=True)
@@ -218,7 +156,7 @@ class MultiOutputGPRegressor(_Regressor):
     num_latents: int = 2
     smoothed: bool = False
 
-    def _checked_rows(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _checked_rows(self, X: Any, y: Any, reset: bool = True) -> tuple[np.ndarray, np.ndarray]:
         of_rows: dict[str, Any] = dict(dtype=np.float64, ensure_min_samples=2)
         of_targets = of_rows | {"ensure_all_finite": "allow-nan", "ensure_2d": False}
         rows, targets = validate_data(self, X, y, validate_separately=(of_rows, of_targets))

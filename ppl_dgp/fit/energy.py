@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 import jax
+import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Shaped
 from numpyro.infer import ELBO
@@ -79,6 +80,34 @@ def drawn_energies(
         keys = jax.random.split(key, num_draws)
         values: Array = jax.lax.map(lambda one: -objective.loss(one, params, model, guide, x, y), keys)
         return values
+
+    return jax.jit(program)
+
+
+def energy_in_blocks(
+    key: Array, fit: Posterior, x: Array, y: Array, objective: ELBO, *, block: int, num_draws: int
+) -> float:
+    """An objective's value in nats over all rows, the mean of so many draws, of at most ``block`` rows at a time.
+
+    :param fit: of a model that takes ``index`` and ``size``, where there are more rows than one block has.
+    :param x: inputs (N, D); y targets (N, P), as ``checked_data`` gives them.
+    """
+    params = dict(fit.params)
+    if len(x) <= block:
+        return float(drawn_energies(fit.model, fit.guide, objective, num_draws)(key, params, x, y).mean())
+    run = _of_block(fit.model, fit.guide, objective, num_draws, len(x))
+    parts = np.array_split(np.arange(len(x)), -(-len(x) // block))
+    # each estimates all rows by its own
+    found = [float(run(jax.random.fold_in(key, part[0]), params, x[part], y[part], part)) for part in parts]
+    return float(np.average(found, weights=[len(part) for part in parts]))
+
+
+@lru_cache(maxsize=32)
+def _of_block(model: Model, guide: Model, objective: ELBO, num_draws: int, size: int) -> Any:
+    def program(key: Array, params: Parameters, x: Array, y: Array, index: Array) -> Array:
+        loss = lambda one: objective.loss(one, params, model, guide, x, y, index=index, size=size)
+        value: Array = -jax.lax.map(loss, jax.random.split(key, num_draws)).mean()
+        return value
 
     return jax.jit(program)
 

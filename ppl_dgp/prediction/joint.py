@@ -45,6 +45,27 @@ def sample_functions(
     return result
 
 
+def sample_targets(key: Array, fit: Posterior, x: ArrayLike, num_samples: int = 10) -> Float[Array, "S N P"]:
+    """Joint draws of y at the rows of x: of f as :func:`sample_functions` draws it, then of the noise of each row.
+
+    For arguments see :func:`sample_functions`.
+
+    :raises TypeError: for functions side by side at ``y``, as :func:`joint_prediction` does.
+    """
+    rows = jnp.asarray(x)
+
+    def one(sample_key: Array) -> Array:
+        key_run, key_last, key_noise = jax.random.split(sample_key, 3)
+        sites = model_sites(key_run, fit.model, fit.guide, fit.params, rows, joint_rows=True)
+        emission = _one_function(target_emission(sites))
+        f = emission.marginal.draw(key_last)
+        targets: Array = emission.likelihood.sample(key_noise, f, jnp.zeros_like(f))
+        return targets
+
+    result: Array = jax.lax.map(one, jax.random.split(key, num_samples))
+    return result
+
+
 @takes_fit
 def joint_prediction(
     key: Array,
