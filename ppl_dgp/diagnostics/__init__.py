@@ -9,6 +9,8 @@ from ppl_dgp.diagnostics.class_measures import class_scores, confusion_counts
 from ppl_dgp.diagnostics.class_plots import plot_confusion, plot_reliability
 from ppl_dgp.diagnostics.compare import compare, compare_fits
 from ppl_dgp.diagnostics.comparison import Comparison, tabulate
+from ppl_dgp.diagnostics.cross_validation import CrossValidation, compare_elpd, cross_validate
+from ppl_dgp.diagnostics.folds import Splitter, forward_folds
 from ppl_dgp.diagnostics.horizon_plots import plot_horizons
 from ppl_dgp.diagnostics.horizons import HorizonScores, horizon_scores
 from ppl_dgp.diagnostics.khat import ParetoK, elbo, importance_weighted_bound, pareto_k
@@ -28,20 +30,25 @@ from ppl_dgp.diagnostics.transition_plots import plot_transition, plot_vector_fi
 __all__ = [
     "Candidate",
     "Comparison",
+    "CrossValidation",
     "HorizonScores",
     "LayerMap",
     "ParetoK",
     "SimulationChoice",
     "SimulationScore",
+    "Splitter",
     "aligned",
     "choose_by_simulation",
     "class_scores",
     "compare",
+    "compare_elpd",
     "compare_fits",
     "confusion_counts",
+    "cross_validate",
     "crps",
     "elbo",
     "explained",
+    "forward_folds",
     "held_out_scores",
     "horizon_scores",
     "importance_weighted_bound",
