@@ -36,7 +36,7 @@ LONGEST = [
     "test_objectives", "test_nested", "test_windows", "test_switching", "test_estimators", "test_cli_series",
     "test_diagnostics", "test_latents", "test_amortised", "test_devices", "test_closed_form", "test_gp", "test_cli",
     "test_fit", "test_sites", "test_gplvm_quadrature", "test_pathwise", "test_readme", "test_gplvm", "test_forecast",
-    "test_many", "test_fourier", "test_guides", "test_decoupled", "test_watching",
+    "test_many", "test_fourier", "test_guides", "test_decoupled", "test_cross_validation", "test_watching",
 ]  # fmt: skip
 
 

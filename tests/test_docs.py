@@ -18,6 +18,7 @@ PAGES = [ROOT / "README.md", *sorted(DOCS.glob("**/*.md"))]
 CODE = re.compile(r"```(python|py)\n(.*?)```", flags=re.DOTALL)
 #: pages whose blocks run one after another, and print what they say
 RUN = ["index", "priors-and-nuts", "big-data", "saving-and-serving", "checking-a-fit", "choosing"]
+RUN += ["cross-validation"]
 RUN += ["from-gpflow", "from-gpytorch", "from-gpjax", "from-pymc"]
 
 sys.path.insert(0, str(DOCS / "tools"))
@@ -41,6 +42,8 @@ def test_code_compiles_and_imports_what_is_there(page: Path) -> None:
 
 # chains of a page are short
 @pytest.mark.filterwarnings("ignore::ppl_dgp.fit.chains.SamplingWarning")
+# ArviZ, of LOO by few draws
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUN)
 def test_the_page_runs_and_prints_what_it_says(

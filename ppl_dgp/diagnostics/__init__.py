@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from ppl_dgp.diagnostics.class_plots import plot_confusion, plot_reliability
     from ppl_dgp.diagnostics.comparing import compare, compare_fits
     from ppl_dgp.diagnostics.comparison import Comparison, tabulate
+    from ppl_dgp.diagnostics.cross_validation import CrossValidation, compare_elpd, cross_validate
+    from ppl_dgp.diagnostics.folds import Splitter, forward_folds
     from ppl_dgp.diagnostics.horizon_plots import plot_horizons
     from ppl_dgp.diagnostics.horizons import HorizonScores, horizon_scores
     from ppl_dgp.diagnostics.hyperparameters import summary
@@ -34,20 +36,25 @@ if TYPE_CHECKING:
 __all__ = [
     "Candidate",
     "Comparison",
+    "CrossValidation",
     "HorizonScores",
     "LayerMap",
     "ParetoK",
     "SimulationChoice",
     "SimulationScore",
+    "Splitter",
     "aligned",
     "choose_by_simulation",
     "class_scores",
     "compare",
+    "compare_elpd",
     "compare_fits",
     "confusion_counts",
+    "cross_validate",
     "crps",
     "elbo",
     "explained",
+    "forward_folds",
     "held_out_scores",
     "horizon_scores",
     "importance_weighted_bound",
@@ -101,6 +108,15 @@ _FILES = {
     "comparison": (
         "Comparison",
         "tabulate",
+    ),
+    "cross_validation": (
+        "CrossValidation",
+        "compare_elpd",
+        "cross_validate",
+    ),
+    "folds": (
+        "Splitter",
+        "forward_folds",
     ),
     "horizon_plots": ("plot_horizons",),
     "horizons": (

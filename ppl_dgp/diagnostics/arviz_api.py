@@ -1,4 +1,4 @@
-"""The one place where ArviZ 0.23 and 1.x differ: the container, netCDF, and where Pareto smoothing lives."""
+"""The one place where ArviZ 0.23 and 1.x differ: the container, netCDF, Pareto smoothing, ELPD and stacking."""
 
 from __future__ import annotations
 
@@ -145,3 +145,77 @@ def pareto_smoothed(log_weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         smoothed, khat = _arviz().psislw(weights)
     smoothed = np.asarray(smoothed)
     return smoothed - np.logaddexp.reduce(smoothed, axis=-1, keepdims=True), np.asarray(khat)
+
+
+def elpd_data(
+    log_density: np.ndarray, rows: np.ndarray, num_folds: int, num_samples: int, warning: bool = False
+) -> Any:
+    """A k-fold ELPD as ArviZ has that of LOO, its effective number of parameters not a number.
+
+    :param log_density: log p(y_n | y of other folds), (n,).
+    :param rows: labels of these n rows.
+    """
+    size = len(log_density)
+    elpd, error = float(log_density.sum()), float(np.sqrt(size * log_density.var()))
+    pointwise = xr.DataArray(log_density, dims=["row"], coords={"row": rows})
+    about: dict[str, Any] = {"se": error, "p": np.nan, "n_samples": num_samples, "n_data_points": size}
+    about |= {"warning": warning, "scale": "log"}
+    if not ONE:
+        from arviz.stats.stats_utils import ELPDData
+
+        about = {"elpd_loo": elpd, "se": error, "p_loo": np.nan} | {
+            name: about[name] for name in ("n_samples", "n_data_points", "warning")
+        }
+        about |= {"loo_i": pointwise, "scale": "log"}
+        return ELPDData(data=list(about.values()), index=list(about))
+    from arviz_stats import utils
+
+    about |= {"elpd": elpd, "elpd_i": pointwise, "good_k": None, "n_folds": num_folds}
+    if hasattr(utils, "ELPDDataLOOKFold"):
+        return utils.ELPDDataLOOKFold(**about)
+    return utils.ELPDData(kind="loo_kfold", **about)
+
+
+def pointwise_elpd(data: Any) -> np.ndarray:
+    """log p(y_n | y without n) of each row, of ArviZ's ELPD, or of a container by Pareto-smoothed LOO.
+
+    :raises TypeError: for anything else.
+    :raises ValueError: of an ELPD without the values of its rows.
+    """
+    if is_container(data):
+        data = az.loo(data, pointwise=True)
+    name = "elpd_i" if ONE else "loo_i"
+    if not (hasattr(data, "n_data_points") and hasattr(data, "scale")):
+        raise TypeError(
+            f"results: found {type(data).__name__}, expected a CrossValidation, ArviZ's ELPD, or what to_arviz makes"
+        )
+    values = getattr(data, name, None)
+    if values is None or data.scale != "log":
+        raise ValueError(
+            "results: found an ELPD without the values of its rows on the scale log, expected them; call "
+            "arviz.loo(…, pointwise=True)"
+        )
+    return np.asarray(values, float).ravel()
+
+
+def is_container(data: Any) -> bool:
+    """Whether it is what :func:`container` makes."""
+    return isinstance(data, xr.DataTree if ONE else az.InferenceData)
+
+
+def stacking_weights(log_density: np.ndarray) -> np.ndarray:
+    """The weights w of K predictive distributions, ≥ 0 and of sum 1, whose mixture is best: max Σ_n log Σ_k w_k p_nk.
+
+    :param log_density: log p_nk, (K, N) (Yao et al. 2018).
+    """
+    # what is taken off a row changes no weight, and keeps ArviZ's exponentials from vanishing
+    relative = log_density - log_density.max(0)
+    rows = np.arange(relative.shape[1])
+    named = {str(number): elpd_data(each, rows, 1, 1) for number, each in enumerate(relative)}
+    unrounded: dict[str, Any] = {"round_to": "none"} if ONE else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # 0.23 calls pandas as 3.1 does not like it
+        table = az.compare(named, method="stacking", **unrounded)
+    found = np.clip([float(table.loc[name, "weight"]) for name in named], 0.0, 1.0)
+    weights: np.ndarray = found / found.sum()
+    return weights

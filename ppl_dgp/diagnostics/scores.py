@@ -54,15 +54,25 @@ def scores(
         )
     low, high = prediction.quantiles[0], prediction.quantiles[-1]
     there = ~np.isnan(y)
-    # log |dy/dy'| of the change of units, per row
-    jacobian = there @ np.log(np.broadcast_to(target_scale, y.shape[1:]))
+    density = in_units(prediction.log_density, y, target_scale)
     found = {
-        "test_log_density": float((prediction.log_density - jacobian)[there.any(1)].mean()),
+        "test_log_density": float(density[there.any(1)].mean()),
         "test_rmse": float(np.sqrt(np.square((prediction.mean - y) * target_scale)[there].mean())),
         "coverage95": float(((low <= y) & (y <= high))[there].mean()),
     }
     if prediction.samples is not None:
         found["test_crps"] = float((crps(prediction.samples, y) * target_scale)[there].mean())
+    return found
+
+
+def in_units(
+    log_density: Float[np.ndarray, " N"], y: Num[np.ndarray, "N P"], target_scale: ArrayLike
+) -> Float[np.ndarray, " N"]:
+    """The log density of targets before they were divided by a scale, NaN of rows without an entry."""
+    there = ~np.isnan(y)
+    # log |dy/dy'| of the change of units, per row
+    jacobian = there @ np.log(np.broadcast_to(target_scale, y.shape[1:]))
+    found: np.ndarray = np.where(there.any(1), log_density - jacobian, np.nan)
     return found
 
 
