@@ -34,6 +34,8 @@ LINKS = [
     (re.compile(r"\]\(\.\./CONTRIBUTING\.md"), "](contributing.md"),
     (re.compile(r"\]\(\.\./CHANGELOG\.md"), "](changelog.md"),
     (re.compile(r"\]\(docs/"), "]("),
+    # of a notebook, whose page lies one folder down too
+    (re.compile(r"\]\(\.\./docs/"), "](../"),
 ]
 log = logging.getLogger("mkdocs.hooks")
 
