@@ -8,8 +8,8 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import numpy as np
 from jaxtyping import Array, Int
-from sklearn.model_selection import TimeSeriesSplit
 
+from ppl_dgp.extras import needed_for
 from ppl_dgp.fit.arguments import check_counts
 
 Rows = Int[np.ndarray, " _"]
@@ -92,6 +92,9 @@ def forward_folds(
     if num_folds == 1:  # which scikit-learn takes for a mistake
         train = np.arange(first)
         return [(train[-longest:] if longest else train, np.arange(num_rows - held, num_rows))]
+    with needed_for("forward_folds"):
+        from sklearn.model_selection import TimeSeriesSplit
+
     splitter = TimeSeriesSplit(num_folds, max_train_size=longest, test_size=held, gap=gap)
     return [(train, test) for train, test in splitter.split(np.zeros(num_rows))]
 
