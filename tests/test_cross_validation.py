@@ -1,5 +1,6 @@
 """Cross-validation against closed forms, stacking against an optimiser of its own, folds that know no future."""
 
+import arviz as az
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,7 +32,7 @@ from ppl_dgp import (
     sparse_gp_regression,
     to_arviz,
 )
-from ppl_dgp.diagnostics.arviz_api import az, pointwise_elpd, stacking_weights
+from ppl_dgp.diagnostics.arviz_api import pointwise_elpd, stacking_weights
 from ppl_dgp.kernels import Linear
 
 KEY, BOUND = jax.random.key(4), PowerEP(0.0)

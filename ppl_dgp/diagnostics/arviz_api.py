@@ -157,17 +157,19 @@ def elpd_data(
     """
     size = len(log_density)
     elpd, error = float(log_density.sum()), float(np.sqrt(size * log_density.var()))
-    pointwise = xr.DataArray(log_density, dims=["row"], coords={"row": rows})
+    from xarray import DataArray
+
+    pointwise = DataArray(log_density, dims=["row"], coords={"row": rows})
     about: dict[str, Any] = {"se": error, "p": np.nan, "n_samples": num_samples, "n_data_points": size}
     about |= {"warning": warning, "scale": "log"}
     if not ONE:
-        from arviz.stats.stats_utils import ELPDData
+        elpd_data_of = _arviz().stats.stats_utils.ELPDData
 
         about = {"elpd_loo": elpd, "se": error, "p_loo": np.nan} | {
             name: about[name] for name in ("n_samples", "n_data_points", "warning")
         }
         about |= {"loo_i": pointwise, "scale": "log"}
-        return ELPDData(data=list(about.values()), index=list(about))
+        return elpd_data_of(data=list(about.values()), index=list(about))
     from arviz_stats import utils
 
     about |= {"elpd": elpd, "elpd_i": pointwise, "good_k": None, "n_folds": num_folds}
@@ -183,7 +185,7 @@ def pointwise_elpd(data: Any) -> np.ndarray:
     :raises ValueError: of an ELPD without the values of its rows.
     """
     if is_container(data):
-        data = az.loo(data, pointwise=True)
+        data = _arviz().loo(data, pointwise=True)
     name = "elpd_i" if ONE else "loo_i"
     if not (hasattr(data, "n_data_points") and hasattr(data, "scale")):
         raise TypeError(
@@ -200,7 +202,11 @@ def pointwise_elpd(data: Any) -> np.ndarray:
 
 def is_container(data: Any) -> bool:
     """Whether it is what :func:`container` makes."""
-    return isinstance(data, xr.DataTree if ONE else az.InferenceData)
+    if not ONE:
+        return isinstance(data, _arviz().InferenceData)
+    from xarray import DataTree
+
+    return isinstance(data, DataTree)
 
 
 def stacking_weights(log_density: np.ndarray) -> np.ndarray:
@@ -215,7 +221,7 @@ def stacking_weights(log_density: np.ndarray) -> np.ndarray:
     unrounded: dict[str, Any] = {"round_to": "none"} if ONE else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # 0.23 calls pandas as 3.1 does not like it
-        table = az.compare(named, method="stacking", **unrounded)
+        table = _arviz().compare(named, method="stacking", **unrounded)
     found = np.clip([float(table.loc[name, "weight"]) for name in named], 0.0, 1.0)
     weights: np.ndarray = found / found.sum()
     return weights

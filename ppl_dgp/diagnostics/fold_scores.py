@@ -9,13 +9,13 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from ppl_dgp.diagnostics.class_measures import class_scores
-from ppl_dgp.diagnostics.scores import in_units, scores
+from ppl_dgp.diagnostics.scores import density_in_units, scores
 from ppl_dgp.fit import Fit
 from ppl_dgp.prediction.latents import row_log_density
 from ppl_dgp.prediction.particle_filter import filter_forward
 from ppl_dgp.prediction.predict import predict
 
-Found = tuple[Float[np.ndarray, " n"], dict[str, float]]
+RowsAndScores = tuple[Float[np.ndarray, " n"], dict[str, float]]
 
 
 def row_scores(
@@ -27,7 +27,7 @@ def row_scores(
     held: Int[np.ndarray, " n"],
     num_samples: int,
     target_scale: Any,
-) -> Found:
+) -> RowsAndScores:
     """The log density of each row held out, NaN where nothing was observed, and the scores of all of them.
 
     :param x, y: all rows, in the units of training.
@@ -39,7 +39,7 @@ def row_scores(
     targets = y[held]
     if x is None:
         density = row_log_density(key, fit, None, targets, num_samples=num_samples)
-        found = in_units(density, targets, target_scale)
+        found = density_in_units(density, targets, target_scale)
         return found, {"test_log_density": float(np.nanmean(found))}
     inputs = jnp.asarray(x[held])
     about: dict[str, Any] = {"num_samples": num_samples}
@@ -52,7 +52,9 @@ def row_scores(
         assert prediction.log_density is not None
         return prediction.log_density, class_scores(prediction.mean, targets[:, 0], prediction.log_density)
     assert prediction.log_density is not None
-    return in_units(prediction.log_density, targets, target_scale), scores(prediction, targets, target_scale)
+    return density_in_units(prediction.log_density, targets, target_scale), scores(
+        prediction, targets, target_scale
+    )
 
 
 def _of_series(
@@ -64,7 +66,7 @@ def _of_series(
     held: Int[np.ndarray, " n"],
     num_samples: int,
     target_scale: Any,
-) -> Found:
+) -> RowsAndScores:
     """Each step given all before it, by a particle filter that goes on from the last step trained on."""
     if getattr(fit.model, "num_sequences", 1) > 1:
         raise ValueError("model: found several sequences, expected one; take each out in a fold of your own")
@@ -88,7 +90,7 @@ def _of_series(
         num_particles=num_samples,
     )
     targets, place = y[held], held - end
-    density = in_units(filtered.log_density[place], targets, target_scale)
+    density = density_in_units(filtered.log_density[place], targets, target_scale)
     errors = (filtered.predicted_mean[place] - targets) * target_scale
     root = float(np.sqrt(np.nanmean(np.square(errors))))
     return density, {"test_log_density": float(np.nanmean(density)), "test_rmse": root}

@@ -54,7 +54,7 @@ def scores(
         )
     low, high = prediction.quantiles[0], prediction.quantiles[-1]
     there = ~np.isnan(y)
-    density = in_units(prediction.log_density, y, target_scale)
+    density = density_in_units(prediction.log_density, y, target_scale)
     found = {
         "test_log_density": float(density[there.any(1)].mean()),
         "test_rmse": float(np.sqrt(np.square((prediction.mean - y) * target_scale)[there].mean())),
@@ -65,7 +65,7 @@ def scores(
     return found
 
 
-def in_units(
+def density_in_units(
     log_density: Float[np.ndarray, " N"], y: Num[np.ndarray, "N P"], target_scale: ArrayLike
 ) -> Float[np.ndarray, " N"]:
     """The log density of targets before they were divided by a scale, NaN of rows without an entry."""
