@@ -358,7 +358,7 @@ _HOMES = {
         "predict",
     ),
     "ppl_dgp.prediction.regimes": ("regime_probabilities",),
-    "ppl_dgp.prediction.responsibilities": ("responsibilities",),
+    "ppl_dgp.prediction.responsibilities": ("discrete_draws", "responsibilities"),
     "ppl_dgp.state_space.sequences": (
         "Layout",
         "layout",

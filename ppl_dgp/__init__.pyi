@@ -303,6 +303,7 @@ from ppl_dgp.prediction.predict import Prediction as Prediction
 from ppl_dgp.prediction.predict import log_likelihood as log_likelihood
 from ppl_dgp.prediction.predict import predict as predict
 from ppl_dgp.prediction.regimes import regime_probabilities as regime_probabilities
+from ppl_dgp.prediction.responsibilities import discrete_draws as discrete_draws
 from ppl_dgp.prediction.responsibilities import responsibilities as responsibilities
 from ppl_dgp.state_space.sequences import Layout as Layout
 from ppl_dgp.state_space.sequences import layout as layout

@@ -5,9 +5,11 @@ from itertools import product
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from scipy.special import logsumexp
-from scipy.stats import norm
+from scipy.stats import chisquare, norm
 from test_discrete_layers import (
     NODES,
     NOISE,
@@ -28,10 +30,11 @@ from test_outside_sum import PI as BEGIN
 
 from ppl_dgp.diagnostics.draws import joint_draws
 from ppl_dgp.fit import Posterior
+from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.guides import DoublyStochastic, Guide, MeanField
 from ppl_dgp.models import sparse_gp_regression
 from ppl_dgp.prediction.predict import log_likelihood, predict
-from ppl_dgp.prediction.responsibilities import responsibilities
+from ppl_dgp.prediction.responsibilities import discrete_draws, responsibilities
 
 KEY = jax.random.PRNGKey(1)
 
@@ -54,6 +57,60 @@ def test_of_a_chain_and_of_a_site_beside_it():
         np.testing.assert_allclose(found[name], shares.sum(others), atol=1e-6)
 
 
+def assert_drawn_from(log_p, drawn):
+    """Draws of several sites, numbers of values (S, sites), against log p of every combination: Pearson's test."""
+    expected = np.exp(log_p - logsumexp(log_p)) * len(drawn)
+    found = np.zeros_like(expected)
+    np.add.at(found, tuple(drawn.T), 1)
+    often = expected > 5.0
+    rest = lambda counts: np.append(counts[often], counts[~often].sum())
+    assert often.sum() > 10
+    assert chisquare(rest(found), rest(expected)).pvalue > 1e-3
+
+
+def test_joint_draws_of_a_chain_are_those_of_every_combination():
+    """Regimes that follow each other, and a site beside them: what responsibilities say nothing of."""
+    log_p = np.empty((2, *[3] * 4))
+    for s, *z in product(range(2), *[range(3)] * 4):
+        log_p[(s, *z)] = np.log([0.6, 0.4][s]) + np.log(BEGIN[z[0]]) + np.log(MOVES[z[:-1], z[1:]]).sum()
+        log_p[(s, *z)] += norm.logpdf(Y, CENTRES[z], 0.5 + s).sum()
+    guide = lambda x, y: nothing()
+    found = discrete_draws(KEY, Posterior(without_inputs, guide, {}), None, Y, num_samples=2000)
+    assert sorted(found) == ["s", "z_0", "z_1", "z_2", "z_3"]
+    assert_drawn_from(log_p, np.stack([found[name] for name in sorted(found)], 1))
+
+
+def each_row_and_all(x, y):
+    """A kind of all rows, and one of each."""
+    k = numpyro.sample("k", dist.Categorical(jnp.asarray(BEGIN)), infer={"enumerate": "parallel"})
+    with data_plate(len(Y)):
+        r = numpyro.sample("r", dist.Bernoulli(0.3))
+        numpyro.sample("y", dist.Normal(jnp.asarray(CENTRES)[k] * (1.0 - 0.5 * r), 1.0), obs=y)
+
+
+@pytest.mark.slow
+def test_joint_draws_of_rows_agree_with_what_all_rows_share():
+    log_p = np.empty((3, *[2] * 4))
+    for k, *r in product(range(3), *[range(2)] * 4):
+        rows = np.asarray(r)
+        log_p[(k, *r)] = np.log(BEGIN[k]) + np.log(np.where(rows, 0.3, 0.7)).sum()
+        log_p[(k, *r)] += norm.logpdf(Y, CENTRES[k] * (1.0 - 0.5 * rows), 1.0).sum()
+    fit = Posterior(each_row_and_all, lambda x, y: nothing(), {})
+    found = discrete_draws(KEY, fit, None, Y, num_samples=2000)
+    assert found["r"].shape == (2000, 4)
+    assert_drawn_from(log_p, np.column_stack([found["k"], found["r"]]))
+
+
+@pytest.mark.slow
+def test_shares_of_draws_are_responsibilities_behind_a_hidden_layer():
+    guide = Guide(layered, hidden=DoublyStochastic())
+    params, _ = parameters(layered, guide)
+    fit = Posterior(layered, guide, params)
+    drawn = fit.discrete_draws(KEY, ROWS, TARGETS, num_samples=4000)["z"]
+    shares = responsibilities(KEY, fit, ROWS, TARGETS, num_samples=4000)["z"][:, 1]
+    np.testing.assert_allclose(drawn.mean(0), shares, atol=4 * 0.5 * (2 / 4000) ** 0.5)
+
+
 def test_of_rows_behind_a_hidden_layer():
     """E_q(h) p(z_n | h_n, y_n), by quadrature in h; not p(z_n | y_n) of means."""
     guide = Guide(layered, hidden=DoublyStochastic())
@@ -72,8 +129,9 @@ def test_of_rows_behind_a_hidden_layer():
 
 def test_a_model_without_discrete_latents_is_refused():
     plain = sparse_gp_regression(2)
-    with pytest.raises(ValueError, match="without discrete latents"):
-        responsibilities(KEY, Posterior(plain, Guide(plain), {}), ROWS, TARGETS)
+    for verb in (responsibilities, discrete_draws):
+        with pytest.raises(ValueError, match="without discrete latents"):
+            verb(KEY, Posterior(plain, Guide(plain), {}), ROWS, TARGETS)
 
 
 def test_the_density_of_rows_given_a_draw_is_summed_over_their_values():

@@ -68,6 +68,7 @@ class FitVerbs:
     plan_controls = Verb()
     regime_probabilities = Verb()
     responsibilities = Verb()
+    discrete_draws = Verb()
     infer_latents = Verb()
     row_log_density = Verb()
     relevance = Verb()

@@ -143,6 +143,14 @@ class FitVerbs:
         *,
         num_samples: int = 100,
     ) -> dict[str, np.ndarray]: ...
+    def discrete_draws(
+        self,
+        key: Array,
+        x: Float[Array, "N D"] | Float[np.ndarray, "N D"] | None,
+        y: Array | np.ndarray,
+        *,
+        num_samples: int = 100,
+    ) -> dict[str, np.ndarray]: ...
     def infer_latents(
         self,
         key: Array,
