@@ -69,7 +69,8 @@ class _Classifier(Scored, ClassifierMixin, GPEstimator):
         places = np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
         if (wrong := self.classes_[places] != labels).any():
             raise ValueError(
-                f"y: found {labels[wrong][0]!r}, expected labels that were trained on, as in classes_; leave others out"
+                f"y: found {labels[wrong].tolist()[0]!r}, expected labels that were trained on, as in classes_; leave "
+                "others out"
             )
         return places
 

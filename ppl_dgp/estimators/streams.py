@@ -129,7 +129,8 @@ class _StreamClassifier(_Streamed, _Classifier):
             self.classes_ = np.unique(labels if classes is None else classes)
             if len(self.classes_) < 2:
                 raise ValueError(
-                    f"classes: found one, {self.classes_[0]!r}, expected at least two; name those of later batches too"
+                    f"classes: found one, {self.classes_.tolist()[0]!r}, expected at least two; name those of later "
+                    "batches too"
                 )
             self._name_targets(y)
             self._begin(rows, None)
