@@ -13,7 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from ppl_dgp.diagnostics.plots import COLOURS, INK
+from ppl_dgp.diagnostics.figures import COLOURS, INK
 from ppl_dgp.fit import Fit
 from ppl_dgp.fit.advice import LARGEST_K_HAT, advice_of
 from ppl_dgp.fit.convergence import Convergence

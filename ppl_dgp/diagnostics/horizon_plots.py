@@ -12,15 +12,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ppl_dgp.diagnostics.figures import COLOURS, FAINT, INK
 from ppl_dgp.diagnostics.horizons import HorizonScores
-from ppl_dgp.diagnostics.plots import COLOURS, FAINT, INK
 
 #: scores of the panels, and what is written beside them
 PANELS = {
-    "rmse": "RMSE",
+    "rmse": "RMSE, in the units of y",
     "log_density": "log density, nats per row",
     "coverage95": "share in the 95 % interval",
-    "crps": "CRPS",
+    "crps": "CRPS, in the units of y",
 }
 FIT_MARKERS = "osD^vP"
 #: where the panel of coverage begins at the latest
