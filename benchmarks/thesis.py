@@ -37,7 +37,7 @@ from ppl_dgp.cli.report import in_units  # noqa: E402
 from ppl_dgp.cli.settings import Settings  # noqa: E402
 from ppl_dgp.cli.task import Task  # noqa: E402
 from ppl_dgp.diagnostics import layer_maps, plot_fit, plot_layers  # noqa: E402
-from ppl_dgp.diagnostics.plots import COLOURS  # noqa: E402
+from ppl_dgp.diagnostics.figures import COLOURS  # noqa: E402
 from ppl_dgp.diagnostics.scores import held_out_scores  # noqa: E402
 from ppl_dgp.fit import Fit, fit_lbfgs, fit_svi, natural_adam, shallow_start  # noqa: E402
 from ppl_dgp.guides import Conditional, Guide, MeanField  # noqa: E402

@@ -32,6 +32,7 @@ from ppl_dgp.data import split_series as split_series
 from ppl_dgp.diagnostics import Candidate as Candidate
 from ppl_dgp.diagnostics import Comparison as Comparison
 from ppl_dgp.diagnostics import CrossValidation as CrossValidation
+from ppl_dgp.diagnostics import Dependence as Dependence
 from ppl_dgp.diagnostics import HorizonScores as HorizonScores
 from ppl_dgp.diagnostics import LayerMap as LayerMap
 from ppl_dgp.diagnostics import ParetoK as ParetoK
@@ -56,15 +57,22 @@ from ppl_dgp.diagnostics import importance_weighted_bound as importance_weighted
 from ppl_dgp.diagnostics import layer_maps as layer_maps
 from ppl_dgp.diagnostics import load_arviz as load_arviz
 from ppl_dgp.diagnostics import pareto_k as pareto_k
+from ppl_dgp.diagnostics import partial_dependence as partial_dependence
 from ppl_dgp.diagnostics import plot_calibration as plot_calibration
 from ppl_dgp.diagnostics import plot_confusion as plot_confusion
+from ppl_dgp.diagnostics import plot_convergence as plot_convergence
+from ppl_dgp.diagnostics import plot_dependence as plot_dependence
 from ppl_dgp.diagnostics import plot_fit as plot_fit
 from ppl_dgp.diagnostics import plot_grid as plot_grid
 from ppl_dgp.diagnostics import plot_horizons as plot_horizons
+from ppl_dgp.diagnostics import plot_hyperparameters as plot_hyperparameters
 from ppl_dgp.diagnostics import plot_latents as plot_latents
+from ppl_dgp.diagnostics import plot_layer_draws as plot_layer_draws
 from ppl_dgp.diagnostics import plot_layers as plot_layers
 from ppl_dgp.diagnostics import plot_losses as plot_losses
 from ppl_dgp.diagnostics import plot_predicted as plot_predicted
+from ppl_dgp.diagnostics import plot_prior_posterior as plot_prior_posterior
+from ppl_dgp.diagnostics import plot_ranking as plot_ranking
 from ppl_dgp.diagnostics import plot_relevance as plot_relevance
 from ppl_dgp.diagnostics import plot_reliability as plot_reliability
 from ppl_dgp.diagnostics import plot_series as plot_series
@@ -73,6 +81,7 @@ from ppl_dgp.diagnostics import plot_transition as plot_transition
 from ppl_dgp.diagnostics import plot_vector_field as plot_vector_field
 from ppl_dgp.diagnostics import plot_views as plot_views
 from ppl_dgp.diagnostics import save_arviz as save_arviz
+from ppl_dgp.diagnostics import save_figure as save_figure
 from ppl_dgp.diagnostics import scores as scores
 from ppl_dgp.diagnostics import summary as summary
 from ppl_dgp.diagnostics import tabulate as tabulate
@@ -286,6 +295,7 @@ from ppl_dgp.prediction.forecast import transition_moments as transition_moments
 from ppl_dgp.prediction.growth import DivergenceWarning as DivergenceWarning
 from ppl_dgp.prediction.joint import joint_prediction as joint_prediction
 from ppl_dgp.prediction.joint import sample_functions as sample_functions
+from ppl_dgp.prediction.joint import sample_layers as sample_layers
 from ppl_dgp.prediction.latents import Latents as Latents
 from ppl_dgp.prediction.latents import infer_latents as infer_latents
 from ppl_dgp.prediction.latents import relevance as relevance

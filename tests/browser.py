@@ -27,6 +27,7 @@ class Browser:
     def __init__(self, executable: str, profile: Path, patience: float = 120.0) -> None:
         self.patience = patience
         self.requested: list[str] = []
+        self.logged: list[str] = []
         self.number = 0
         flags = [
             "--headless=new",
@@ -67,13 +68,17 @@ class Browser:
     LEFT = "Inspected target navigated or closed"
 
     def command(self, method: str, **settings: Any) -> dict[str, Any]:
-        """The answer to a command; what the page asks for meanwhile is kept in ``requested``."""
+        """The answer to a command; what the page asks for is kept in ``requested``, its complaints in ``logged``."""
         self.number += 1
         self.socket.send(json.dumps({"id": self.number, "method": method, "params": settings}))
         while True:
             message = json.loads(self.socket.recv())
             if message.get("method") == "Network.requestWillBeSent":
                 self.requested.append(message["params"]["request"]["url"])
+            if message.get("method") == "Log.entryAdded":
+                self.logged.append(message["params"]["entry"]["text"])
+            if message.get("method") == "Runtime.exceptionThrown":
+                self.logged.append(str(message["params"]["exceptionDetails"]))
             if message.get("id") == self.number:
                 if message.get("error", {}).get("message") == self.LEFT:
                     raise PageLeft

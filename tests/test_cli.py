@@ -105,9 +105,14 @@ def test_exact_gp_agrees_with_scikit_learn_in_original_units(
 def test_run_directory_holds_everything(sparse_run: Path) -> None:
     assert (sparse_run / "config.json").is_file()
     assert list((sparse_run / "parameters").glob("*.safetensors"))
-    assert {"losses.png", "fit.png", "layers.png", "predicted.png", "calibration.png"} <= {
-        path.name for path in (sparse_run / "figures").iterdir()
-    }
+    assert {
+        "losses.svg",
+        "fit.svg",
+        "layers.svg",
+        "predicted.svg",
+        "calibration.svg",
+        "hyperparameters.svg",
+    } <= {path.name for path in (sparse_run / "figures").iterdir()}
     data = read_netcdf(sparse_run / "posterior.nc")
     assert group(data, "posterior")["gp.u"].shape[:2] == (1, 200)
     assert group(data, "log_likelihood")["y"].shape == (1, 200, 27)
@@ -375,7 +380,7 @@ def test_compare_tabulates_every_combination_and_resumes(
     assert list(fits) == ["gp", "sparse-gp"]
     # the exact evidence is above the bound of it
     assert fits["gp"]["elbo"] > fits["sparse-gp"]["elbo"]
-    assert {"comparison.csv", "comparison.png", "gp"} <= {path.name for path in folder.iterdir()}
+    assert {"comparison.csv", "comparison.svg", "gp"} <= {path.name for path in folder.iterdir()}
     refuses([*argv, "--out", str(folder)], "not empty")
     refuses([*argv, "--out", str(folder), "--resume", "--seed", "1"], "other data or settings")
     assert main([*argv, "--out", str(folder), "--resume"]) == 0

@@ -121,7 +121,7 @@ def test_a_run_of_classes_shows_and_predicts(
     run: Path, trees: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert {path.stem for path in (run / "figures").iterdir()} == {
-        "losses", "confusion", "calibration", "layers",
+        "losses", "hyperparameters", "confusion", "calibration", "layers",
     }  # fmt: skip
     assert (run / "posterior.nc").is_file()
     assert main(["show", str(run)]) == 0

@@ -58,7 +58,12 @@ def test_run_directory(run: Path, table: Path) -> None:
     filled = pd.read_csv(run / "filled.csv").set_index("row")
     gone = raw.a[filled.index].isna().to_numpy()
     assert np.isfinite(filled.a).all() and np.array_equal(filled.a_sd.notna(), gone)
-    assert {path.stem for path in (run / "figures").iterdir()} == {"losses", "relevance", "latents"}
+    assert {path.stem for path in (run / "figures").iterdir()} >= {
+        "losses",
+        "hyperparameters",
+        "relevance",
+        "latents",
+    }
     posterior = group(read_netcdf(run / "posterior.nc"), "posterior")
     assert posterior["x"].dims == ("chain", "draw", "row", "latent")
 

@@ -97,7 +97,7 @@ def test_an_additive_fit_is_that_of_the_api_and_its_terms_add_up(additive_run: P
 def test_a_run_of_terms_shows_and_predicts(
     additive_run: Path, whole: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert {"losses", "calibration", "predicted", "terms"} == {
+    assert {"losses", "hyperparameters", "calibration", "predicted", "terms"} == {
         path.stem for path in (additive_run / "figures").iterdir()
     }
     assert main(["show", str(additive_run)]) == 0

@@ -135,7 +135,7 @@ def test_rows_of_a_file_are_predicted(name: str, counted, sloped, tmp_path: Path
     again = pd.read_csv(out)
     assert_allclose(again[f"{target}_mean"], found[f"{target}_mean"], rtol=1e-6)
     assert_allclose(again["log_density"], found["log_density"], rtol=1e-6)
-    assert {"losses.png", "predicted.png"} <= {path.name for path in (folder / "run" / "figures").iterdir()}
+    assert {"losses.svg", "predicted.svg"} <= {path.name for path in (folder / "run" / "figures").iterdir()}
 
 
 def _changed(frame: pd.DataFrame, column: str, value: float) -> pd.DataFrame:

@@ -94,7 +94,12 @@ def test_run_directory(run: Path, frame: pd.DataFrame) -> None:
     assert_allclose(found["test_rmse"], np.sqrt(np.square(ahead.level_mean - ahead.level).mean()))
     # levels are around 100, and follow the flow
     assert found["test_rmse"] < 0.7 * frame.level.std()
-    assert {path.stem for path in (run / "figures").iterdir()} == {"losses", "states", "forecast-1"}
+    assert {path.stem for path in (run / "figures").iterdir()} >= {
+        "losses",
+        "hyperparameters",
+        "states",
+        "forecast-1",
+    }
 
 
 def test_predict_goes_on_from_the_training_steps(

@@ -14,8 +14,8 @@ from test_forecast import linear_system
 from test_gpssm import CONTROLS, KEY, NOISE, PROCESS, Y, linear, moved, prepared
 
 from ppl_dgp.diagnostics import HorizonScores, crps, horizon_scores, plot_horizons, scores
+from ppl_dgp.diagnostics.figures import COLOURS, FAINT
 from ppl_dgp.diagnostics.horizons import score_origins
-from ppl_dgp.diagnostics.plots import COLOURS, FAINT
 from ppl_dgp.fit import Posterior
 from ppl_dgp.guides import Conditional
 from ppl_dgp.prediction.forecast import forecast, simulate

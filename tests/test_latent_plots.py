@@ -8,7 +8,7 @@ from matplotlib.colors import to_hex, to_rgba
 from matplotlib.figure import Figure
 
 from ppl_dgp.diagnostics import plot_grid, plot_latents, plot_relevance, plot_views
-from ppl_dgp.diagnostics.plots import COLOURS, FAINT
+from ppl_dgp.diagnostics.figures import COLOURS, FAINT
 
 RNG = np.random.default_rng(0)
 ROWS = 30

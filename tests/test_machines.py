@@ -157,7 +157,7 @@ def test_a_directory_is_read_block_by_block(folder, capsys):
     result = json.loads(capsys.readouterr().out)
     assert result["config"]["train_rows"] == 150 and result["config"]["test_rows"] == 0
     np.testing.assert_allclose(losses(folder), of_one_process(folder, 4, parts=1), rtol=1e-9)
-    assert (folder / "run" / "figures" / "losses.png").stat().st_size > 0
+    assert (folder / "run" / "figures" / "losses.svg").stat().st_size > 0
     assert main([*command, "--steps", "6", "--resume"]) == 0
     assert losses(folder).shape == (1, 6)
     capsys.readouterr()

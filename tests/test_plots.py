@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from ppl_dgp.diagnostics.layer_plots import plot_layers
 from ppl_dgp.diagnostics.layers import LayerMap
-from ppl_dgp.diagnostics.plots import plot_calibration, plot_fit, plot_layers, plot_losses, plot_predicted
+from ppl_dgp.diagnostics.plots import plot_calibration, plot_fit, plot_losses, plot_predicted
 from ppl_dgp.prediction.predict import Prediction
 
 RNG = np.random.default_rng(0)

@@ -151,6 +151,9 @@ def compare(
     source: SourceArgument,
     out: Out = None,
     resume: Resume = False,
+    as_page: Annotated[
+        str | None, option("HTML file to write the comparison to.", "--html", group=RUNS)
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
     **given: Any,
@@ -164,8 +167,13 @@ def compare(
     from ppl_dgp.cli.comparison import compare as run
 
     combinations(settings, lists)  # refuses before anything is loaded
+    page = None if as_page is None else _new_file("--html", as_page)
     bar = not quiet and not as_json and sys.stderr.isatty()
     folder, comparison, table = run(source, settings, lists, sorted(given), out, resume, bar, _sayer(quiet))
+    if page is not None:
+        from ppl_dgp.cli.comparison_page import write_comparison
+
+        write_comparison(page, source, folder, comparison, table)
     if as_json:
         fits = json.loads(table.reset_index().to_json(orient="records"))
         print_json({"fits": fits, "directory": str(folder), "config": settings.to_json() | lists})
@@ -188,8 +196,8 @@ def predict(
     quiet: Quiet = False,
 ) -> None:
     """Predict at the rows of SOURCE with the model of RUN_DIR; of a gpssm, the steps after those it was trained on."""
-    if out is not None and Path(out).exists():
-        raise BadInput(f"--out {out!r} exists", "name a file that does not")
+    if out is not None:
+        _new_file("--out", out)
     from ppl_dgp.cli.predicting import predict as run
     from ppl_dgp.cli.run_directory import place
 
@@ -224,6 +232,22 @@ def show(run_dir: RunDir, as_json: Json = False) -> None:
 
 
 @app.command()
+def report(
+    run_dir: RunDir,
+    out: Annotated[str | None, setting_option("out", "HTML file to write", "report.html in RUN_DIR")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write what the run in RUN_DIR was asked and what it found as one page of HTML, figures and all."""
+    path = Path(run_dir) / "report.html" if out is None else _new_file("--out", out)
+    from ppl_dgp.cli.report_figures import write_report
+
+    write_report(Path(run_dir), path)
+    if as_json:
+        return print_json({"out": str(path), "run_directory": run_dir})
+    typer.echo(f"report of {run_dir} in {path}")
+
+
+@app.command()
 def export(
     run_dir: RunDir,
     out: Annotated[str, option("File to write.", "--out")] = "predictor.jaxexport",
@@ -238,6 +262,13 @@ def export(
     typer.echo(
         f"predictor of {', '.join(about['targets'])} in {out}, its columns in {Path(out).with_suffix('.json')}"
     )
+
+
+def _new_file(option: str, name: str) -> Path:
+    """The path of a file to write, refused where there is one."""
+    if Path(name).exists():
+        raise BadInput(f"{option} {name!r} exists", "name a file that does not")
+    return Path(name)
 
 
 _LISTS = ("model", "hidden", "inducing_rule", "objective")

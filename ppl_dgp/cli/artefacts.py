@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -10,10 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 from jaxtyping import Float
+from matplotlib.figure import Figure
 
 from ppl_dgp.cli import run_directory
 from ppl_dgp.cli.programs import Program
 from ppl_dgp.cli.report import finite
+from ppl_dgp.cli.run_directory import Record
+from ppl_dgp.cli.settings import Settings
+from ppl_dgp.cli.table_units import lengthscales_of_features, named_maps, ranking
 from ppl_dgp.cli.uses import COUNT_LIKELIHOODS
 from ppl_dgp.fit import Fit
 from ppl_dgp.prediction.predict import Prediction
@@ -97,8 +102,19 @@ def write_posterior(
     run_directory.place(folder / "posterior.nc", partial(write_netcdf, data))
 
 
+def place_figures(folder: Path, settings: Settings, figures: Mapping[str, Figure]) -> None:
+    """``figures/NAME.svg``, and as whatever else the settings say."""
+    from ppl_dgp.diagnostics.figures import save_figure
+
+    for suffix in settings.figures.split(","):
+        for name, figure in figures.items():
+            path = folder / "figures" / f"{name}.{suffix.strip()}"
+            run_directory.place(path, partial(save_figure, figure))
+
+
 def write_figures(
     folder: Path,
+    record: Record,
     program: Program,
     fitted: Fit,
     x: Float[np.ndarray, "N D"],
@@ -106,27 +122,45 @@ def write_figures(
     new: tuple[Float[np.ndarray, "K D"], Float[np.ndarray, "K P"]],
     prediction: Prediction,
 ) -> None:
-    """``figures/*.png``: losses, calibration, predicted against observed, layers, and the fit over a single input.
+    """The figures of a regression: losses, calibration, predicted against observed, layers, inputs by their weight.
 
-    ``x`` are the standardised training inputs; ``data``, ``new`` and the ``prediction`` at ``new`` are in original
-    units.
+    Over a single input the fit as well. ``x`` are the standardised training inputs; ``data``, ``new`` and the
+    ``prediction`` at ``new`` are in original units.
     """
-    from ppl_dgp.diagnostics import plots
+    from ppl_dgp.diagnostics import layer_plots, plots
     from ppl_dgp.diagnostics.layers import layer_maps
+    from ppl_dgp.diagnostics.sensitivity_plots import plot_ranking
 
-    figures = {
-        "losses": plots.plot_losses(fitted),
+    column = int((~np.isnan(new[1])).any(0).argmax())
+    features, target = record.feature_names, record.target_names[column]
+    figures = of_training(fitted, features) | {
         "calibration": plots.plot_calibration(prediction, new[1]),
-        "predicted": plots.plot_predicted(
-            prediction, new[1], column=int((~np.isnan(new[1])).any(0).argmax())
-        ),
+        "predicted": plots.plot_predicted(prediction, new[1], column=column, label=target),
     }
     if program.settings.likelihood in COUNT_LIKELIHOODS:
         del figures["calibration"]  # that of densities: whole numbers have intervals of few probabilities
     if x.shape[1] == 1:
-        figures["fit"] = plots.plot_fit(prediction, new[0], *data)
+        figures["fit"] = plots.plot_fit(
+            prediction, new[0], *data, labels=(features[0], record.target_names[0])
+        )
     if program.guide is not None and program.settings.model != "additive-gp":  # whose terms have a figure
         maps = layer_maps(fitted, jnp.asarray(x[:LAYER_ROWS]))
-        figures["layers"] = plots.plot_layers(maps)
-    for name, figure in figures.items():
-        run_directory.place(folder / "figures" / f"{name}.png", partial(figure.savefig, dpi=120))
+        figures["layers"] = layer_plots.plot_layers(named_maps(maps, record))
+    weights = ranking(fitted.params, len(features))
+    if weights is not None:
+        figures["ranking"] = plot_ranking(weights, features)
+    place_figures(folder, record.settings, figures)
+
+
+def of_training(fitted: Fit, features: Sequence[str] = ()) -> dict[str, Figure]:
+    """Losses, convergence where anything is known of it, and the hyperparameters if there are any."""
+    from ppl_dgp.diagnostics import plots, training_plots
+    from ppl_dgp.diagnostics.hyperparameters import summary
+
+    figures = {"losses": plots.plot_losses(fitted)}
+    if fitted.convergence is not None and any(phase.kept for phase in fitted.phases):
+        figures["convergence"] = training_plots.plot_convergence(fitted)
+    if (summary(fitted).index.get_level_values(0) != "training").any():
+        names = {name: features for name in lengthscales_of_features(fitted.params, len(features))}
+        figures["hyperparameters"] = training_plots.plot_hyperparameters(fitted, names=names)
+    return figures

@@ -229,14 +229,14 @@ def _evaluate(folder: Path, record: Record, task: Task, program: Program, fitted
         **trust(program, fitted, x, y, nats),
     }
     write_posterior(folder, program, fitted, x, y)
-    write_figures(folder, program, fitted, x, task.raw(task.train_rows), task.raw(rows), prediction)
+    write_figures(folder, record, program, fitted, x, task.raw(task.train_rows), task.raw(rows), prediction)
     if record.settings.model == "additive-gp":
         result |= explain_terms(folder, record, fitted, x)
     return result
 
 
 #: settings that may differ where a run goes on
-_GOING_ON = ("steps", "budget", "tolerance")
+_GOING_ON = ("steps", "budget", "tolerance", "figures")
 
 
 def _continued(earlier: Settings, asked: Settings, given: Collection[str]) -> Settings:

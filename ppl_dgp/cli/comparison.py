@@ -25,6 +25,7 @@ from ppl_dgp.cli.targets import check_meaning
 from ppl_dgp.cli.task import Task
 from ppl_dgp.cli.uses import OWN_ROWS, SEVERAL_TARGETS, STRICT, UNUSED, unused_defaults
 from ppl_dgp.diagnostics.comparison import Comparison, tabulate
+from ppl_dgp.diagnostics.figures import save_figure
 
 
 def combinations(base: Settings, lists: dict[str, Sequence[Any]]) -> dict[str, Settings]:
@@ -69,7 +70,7 @@ def compare(
     progress: bool,
     say: Any,
 ) -> tuple[Path, Comparison, pd.DataFrame]:
-    """Fit every combination and write ``comparison.csv`` and ``comparison.png`` beside their run directories.
+    """Fit every combination and write ``comparison.csv`` and its figure beside their run directories.
 
     A guide that contains others of the list begins at the optimum of the one with the highest ELBO, whose seconds come
     on top of its own. With ``resume``, runs that are done are kept and the others continued. Returns the directory, the
@@ -108,8 +109,8 @@ def compare(
             best = max(poorer, key=lambda candidate: _height(measured(candidate)), default=None)
             if best is not None:
                 say(f"note: {name} begins at the optimum of {best}")
-            beginning = None if best is None else folder / _folder_name(best)
-            finished[name] = _row(folder / _folder_name(name), record, task, progress, beginning)
+            beginning = None if best is None else folder / folder_of(best)
+            finished[name] = _row(folder / folder_of(name), record, task, progress, beginning)
         return finished[name]
 
     rows = {}
@@ -120,11 +121,14 @@ def compare(
         comparison = tabulate(rows, say)
         table = comparison.table.set_index(pd.Index(list(records), name="fit")).drop(columns=["fit", "alpha"])
         run_directory.place(folder / "comparison.csv", table.to_csv)
-        run_directory.place(folder / "comparison.png", partial(comparison.figure().savefig, dpi=120))
+        for suffix in base.figures.split(","):
+            path = folder / f"comparison.{suffix.strip()}"
+            run_directory.place(path, partial(save_figure, comparison.figure()))
     return folder, comparison, table
 
 
-def _folder_name(name: str) -> str:
+def folder_of(name: str) -> str:
+    """The directory of a run, within that of the comparison, by the run's name."""
     return name.replace(" ", "_").replace("=", "")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,14 @@ import pandas as pd
 from jaxtyping import Float
 
 from ppl_dgp.cli import run_directory
-from ppl_dgp.cli.artefacts import LAYER_ROWS, number_of_draws, trust, write_posterior
+from ppl_dgp.cli.artefacts import (
+    LAYER_ROWS,
+    number_of_draws,
+    of_training,
+    place_figures,
+    trust,
+    write_posterior,
+)
 from ppl_dgp.cli.class_report import class_frame, class_metrics, class_probabilities
 from ppl_dgp.cli.classes import IMAGE_MODELS, check_labels, strides_of
 from ppl_dgp.cli.errors import BadInput
@@ -24,6 +30,7 @@ from ppl_dgp.cli.programs import ELBO_DRAWS, PREDICTION_DRAWS, Program, predict_
 from ppl_dgp.cli.report import finite
 from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.settings import Settings
+from ppl_dgp.cli.table_units import named_maps
 from ppl_dgp.cli.task import Task
 from ppl_dgp.data import Standardiser, load_rows, load_table, split
 from ppl_dgp.estimators.estimator import PREDICTED_AT_ONCE
@@ -257,17 +264,17 @@ def _write_class_figures(
     prediction: Prediction,
     codes: Float[np.ndarray, " K"],
 ) -> None:
-    """``figures/*.png``: losses, confusion, calibration, and but for images the layers."""
-    from ppl_dgp.diagnostics import class_measures, class_plots, layers, plots
+    """Losses, hyperparameters, confusion, calibration, and but for images the layers."""
+    from ppl_dgp.diagnostics import class_measures, class_plots, layer_plots, layers
 
     probabilities = class_probabilities(prediction)
     counts = class_measures.confusion_counts(probabilities, codes)
-    figures = {
-        "losses": plots.plot_losses(fitted),
-        "confusion": class_plots.plot_confusion(counts, record.labels),
+    features = record.feature_names if record.settings.model not in IMAGE_MODELS else ()
+    figures = of_training(fitted, features) | {
+        "confusion": class_plots.plot_confusion(counts, record.labels, label=record.target_names[0]),
         "calibration": class_plots.plot_reliability(probabilities, codes),
     }
     if record.settings.model not in IMAGE_MODELS:
-        figures["layers"] = plots.plot_layers(layers.layer_maps(fitted, jnp.asarray(x[:LAYER_ROWS])))
-    for name, figure in figures.items():
-        run_directory.place(folder / "figures" / f"{name}.png", partial(figure.savefig, dpi=120))
+        maps = layers.layer_maps(fitted, jnp.asarray(x[:LAYER_ROWS]))
+        figures["layers"] = layer_plots.plot_layers(named_maps(maps, record))
+    place_figures(folder, record.settings, figures)

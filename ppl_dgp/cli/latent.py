@@ -13,7 +13,7 @@ import pandas as pd
 from jaxtyping import Shaped
 
 from ppl_dgp.cli import run_directory
-from ppl_dgp.cli.artefacts import number_of_draws
+from ppl_dgp.cli.artefacts import number_of_draws, of_training, place_figures
 from ppl_dgp.cli.errors import BadInput
 from ppl_dgp.cli.report import finite, in_units
 from ppl_dgp.cli.run_directory import Record
@@ -82,7 +82,7 @@ def evaluate_latents(folder: Path, record: Record, task: Task, fitted: Fit) -> d
         "noise": finite(np.mean(fitted.params["likelihood/noise"])),
     }
     _write_posterior(folder, record, fitted, y)
-    _write_latent_figures(folder, fitted, latents, counts, labels)
+    _write_latent_figures(folder, record.settings, fitted, latents, counts, labels)
     return result
 
 
@@ -163,18 +163,20 @@ def _write_posterior(folder: Path, record: Record, fitted: Fit, y: np.ndarray) -
 
 
 def _write_latent_figures(
-    folder: Path, fitted: Fit, latents: Latents, counts: np.ndarray, labels: np.ndarray | None
+    folder: Path,
+    settings: Settings,
+    fitted: Fit,
+    latents: Latents,
+    counts: np.ndarray,
+    labels: np.ndarray | None,
 ) -> None:
-    from ppl_dgp.diagnostics import plots
     from ppl_dgp.diagnostics.latent_plots import plot_latents, plot_relevance
 
     # numbers that hardly repeat are no classes
     classes = labels if labels is not None and len(np.unique(labels)) <= 20 else None
     scale = np.sqrt(latents.variance)
-    figures = {
-        "losses": plots.plot_losses(fitted),
+    figures = of_training(fitted) | {
         "relevance": plot_relevance(counts / counts.max()),
         "latents": plot_latents(latents.mean, scale if scale.any() else None, classes, relevance=counts),
     }
-    for name, figure in figures.items():
-        run_directory.place(folder / "figures" / f"{name}.png", partial(figure.savefig, dpi=120))
+    place_figures(folder, settings, figures)

@@ -73,6 +73,8 @@ OBJECTIVE_HELP = {
     "approximate-power-ep": "an energy with one factor for all rows, no bound for α > 0; the ELBO at 0",
     "importance-weighted": "a bound of --particles samples of hidden layers, for 0 < α ≤ 1",
 }
+#: of files that figures become, the first unless told
+FIGURE_FORMATS = ("svg", "pdf", "png")
 KERNEL_HELP = {
     "rbf": "smooth functions",
     "matern12": "rough functions",

@@ -13,6 +13,7 @@ from ppl_dgp.cli import names as choices
 from ppl_dgp.cli.settings import BUDGET, MOST_ITERATIONS
 from ppl_dgp.cli.stacks import BLOCKS
 
+RUNS, SEVERAL = "Run", "One fit over several processes"
 #: the settings in the groups of ``--help``
 GROUPS = {
     "Data": ("target", "features", "ignore", "drop_missing", "split", "test_fraction"),
@@ -24,8 +25,8 @@ GROUPS = {
     "Series, of a gpssm": ("controls", "sequence_column", "step_column", "window", "emission", "separate"),
     "Images, of a convolutional-gp or deep-convolutional-gp": ("image", "patch", "stride", "located"),
     "Bins and slopes": ("exposure", "slope_column"),
+    RUNS: ("figures",),
 }
-RUNS, SEVERAL = "Run", "One fit over several processes"
 
 
 def option(help: str, *names: str, group: str | None = None) -> Any:
@@ -178,6 +179,13 @@ SETTINGS: dict[str, tuple[type, str, str | None]] = {
     ),
     "split": (int, "Which split", "0"),
     "test_fraction": (float, "Share of the rows kept for the test, of a gpssm the last, 0 for none", "0.1"),
+    "figures": (
+        str,
+        "Files that figures become: "
+        + ", ".join(choices.FIGURE_FORMATS)
+        + ", or several with commas between",
+        "svg",
+    ),
     "float32": (bool, "Compute in 32 bits", None),
     "float64": (bool, "Compute in 64 bits, as is usual on a CPU", None),
 }

@@ -1,7 +1,7 @@
 """A run directory: what a fit was asked, what it found, and how to load it again. Every file is written whole.
 
 ``config.json`` (settings, data, standardisation, results), ``parameters/`` (safetensors), ``checkpoint/`` (the state of
-training), ``predictions.csv``, ``posterior.nc``, ``figures/*.png``; of a gplvm also ``latents.csv`` and ``filled.csv``,
+training), ``predictions.csv``, ``posterior.nc``, ``figures/``; of a gplvm also ``latents.csv`` and ``filled.csv``,
 of a gpssm ``states.csv``. ``in-use.lock`` is locked by the process that works on it.
 """
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from ppl_dgp.cli import run_directory
-from ppl_dgp.cli.artefacts import write_posterior
+from ppl_dgp.cli.artefacts import of_training, place_figures, write_posterior
 from ppl_dgp.cli.errors import BadInput
 from ppl_dgp.cli.programs import PREDICTION_DRAWS, Program, program_elbo
 from ppl_dgp.cli.report import finite
@@ -119,7 +118,7 @@ def evaluate_series(
         "observation_noise": [finite(variance) for variance in noise * np.square(task.y_units.scale)],
     }
     write_posterior(folder, program, fitted, x, y)
-    _write_series_figures(folder, task, fitted, smoothed, ahead)
+    _write_series_figures(folder, record.settings, task, fitted, smoothed, ahead)
     return result
 
 
@@ -246,13 +245,17 @@ def _measures(frame: pd.DataFrame, names: tuple[str, ...], has_targets: bool) ->
 
 
 def _write_series_figures(
-    folder: Path, task: SeriesTask, fitted: Fit, smoothed: Smoothed, ahead: dict[int, Forecast]
+    folder: Path,
+    settings: Settings,
+    task: SeriesTask,
+    fitted: Fit,
+    smoothed: Smoothed,
+    ahead: dict[int, Forecast],
 ) -> None:
     """Losses, states, and of each target the first sequence with its forecast."""
-    from ppl_dgp.diagnostics import plots
     from ppl_dgp.diagnostics.series_plots import plot_series, plot_states
 
-    figures = {"losses": plots.plot_losses(fitted), "states": plot_states(smoothed)}
+    figures = of_training(fitted) | {"states": plot_states(smoothed)}
     for number, prediction in list(ahead.items())[:1]:
         of_it = task.series.sequence == number
         past, future = (task.table.y[rows[of_it[rows]]] for rows in (task.train_rows, task.test_rows))
@@ -260,5 +263,4 @@ def _write_series_figures(
             figures[f"forecast-{p + 1}"] = plot_series(
                 past, prediction, future, column=p, shown=2 * len(future), label=name
             )
-    for name, figure in figures.items():
-        run_directory.place(folder / "figures" / f"{name}.png", partial(figure.savefig, dpi=120))
+    place_figures(folder, settings, figures)

@@ -13,6 +13,7 @@ from ppl_dgp.cli.classes import CLASS_LIKELIHOODS, IMAGE_MODELS, TAKE_CLASSES, c
 from ppl_dgp.cli.errors import BadInput, unknown
 from ppl_dgp.cli.names import (
     EMISSION_RULES,
+    FIGURE_FORMATS,
     HIDDEN,
     INDUCING,
     KERNEL_HELP,
@@ -55,7 +56,7 @@ _LISTS = ("widths", "image", "patch")
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that decides the numbers of a fit, besides the data."""
+    """Everything that decides the numbers of a fit, besides the data, and what its figures are written as."""
 
     model: str = "deep-gp"
     hidden: str = "doubly-stochastic"
@@ -95,19 +96,21 @@ class Settings:
     drop_missing: bool = False
     split: int | None = None
     test_fraction: float = 0.1
+    figures: str = FIGURE_FORMATS[0]
 
     def check(self) -> None:
         """Raise BadInput for the first setting that no data could make right."""
-        settings: tuple[tuple[str, str, Any], ...] = (
+        choices: tuple[tuple[str, str, Any], ...] = (
             ("--model", self.model, MODELS),
             ("--hidden", self.hidden, {"gplvm": LATENTS, "gpssm": STATES}.get(self.model, HIDDEN)),
             ("--emission", self.emission, EMISSION_RULES),
             ("--inducing-rule", self.inducing_rule, INDUCING),
             ("--objective", self.objective, OBJECTIVE_HELP),
             ("--likelihood", self.likelihood, LIKELIHOOD_HELP | OWN_SCALE | CLASS_LIKELIHOODS),
+            *(("--figures", name.strip(), FIGURE_FORMATS) for name in self.figures.split(",")),
             *(("--kernel", name.strip(), KERNEL_HELP) for name in re.split(r"[+*]", self.kernel)),
         )
-        for option, value, allowed in settings:
+        for option, value, allowed in choices:
             if value not in allowed:
                 raise unknown(option, value, allowed)
         self._check_likelihood()
@@ -251,6 +254,7 @@ class Settings:
             "located": False,
             "features": None,
             "ignore": None,
+            "figures": FIGURE_FORMATS[-1],  # all that there was
             **values,
         }
         fields = {field.name: values[field.name] for field in dataclasses.fields(cls)}

@@ -6,7 +6,7 @@ import dataclasses
 import warnings
 from collections.abc import Callable, Collection
 from contextlib import nullcontext
-from functools import partial, reduce
+from functools import reduce
 from pathlib import Path
 
 import jax
@@ -15,6 +15,7 @@ from jax.experimental.multihost_utils import process_allgather
 
 from ppl_dgp.checkpoint import INDEX
 from ppl_dgp.cli import run_directory
+from ppl_dgp.cli.artefacts import of_training, place_figures
 from ppl_dgp.cli.classes import check_numbers
 from ppl_dgp.cli.commands import CONTINUE, _continued, precision
 from ppl_dgp.cli.errors import BadInput, Stopped
@@ -135,13 +136,10 @@ def _run_streamed(
     }
     done = dataclasses.replace(record, status="done", result=result)
     if first:
-        from ppl_dgp.diagnostics import plots
-
         for advice in fitted.advice:
             say(f"note: {advice}")
         run_directory.save_parameters(folder, fitted.params, {})
-        figure = plots.plot_losses(fitted)
-        run_directory.place(folder / "figures" / "losses.png", partial(figure.savefig, dpi=120))
+        place_figures(folder, settings, of_training(fitted))
         run_directory.write(folder, done)
     return done
 

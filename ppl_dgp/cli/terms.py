@@ -1,17 +1,16 @@
-"""Which feature of an additive GP explains what: a number for each, and ``figures/terms.png``."""
+"""Which feature of an additive GP explains what: a number for each, and the figure ``terms``."""
 
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from ppl_dgp.cli import run_directory
-from ppl_dgp.cli.artefacts import LAYER_ROWS
+from ppl_dgp.cli.artefacts import LAYER_ROWS, place_figures
 from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.fit import Fit
 
@@ -24,8 +23,8 @@ def explain_terms(
     A share is the variance of the term's mean over the rows beside that of the target, the mean over targets; what
     terms have in common belongs to none of them.
     """
+    from ppl_dgp.diagnostics.layer_plots import plot_layers
     from ppl_dgp.diagnostics.layers import explained, layer_maps
-    from ppl_dgp.diagnostics.plots import plot_layers
 
     names, units, y_scale = record.feature_names, record.x_units, record.y_units.scale
     targets = len(y_scale)  # further functions are of the noise
@@ -39,8 +38,12 @@ def explain_terms(
             name: getattr(layer, name)[:, :targets] * y_scale
             for name in ("mean", "deviation", "inducing_mean", "grid_mean", "grid_deviation")
         }
-        maps.append(dataclasses.replace(layer, name=names[d], **inputs, **outputs))
-    run_directory.place(folder / "figures" / "terms.png", partial(plot_layers(maps).savefig, dpi=120))
+        titles: dict[str, Any] = {
+            "input_names": (names[d],),
+            "output_names": tuple(f"term of {target}" for target in record.target_names),
+        }
+        maps.append(dataclasses.replace(layer, name=names[d], **titles, **inputs, **outputs))
+    place_figures(folder, record.settings, {"terms": plot_layers(maps)})
     # the variance of every standardised target is 1
     variances = explained(fitted, jnp.asarray(x)).values()
     return {"explained": [float(each[:targets].mean()) for each in variances]}

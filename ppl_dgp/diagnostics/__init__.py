@@ -17,26 +17,33 @@ if TYPE_CHECKING:
     from ppl_dgp.diagnostics.comparing import compare, compare_fits
     from ppl_dgp.diagnostics.comparison import Comparison, tabulate
     from ppl_dgp.diagnostics.cross_validation import CrossValidation, compare_elpd, cross_validate
+    from ppl_dgp.diagnostics.figures import save_figure
     from ppl_dgp.diagnostics.folds import Splitter, forward_folds
     from ppl_dgp.diagnostics.horizon_plots import plot_horizons
     from ppl_dgp.diagnostics.horizons import HorizonScores, horizon_scores
     from ppl_dgp.diagnostics.hyperparameters import summary
     from ppl_dgp.diagnostics.khat import ParetoK, elbo, importance_weighted_bound, pareto_k
     from ppl_dgp.diagnostics.latent_plots import plot_grid, plot_latents, plot_relevance, plot_views
+    from ppl_dgp.diagnostics.layer_plots import plot_layer_draws, plot_layers
     from ppl_dgp.diagnostics.layers import LayerMap, explained, layer_maps
-    from ppl_dgp.diagnostics.plots import plot_calibration, plot_fit, plot_layers, plot_losses, plot_predicted
+    from ppl_dgp.diagnostics.plots import plot_calibration, plot_fit, plot_losses, plot_predicted
+    from ppl_dgp.diagnostics.predictive_plots import plot_prior_posterior
+    from ppl_dgp.diagnostics.sensitivity import Dependence, partial_dependence
+    from ppl_dgp.diagnostics.sensitivity_plots import plot_dependence, plot_ranking
     from ppl_dgp.diagnostics.series_plots import plot_series, plot_states
     from ppl_dgp.diagnostics.simulation import (
         SimulationChoice,
         SimulationScore,
         choose_by_simulation,
     )
+    from ppl_dgp.diagnostics.training_plots import plot_convergence, plot_hyperparameters
     from ppl_dgp.diagnostics.transition_plots import plot_transition, plot_vector_field
 
 __all__ = [
     "Candidate",
     "Comparison",
     "CrossValidation",
+    "Dependence",
     "HorizonScores",
     "LayerMap",
     "ParetoK",
@@ -61,15 +68,22 @@ __all__ = [
     "layer_maps",
     "load_arviz",
     "pareto_k",
+    "partial_dependence",
     "plot_calibration",
     "plot_confusion",
+    "plot_convergence",
+    "plot_dependence",
     "plot_fit",
     "plot_grid",
     "plot_horizons",
+    "plot_hyperparameters",
     "plot_latents",
+    "plot_layer_draws",
     "plot_layers",
     "plot_losses",
     "plot_predicted",
+    "plot_prior_posterior",
+    "plot_ranking",
     "plot_relevance",
     "plot_reliability",
     "plot_series",
@@ -78,6 +92,7 @@ __all__ = [
     "plot_vector_field",
     "plot_views",
     "save_arviz",
+    "save_figure",
     "scores",
     "summary",
     "tabulate",
@@ -114,6 +129,7 @@ _FILES = {
         "compare_elpd",
         "cross_validate",
     ),
+    "figures": ("save_figure",),
     "folds": (
         "Splitter",
         "forward_folds",
@@ -136,6 +152,10 @@ _FILES = {
         "plot_relevance",
         "plot_views",
     ),
+    "layer_plots": (
+        "plot_layer_draws",
+        "plot_layers",
+    ),
     "layers": (
         "LayerMap",
         "explained",
@@ -144,9 +164,17 @@ _FILES = {
     "plots": (
         "plot_calibration",
         "plot_fit",
-        "plot_layers",
         "plot_losses",
         "plot_predicted",
+    ),
+    "predictive_plots": ("plot_prior_posterior",),
+    "sensitivity": (
+        "Dependence",
+        "partial_dependence",
+    ),
+    "sensitivity_plots": (
+        "plot_dependence",
+        "plot_ranking",
     ),
     "series_plots": (
         "plot_series",
@@ -156,6 +184,10 @@ _FILES = {
         "SimulationChoice",
         "SimulationScore",
         "choose_by_simulation",
+    ),
+    "training_plots": (
+        "plot_convergence",
+        "plot_hyperparameters",
     ),
     "transition_plots": (
         "plot_transition",

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int, Num
 
 from ppl_dgp.diagnostics.class_measures import BINS, reliability
-from ppl_dgp.diagnostics.plots import COLOURS, FAINT, INK, _legend, _panel
+from ppl_dgp.diagnostics.figures import COLOURS, FAINT, ON_DARK, ON_LIGHT, _legend, _panel, plain_label
 from ppl_dgp.extras import needed_for
 
 with needed_for("plotting"):
@@ -24,12 +24,13 @@ LETTERS = 14
 
 
 def plot_confusion(
-    counts: Int[np.ndarray, "C C"], labels: Sequence[Any], *, axes: Axes | None = None
+    counts: Int[np.ndarray, "C C"], labels: Sequence[Any], *, label: str = "label", axes: Axes | None = None
 ) -> Figure:
     """Rows by observed (down) and predicted label (across): how many, and in colour the share of those observed.
 
     :param counts: from ``confusion_counts``.
     :param labels: C of them, in the order of the counts.
+    :param label: the name of what they are labels of.
     :raises ValueError: if there are not as many labels as classes.
     """
     classes = len(counts)
@@ -43,17 +44,17 @@ def plot_confusion(
     picture = panel.imshow(shares, cmap=shades, vmin=0.0, vmax=1.0)
     if classes <= WRITTEN:
         for i, j in np.argwhere(counts > 0):
-            colour = "white" if shares[i, j] > 0.55 else INK
+            colour = ON_DARK if shares[i, j] > 0.55 else ON_LIGHT
             panel.text(j, i, str(counts[i, j]), ha="center", va="center", color=colour, fontsize="small")
     places = np.arange(0, classes, -(-classes // NAMED))
-    names = [_short(labels[int(place)]) for place in places]
+    names = [plain_label(labels[int(place)], LETTERS) for place in places]
     upright = classes > 6 or max(map(len, names)) > 6
     panel.set_xticks(
         places, names, rotation=90 if upright and max(map(len, names)) > 2 else 0, fontsize="small"
     )
     panel.set_yticks(places, names, fontsize="small")
     panel.tick_params(length=0)
-    panel.set(xlabel="predicted", ylabel="observed")
+    panel.set(xlabel=f"predicted {plain_label(label)}", ylabel=f"observed {plain_label(label)}")
     bar = panel.figure.colorbar(picture, ax=panel, shrink=0.8, label="share of those observed")
     bar.outline.set_visible(False)
     return figure
@@ -82,7 +83,9 @@ def plot_reliability(
     spread = 1.96 * np.sqrt(confidence * (1.0 - confidence) / count)
     low, high = np.maximum(confidence - spread, 0.0), np.minimum(confidence + spread, 1.0)
     panel.plot([0, 1], [0, 1], color=FAINT, linewidth=1.0, linestyle="--", label="calibrated")
-    panel.vlines(confidence, low, high, color=FAINT, alpha=0.5, linewidth=5.0)
+    panel.vlines(
+        confidence, low, high, color=FAINT, alpha=0.5, linewidth=5.0, label="95 % of calibrated fits"
+    )
     panel.plot(confidence, share, "o-", color=COLOURS[0], markersize=4.5, linewidth=1.2, label="this fit")
     panel.set(xlabel="probability of the likeliest class", ylabel="share predicted rightly")
     panel.set(xlim=(max(0.0, least - 0.05), 1.02), ylim=(-0.02, 1.02))
@@ -93,8 +96,3 @@ def plot_reliability(
         below.set(xlabel="probability of the likeliest class", ylabel="rows")
         below.spines[["top", "right"]].set_visible(False)
     return figure
-
-
-def _short(label: Any) -> str:
-    text = str(label).replace("$", r"\$")  # which matplotlib reads as mathematics
-    return text if len(text) <= LETTERS else text[: LETTERS - 1] + "…"

@@ -128,7 +128,7 @@ class Comparison:
         """Row by row: ELBO ± 2 s.e. and importance-weighted bound, test log density (or LOO), k-hat."""
         from matplotlib.figure import Figure
 
-        from ppl_dgp.diagnostics.plots import COLOURS, INK
+        from ppl_dgp.diagnostics.figures import COLOURS, INK
 
         table, places = self.table, np.arange(len(self.table))[::-1]
         figure = Figure(figsize=(10.5, 1.4 + 0.42 * len(table)), layout="constrained")

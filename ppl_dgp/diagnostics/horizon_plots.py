@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from ppl_dgp.diagnostics.figures import COLOURS, FAINT, INK
 from ppl_dgp.diagnostics.horizons import HorizonScores
-from ppl_dgp.diagnostics.plots import COLOURS, FAINT, INK
 from ppl_dgp.extras import needed_for
 
 with needed_for("plotting"):
@@ -20,10 +20,10 @@ with needed_for("plotting"):
 
 #: scores of the panels, and what is written beside them
 PANELS = {
-    "rmse": "RMSE",
+    "rmse": "RMSE, in the units of y",
     "log_density": "log density, nats per row",
     "coverage95": "share in the 95 % interval",
-    "crps": "CRPS",
+    "crps": "CRPS, in the units of y",
 }
 FIT_MARKERS = "osD^vP"
 #: where the panel of coverage begins at the latest

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ppl_dgp.diagnostics.plots import COLOURS, FAINT, INK, _panel
+from ppl_dgp.diagnostics.figures import COLOURS, FAINT, INK, _panel, shown_names
 from ppl_dgp.extras import needed_for
 
 with needed_for("plotting"):
@@ -91,10 +91,11 @@ def plot_latents(
         )
     rows, width = centres.shape
     shown = _dimensions(width, dimensions, relevance)
-    titles = _latent_names(names, width, "latent")
+    titles = shown_names("names", names, width, "latent")
     classes, member = _classes(labels, rows)
     covariance = None if scale is None else _latent_covariance(scale, rows, width)[:, shown][:, :, shown]
-    figure, panel = _panel(axes, (6.4 if labels is not None else 5.4, 4.8))
+    beside = labels is not None or covariance is not None
+    figure, panel = _panel(axes, (6.4 if beside else 5.4, 4.8))
     across = np.arange(1, rows + 1) if len(shown) == 1 else centres[:, shown[0]]
     points = np.stack([across, centres[:, shown[-1]]], 1)
     colours = _colours(len(classes))
@@ -116,7 +117,14 @@ def plot_latents(
         )
     panel.set_xlabel("row" if len(shown) == 1 else titles[shown[0]])
     panel.set_ylabel(titles[shown[-1]])
-    if labels is not None:
+    if labels is None:
+        handles = []
+    if covariance is not None:
+        name, sign = f"± {deviations:g} deviations", "o" if len(shown) == 2 else "|"
+        handles.append(
+            Line2D([], [], color=FAINT, marker=sign, linestyle="", markersize=11, alpha=0.4, label=name)
+        )
+    if beside:
         # beside the panel: points lie everywhere inside
         panel.legend(
             handles=handles, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize="small",
@@ -155,7 +163,7 @@ def plot_grid(
             f"decoded: found shape {tiles.shape}, expected (G, H, {pixels}) for images of {tuple(image_shape)}; "
             "reshape the grid's rows to it"
         )
-    titles = _latent_names(names, 2, "latent")
+    titles = shown_names("names", names, 2, "latent")
     if extent is not None:
         if len(extent) != 4:
             raise ValueError(
@@ -214,7 +222,7 @@ def plot_views(
         raise ValueError(
             f"shared: found shape {used.shape}, expected {found.shape} as the relevance; give a row per view"
         )
-    titles = _latent_names(names, views, "view")
+    titles = shown_names("names", names, views, "view")
     colours = _colours(views)
     room = max(0.95, 0.3 * views, 0.085 * max(map(len, titles)))
     figure, panel = _panel(axes, (max(4.4, 2.0 + room * count), 3.6))
@@ -349,21 +357,13 @@ def _relevance(values: ArrayLike, dims: int) -> np.ndarray:
     return found
 
 
-def _latent_names(names: Sequence[str] | None, count: int, kind: str) -> list[str]:
-    if names is None:
-        return [f"{kind} {number + 1}" for number in range(count)]
-    if len(names) != count:
-        raise ValueError(f"names: found {len(names)}, expected {count}; give one per {kind}")
-    return [str(name) for name in names]
-
-
 def _name_ticks(panel: Axes, count: int, names: Sequence[str] | None) -> None:
     """A tick under each bar: the dimension's number, or its name, slanted where names are long."""
+    panel.set_xlabel("latent")
     if names is None:
         panel.set_xticks(np.arange(count), [str(number + 1) for number in range(count)])
-        panel.set_xlabel("latent")
         return
-    titles = _latent_names(names, count, "latent")
+    titles = shown_names("names", names, count, "latent")
     slanted = max(len(title) for title in titles) > 7
     panel.set_xticks(
         np.arange(count), titles, rotation=35 if slanted else 0, ha="right" if slanted else "center",

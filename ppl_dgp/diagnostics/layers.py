@@ -19,13 +19,18 @@ from ppl_dgp.gp.marginal import Marginal
 from ppl_dgp.gp.representation import replayed
 from ppl_dgp.prediction.predictive_trace import global_sites
 
+#: places along each side of the grid of two inputs, and by which share it goes beyond rows and inducing inputs
+FIELD_SIDE, FIELD_MARGIN = 48, 0.04
+
 
 @dataclass(frozen=True, eq=False)
 class LayerMap:
-    """One layer: N rows of inputs and outputs, the layer on a grid where its input is a line, its inducing points.
+    """One layer: N rows of inputs and outputs, the layer on a grid where it has one or two inputs, its inducing points.
 
     ``mean`` and ``deviation`` (N, P) are those of f under q(u) at ``inputs`` (N, D), which are the mean outputs of the
-    layer before. ``inducing`` (M, D) and ``inducing_mean`` (M, P) are Z and E[u].
+    layer before. ``inducing`` (M, D) and ``inducing_mean`` (M, P) are Z and E[u]. ``grid`` (G, D) holds the places of a
+    line, or of a square of G = S² of them, the second input running fastest. ``input_names`` and ``output_names`` are
+    what axes say, where anything is known.
     """
 
     name: str
@@ -37,6 +42,8 @@ class LayerMap:
     grid: np.ndarray | None = None
     grid_mean: np.ndarray | None = None
     grid_deviation: np.ndarray | None = None
+    input_names: tuple[str, ...] = ()
+    output_names: tuple[str, ...] = ()
 
 
 @takes_fit
@@ -49,7 +56,8 @@ def layer_maps(
     """Every layer's input-output map, in the model's order, the rows of x carried by the layers' means.
 
     :param x: inputs (N, D), in the units of training.
-    :param grid_size: points on the grid of a layer with one input; it spans rows and inducing inputs.
+    :param grid_size: points on the grid of a layer with one input; it spans rows and inducing inputs. That of two
+        inputs has 48 along each.
     :raises TypeError: if the model has no layer made by ``sparse_gp``.
     """
     maps = []
@@ -66,12 +74,18 @@ def layer_maps(
             "inducing": z,
             "inducing_mean": function(z).mean,
         }
-        if rows.shape[1] == 1:
-            ends = np.concatenate([np.ravel(rows), np.ravel(z)])
-            grid = np.linspace(ends.min(), ends.max(), grid_size)[:, None]
+        if rows.shape[1] <= 2 and np.ndim(z) == 2:
+            ends = np.concatenate([rows, z])
+            count = grid_size if rows.shape[1] == 1 else FIELD_SIDE
+            low, high = ends.min(0), ends.max(0)
+            # what lies at the edge of a field is to be seen whole
+            margin = FIELD_MARGIN * (high - low) if rows.shape[1] == 2 else 0.0
+            sides = np.linspace(low - margin, high + margin, count).T
+            grid = np.stack(np.meshgrid(*sides, indexing="ij"), -1).reshape(-1, len(sides))
             on_grid = function(jax.numpy.asarray(grid))
             arrays |= {"grid": grid, "grid_mean": on_grid.mean, "grid_deviation": on_grid.variance**0.5}
-        maps.append(LayerMap(name=name, **{key: np.asarray(value) for key, value in arrays.items()}))
+        found: dict[str, Any] = {key: np.asarray(value) for key, value in arrays.items()}
+        maps.append(LayerMap(name=name, **found))
     return maps
 
 

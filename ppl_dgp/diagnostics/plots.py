@@ -1,19 +1,17 @@
-"""Pictures of a fit: with error bars, layer by layer, its losses, its calibration, its predictions.
+"""Pictures of a fit: with error bars, its losses, its calibration, its predictions.
 
 Every function returns a matplotlib ``Figure`` that belongs to nobody else (no pyplot state): save it with
-``figure.savefig(path)``, or draw into axes of your own with ``axes=``.
+``save_figure(figure, path)``, or draw into axes of your own with ``axes=``. Names of columns, with their units in them,
+come in by ``label`` or ``labels``.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.stats import norm
 
-from ppl_dgp.diagnostics.layers import LayerMap
+from ppl_dgp.diagnostics.figures import COLOURS, FAINT, INK, _legend, _panel, plain_label
 from ppl_dgp.extras import needed_for
 from ppl_dgp.fit import Fit
 from ppl_dgp.fit.annealing import rates
@@ -22,11 +20,6 @@ from ppl_dgp.prediction.predict import Prediction
 with needed_for("plotting"):
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-#: Okabe and Ito's colours, told apart by colour-blind readers
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-INK, FAINT = "#333333", "#999999"
-SHOWN_INPUTS = 4
 
 
 def plot_fit(
@@ -49,6 +42,7 @@ def plot_fit(
     :param x: inputs of the data, (n,) or (n, 1); ``y`` (n,) or (n, P) goes with it.
     :param samples: draws of f at ``x_new``, (S, N, P), from ``sample_functions``.
     :param column: which of the P targets.
+    :param labels: of the input and of the target.
     :raises ValueError: if the inputs are not a line, or do not fit the prediction.
     """
     line = _line("x_new", x_new)
@@ -72,40 +66,8 @@ def plot_fit(
     if x is not None and y is not None:
         targets = np.asarray(y).reshape(np.shape(y)[0], -1)[:, column]
         panel.plot(_line("x", x), targets, "o", color=INK, markersize=3.5, alpha=0.7, label="data", zorder=3)
-    panel.set(xlabel=labels[0], ylabel=labels[1], xlim=(line.min(), line.max()))
+    panel.set(xlabel=plain_label(labels[0]), ylabel=plain_label(labels[1]), xlim=(line.min(), line.max()))
     _legend(panel)
-    return figure
-
-
-def plot_layers(maps: Sequence[LayerMap]) -> Figure:
-    """Each layer's input-output map with its inducing points, one row of panels per layer, one panel per input.
-
-    A layer with one input is drawn as a line with a 95 % band of f, its rows as ticks below; one with several as its
-    rows, seen along each of its first four inputs. Colours are outputs (six at most), open circles inducing points at
-    (Z, E[u]).
-
-    :param maps: from ``layer_maps``.
-    :raises ValueError: if there are none.
-    """
-    if not maps:
-        raise ValueError("maps: found none, expected those of layer_maps(...)")
-    columns = max(min(layer.inputs.shape[1], SHOWN_INPUTS) for layer in maps)
-    figure = Figure(figsize=(1.2 + 3.6 * max(columns, 1.4), 0.6 + 2.7 * len(maps)), layout="constrained")
-    panels = figure.subplots(len(maps), columns, squeeze=False)
-    for row, layer in enumerate(maps):
-        shown = min(layer.inputs.shape[1], SHOWN_INPUTS)
-        for d in range(columns):
-            panel = panels[row, d]
-            if d >= shown:
-                panel.set_axis_off()
-                continue
-            _layer_panel(panel, layer, d)
-            panel.spines[["top", "right"]].set_visible(False)
-            several = layer.inputs.shape[1] > 1
-            panel.set_xlabel(f"input {d + 1} of {layer.name}" if several else f"input of {layer.name}")
-            if d == 0:
-                panel.set_ylabel(f"output of {layer.name}")
-        _legend(panels[row, 0])
     return figure
 
 
@@ -147,10 +109,17 @@ def plot_losses(losses: ArrayLike | Fit, *, axes: Axes | None = None) -> Figure:
         margin = 0.05 * max(high - low, 1e-9)
         panel.set_ylim(low - margin, high + margin)
     panel.set(xlabel="step", ylabel="loss (nats)", xlim=(0, steps))
+    undone = [phase for phase in annealed if not phase.kept]
+    with_rivals = [phase for phase in annealed if phase.rivals]
     for phase in annealed:
-        panel.plot([phase.end] * len(phase.rivals), phase.rivals, "x", color=FAINT, markersize=5)
+        if phase.rivals:
+            given_up = "restarts given up" if phase is with_rivals[0] else None
+            panel.plot(
+                [phase.end] * len(phase.rivals), phase.rivals, "x", color=FAINT, markersize=5, label=given_up
+            )
         if not phase.kept:
-            panel.axvspan(phase.begin, phase.end, color=INK, alpha=0.08, linewidth=0)
+            name = "undone" if phase is undone[0] else None
+            panel.axvspan(phase.begin, phase.end, color=INK, alpha=0.08, linewidth=0, label=name)
     if fit is not None and annealed and fit.converged:
         panel.axvline(annealed[-1].end, color=COLOURS[1], linestyle="--", linewidth=1.2, label="converged")
     if below is not None:
@@ -164,13 +133,16 @@ def plot_losses(losses: ArrayLike | Fit, *, axes: Axes | None = None) -> Figure:
     return figure
 
 
-def plot_calibration(prediction: Prediction, y: ArrayLike, *, axes: Axes | None = None) -> Figure:
+def plot_calibration(
+    prediction: Prediction, y: ArrayLike, *, label: str = "rows", axes: Axes | None = None
+) -> Figure:
     """Share of observations inside each central interval against its nominal probability; calibrated is the diagonal.
 
     From draws of y where the prediction holds ``samples``, else from a Gaussian with its mean and variance. The grey
     band is where 95 % of calibrated models of as many independent rows would lie.
 
     :param y: observed (N, P) or (N,), NaN where an entry is missing.
+    :param label: what it is that lies inside.
     """
     targets = _plotted_targets(y, prediction)
     there = ~np.isnan(targets)
@@ -183,23 +155,27 @@ def plot_calibration(prediction: Prediction, y: ArrayLike, *, axes: Axes | None 
     # inside the central interval of probability p where |2 F(y) − 1| ≤ p
     found = (np.abs(2.0 * below.ravel() - 1.0) <= nominal[:, None]).mean(1)
     spread = 1.96 * np.sqrt(nominal * (1.0 - nominal) / there.any(1).sum())
-    panel.fill_between(nominal, nominal - spread, nominal + spread, color=FAINT, alpha=0.25, linewidth=0)
+    around = nominal - spread, nominal + spread
+    panel.fill_between(
+        nominal, *around, color=FAINT, alpha=0.25, linewidth=0, label="95 % of calibrated fits"
+    )
     panel.plot([0, 1], [0, 1], color=FAINT, linewidth=1.0, linestyle="--", label="calibrated")
     panel.plot(nominal, found, color=COLOURS[0], linewidth=2.0, label="this fit")
     panel.set(
-        xlabel="nominal probability", ylabel="share of rows inside", xlim=(0, 1), ylim=(0, 1), aspect="equal"
-    )
+        xlabel="nominal probability of the interval", ylabel=f"share of {plain_label(label)} inside",
+        xlim=(0, 1), ylim=(0, 1), aspect="equal",
+    )  # fmt: skip
     _legend(panel)
     return figure
 
 
 def plot_predicted(
-    prediction: Prediction, y: ArrayLike, *, column: int = 0, axes: Axes | None = None
+    prediction: Prediction, y: ArrayLike, *, column: int = 0, label: str = "y", axes: Axes | None = None
 ) -> Figure:
     """Predicted against observed with bars of 1.96 standard deviations (up to 500 rows), and the line of equality.
 
     :param y: observed (N, P) or (N,), NaN where an entry is missing.
-    :param column: which of the P targets.
+    :param column: which of the P targets, and ``label`` what it is called.
     :raises ValueError: for a column without any entry.
     """
     observed = _plotted_targets(y, prediction)[:, column]
@@ -213,51 +189,21 @@ def plot_predicted(
     figure, panel = _panel(axes, (4.6, 4.4))
     ends = np.array([min(observed.min(), mean.min()), max(observed.max(), mean.max())])
     ends = ends + np.array([-0.04, 0.04]) * max(np.ptp(ends), 1e-9)
-    panel.plot(ends, ends, color=FAINT, linewidth=1.0, linestyle="--", zorder=1)
+    panel.plot(ends, ends, color=FAINT, linewidth=1.0, linestyle="--", zorder=1, label="equal")
     if observed.size <= 500:
         panel.errorbar(
-            observed, mean, 1.96 * deviation, fmt="none", ecolor=COLOURS[0], alpha=0.25, linewidth=0.8
-        )
-    size = 4.0 if observed.size <= 500 else 1.8
-    panel.plot(observed, mean, "o", color=COLOURS[0], markersize=size, alpha=0.6, markeredgewidth=0)
-    panel.set(xlabel="observed", ylabel="predicted", xlim=ends)
-    return figure
-
-
-def _layer_panel(panel: Axes, layer: LayerMap, d: int) -> None:
-    outputs = min(layer.mean.shape[1], len(COLOURS))
-    for p in range(outputs):
-        colour, label = COLOURS[p], f"output {p + 1}" if layer.mean.shape[1] > 1 else "mean of f"
-        if layer.grid is not None and layer.grid_mean is not None and layer.grid_deviation is not None:
-            line, mean, band = layer.grid[:, 0], layer.grid_mean[:, p], 1.96 * layer.grid_deviation[:, p]
-            panel.fill_between(line, mean - band, mean + band, color=colour, alpha=0.18, linewidth=0)
-            panel.plot(line, mean, color=colour, linewidth=1.8, label=label)
-            if p == 0:
-                # where the rows enter, as ticks along the lower edge
-                panel.plot(
-                    layer.inputs[:, 0], np.full(len(layer.inputs), 0.015), "|", color=INK, alpha=0.5,
-                    markersize=7, transform=panel.get_xaxis_transform(), label="rows",
-                )  # fmt: skip
-        else:
-            rows = layer.inputs[:, d]
-            panel.plot(rows, layer.mean[:, p], ".", color=colour, markersize=5, alpha=0.6, label=label)
-        name = "inducing points" if p == outputs - 1 else None
-        panel.plot(
-            layer.inducing[:, d], layer.inducing_mean[:, p], "o", markerfacecolor="white", markeredgecolor=colour,
-            markersize=4.5, markeredgewidth=1.1, label=name, zorder=3,
+            observed, mean, 1.96 * deviation, fmt="none", ecolor=COLOURS[0], alpha=0.25, linewidth=0.8,
+            label="± 1.96 deviations",
         )  # fmt: skip
-
-
-def _panel(axes: Axes | None, size: tuple[float, float]) -> tuple[Figure, Axes]:
-    if axes is None:
-        figure = Figure(figsize=size, layout="constrained")
-        axes = figure.subplots()
-    axes.spines[["top", "right"]].set_visible(False)
-    return cast(Figure, axes.get_figure(root=True)), axes
-
-
-def _legend(panel: Axes) -> None:
-    panel.legend(frameon=False, fontsize="small")
+    size = 4.0 if observed.size <= 500 else 1.8
+    panel.plot(
+        observed, mean, "o", color=COLOURS[0], markersize=size, alpha=0.6, markeredgewidth=0, label="rows"
+    )
+    name = plain_label(label)
+    panel.set(xlabel=f"observed {name}", ylabel=f"predicted {name}", xlim=ends)
+    # where there is room beside the diagonal
+    panel.legend(frameon=False, fontsize="small", loc="upper left")
+    return figure
 
 
 def _line(name: str, values: ArrayLike) -> np.ndarray:

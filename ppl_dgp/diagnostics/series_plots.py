@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ppl_dgp.diagnostics.plots import COLOURS, FAINT, INK, _panel
+from ppl_dgp.diagnostics.figures import COLOURS, FAINT, INK, _panel, _rows_above, plain_label
 from ppl_dgp.extras import needed_for
 from ppl_dgp.prediction.forecast import Forecast, Smoothed
 
@@ -90,6 +90,7 @@ def plot_series(
     first = 0 if shown is None else max(0, start - shown)
     samples = forecast.samples[:, :, column]
     figure, panel = _panel(axes, (7.5, 3.6))
+    label = plain_label(label)
     for number, level in enumerate(sorted(levels, reverse=True)):
         low, high = np.quantile(samples, [0.5 - level / 2, 0.5 + level / 2], axis=0)
         # opaque, so that the legend shows the shades of the picture
@@ -120,18 +121,12 @@ def plot_series(
     return figure
 
 
-def _rows_above(panel: Axes) -> None:
-    """A legend on top of the panel, whose inside is full."""
-    panel.legend(
-        frameon=False, fontsize="small", loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.1, ncols=6,
-        handlelength=1.6, columnspacing=1.2,
-    )  # fmt: skip
-
-
 def _series_names(names: Sequence[str] | None, count: int) -> list[str]:
     if names is not None and len(names) != count:
         raise ValueError(f"names: found {len(names)}, expected {count}, one for each state dimension")
-    return [f"state {q + 1}" for q in range(count)] if names is None else list(names)
+    return (
+        [f"state {q + 1}" for q in range(count)] if names is None else [plain_label(name) for name in names]
+    )
 
 
 def _series_columns(name: str, values: ArrayLike, outputs: int) -> np.ndarray:

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ppl_dgp.diagnostics.plots import COLOURS, FAINT, INK, _panel
-from ppl_dgp.diagnostics.series_plots import _rows_above, _series_names
+from ppl_dgp.diagnostics.figures import COLOURS, FAINT, INK, _panel, _rows_above
+from ppl_dgp.diagnostics.series_plots import _series_names
 from ppl_dgp.extras import needed_for
 from ppl_dgp.gp.features import places
 from ppl_dgp.gp.sparse_gp import SparseGP
@@ -52,7 +52,7 @@ def plot_transition(
     line = np.linspace(*(_span([inducing[:, 0], before[:, 0], after[:, 0]]) if span is None else span), 200)
     mean, deviation = _evaluated(f, line[:, None], controls)
     figure, panel = _panel(axes, (5.2, 4.4))
-    panel.plot(line, line, color=FAINT, linewidth=1.0, linestyle="--", zorder=1)
+    panel.plot(line, line, color=FAINT, linewidth=1.0, linestyle="--", zorder=1, label="no move")
     low, high = mean[:, 0] - 2.0 * deviation[:, 0], mean[:, 0] + 2.0 * deviation[:, 0]
     panel.fill_between(line, low, high, color=COLOURS[0], alpha=0.2, linewidth=0, label="± 2 deviations of f")
     if len(before):

@@ -54,6 +54,7 @@ class FitVerbs:
 
     predict = Verb()
     sample_functions = Verb()
+    sample_layers = Verb()
     joint_prediction = Verb()
     log_likelihood = Verb()
     smooth = Verb()
@@ -74,6 +75,7 @@ class FitVerbs:
     relevance = Verb()
     layer_maps = Verb()
     explained = Verb()
+    partial_dependence = Verb()
     elbo = Verb()
     energy = Verb()
     optimal_inducing = Verb()

@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 from numpyro.infer import ELBO
 
-from ppl_dgp.diagnostics import Comparison, HorizonScores, LayerMap, ParetoK
+from ppl_dgp.diagnostics import Comparison, Dependence, HorizonScores, LayerMap, ParetoK
 from ppl_dgp.diagnostics.horizons import HORIZONS
 from ppl_dgp.fit.result import Fit
 from ppl_dgp.gp.contract import Propagation
@@ -42,7 +42,12 @@ class FitVerbs:
         latents: Mapping[str, Gaussian] | None = None,
         batch_size: int = 1000,
     ) -> Prediction: ...
-    def sample_functions(self, key: Array, x: ArrayLike, num_samples: int = 10) -> Float[Array, "S N P"]: ...
+    def sample_functions(
+        self, key: Array, x: ArrayLike, num_samples: int = 10, *, prior: bool = False
+    ) -> Float[Array, "S N P"]: ...
+    def sample_layers(
+        self, key: Array, x: ArrayLike, num_samples: int = 10, *, prior: bool = False
+    ) -> dict[str, Float[Array, "S N Q"]]: ...
     def joint_prediction(
         self, key: Array, x: ArrayLike, num_samples: int = 100
     ) -> tuple[Float[Array, "N P"], Float[Array, "P N N"]]: ...
@@ -174,6 +179,16 @@ class FitVerbs:
     def relevance(
         self, layer: str = "gp", site: str = "x", means: Float[np.ndarray, "N Q"] | None = None
     ) -> Float[np.ndarray, " Q"]: ...
+    def partial_dependence(
+        self,
+        key: Array,
+        x: ArrayLike,
+        column: int,
+        *,
+        values: ArrayLike | None = None,
+        num_rows: int = 40,
+        num_samples: int = 20,
+    ) -> Dependence: ...
     def explained(self, x: Float[Array, "N D"]) -> dict[str, Float[np.ndarray, " P"]]: ...
     def layer_maps(self, x: Float[Array, "N D"], *, grid_size: int = 200) -> list[LayerMap]: ...
     def elbo(

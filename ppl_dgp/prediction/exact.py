@@ -40,9 +40,16 @@ def exact_moments(
     return mean, np.broadcast_to(variance[:, None], mean.shape), np.asarray(new.noise[0])
 
 
-def exact_joint(fit: Posterior, x: Float[Array, "B D"]) -> tuple[Float[Array, "B P"], Float[Array, "B B"]]:
-    """Mean and covariance of f over new rows, the covariance that of each column; raises as :func:`exact_moments`."""
+def exact_joint(
+    fit: Posterior, x: Float[Array, "B D"], prior: bool = False
+) -> tuple[Float[Array, "B P"], Float[Array, "B B"]]:
+    """Mean and covariance of f over new rows, the covariance that of each column; raises as :func:`exact_moments`.
+
+    :param prior: whether those of the prior, at the fit's hyperparameters.
+    """
     gp, y = trained_gp(fit)
+    if prior:
+        return jnp.zeros((len(x), y.shape[1]), y.dtype), gp.kernel(x, x)
     return gp.joint_predictive(y, x)
 
 

@@ -37,9 +37,11 @@ def model_sites(
     shared_sample: bool = False,
     joint_rows: bool = False,
     propagation: Propagation = "draws",
+    prior: bool = False,
 ) -> SiteValues:
     """A run of the model at new rows, its globals from the guide, and sites at ``values`` where they are given.
 
+    :param prior: whether the globals are the model's own draws instead.
     :raises ValueError: for parameters that are missing, unknown, or of other shapes than the programs', or a discrete
         latent that all rows share.
     """
@@ -49,10 +51,14 @@ def model_sites(
     draw: Representation = "shared_sample" if joint_rows else "per_datum_sample"
     given = ParameterCheck(params)
     params = params | (values or {})
+    rows = _JointRows() if joint_rows else Messenger()
+    if prior:
+        with given:
+            own: SiteValues = trace(substitute(_within(seed(model, key_model), rows), params)).get_trace(x)
+        return own
     with given:
         globals_, represented = global_sites(key_globals, guide, params, x, kind, draw, propagation)
     program = seed(replayed(model, globals_), key_model)
-    rows = _JointRows() if joint_rows else Messenger()
     with given, represented:
         # seed is the outer handler: the row sampler inside it asks it for keys
         found: SiteValues = trace(substitute(_within(program, rows), params)).get_trace(x)
