@@ -15,7 +15,7 @@ SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 #: of a drawing's width, the share down to which it shrinks with the page: its letters are to be read
 SMALLEST = 0.62
 #: what a drawing may be made of; scripts, links and foreign pages are left out
-DRAWN = {
+PICTURES = {
     *(
         "svg",
         "g",
@@ -183,7 +183,7 @@ def _clean(element: ElementTree.Element, name: str) -> None:
     """Leave out what is no drawing, and make identifiers and colours those of this place."""
     for child in list(element):
         kind = child.tag.rpartition("}")[2] if isinstance(child.tag, str) else ""
-        if kind not in DRAWN:
+        if kind not in PICTURES:
             element.remove(child)
         else:
             _clean(child, name)
