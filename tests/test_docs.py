@@ -17,7 +17,7 @@ PAGES = [ROOT / "README.md", *sorted(DOCS.glob("**/*.md"))]
 #: blocks of "python" are of this package; those of "py" are another library's, beside ours
 CODE = re.compile(r"```(python|py)\n(.*?)```", flags=re.DOTALL)
 #: pages whose blocks run one after another, and print what they say
-RUN = ["index", "priors-and-nuts", "big-data", "saving-and-serving", "checking-a-fit", "choosing"]
+RUN = ["index", "priors-and-nuts", "big-data", "saving-and-serving", "checking-a-fit", "choosing", "plots"]
 RUN += ["cross-validation"]
 RUN += ["from-gpflow", "from-gpytorch", "from-gpjax", "from-pymc"]
 

@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from test_training_plots import table
 
+import ppl_dgp
 from ppl_dgp.diagnostics.class_plots import plot_confusion, plot_reliability
 from ppl_dgp.diagnostics.figures import plain_label, save_figure, shown_names
 from ppl_dgp.diagnostics.layer_plots import plot_layer_draws, plot_layers
@@ -22,6 +24,7 @@ from ppl_dgp.fit.chains import Chains
 from ppl_dgp.fit.convergence import convergence_of
 from ppl_dgp.prediction.predict import Prediction
 
+DOCS = Path(__file__).parents[1] / "docs"
 RNG = np.random.default_rng(0)
 LINE = np.linspace(-1.0, 1.0, 30)
 MEAN = np.sin(3.0 * LINE)[:, None]
@@ -187,3 +190,12 @@ def test_a_ranking_is_sorted_and_a_dependence_is_its_mean() -> None:
     for arguments, message in ((([],), "dependences: found none"), (([DEPENDENCE],), "output: found 3")):
         with pytest.raises(ValueError, match=message):
             plot_dependence(*arguments, output=3)
+
+
+def test_the_gallery_has_every_plot_and_every_picture() -> None:
+    page = (DOCS / "plots.md").read_text(encoding="utf-8")
+    assert {name for name in ppl_dgp.__all__ if name.startswith("plot_")} <= set(
+        re.findall(r"\bplot_\w+", page)
+    )
+    pictures = re.findall(r"!\[[^]]+\]\((plots/[^)]+)\)", page)
+    assert {f"plots/{path.name}" for path in (DOCS / "plots").iterdir()} == set(pictures)

@@ -69,7 +69,7 @@ def model_equations(settings: Settings) -> list[str]:
         depth = len(settings.widths)
         lines = ["h_n^{(0)} = x_n"]
         for layer, width in enumerate(settings.widths, start=1):
-            lines.append(f"f^{{({layer})}} ∼ GP(m_{layer}, k_{layer}), {width} outputs")
+            lines.append(f"f^{{({layer})}} ∼ GP(m_{layer}, k_{layer}), {width} output{'s' * (width > 1)}")
             noisy = f"f^{{({layer})}}(h_n^{{({layer - 1})}}) + ε_n^{{({layer})}}"
             lines.append(f"h_n^{{({layer})}} = {noisy}, ε_n^{{({layer})}} ∼ N(0, s_{layer}^2)")
         lines.append(f"f ∼ GP(0, k_{depth + 1})")

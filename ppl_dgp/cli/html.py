@@ -67,7 +67,7 @@ nav { display: flex; flex-wrap: wrap; gap: 0.2rem 0.9rem; margin: 0.8rem 0; font
 table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; margin: 0.4rem 0; }
 th, td { padding: 0.25rem 0.7rem 0.25rem 0; text-align: left; vertical-align: top;
   border-bottom: 1px solid var(--line); }
-th { font-weight: 600; } td.n, th.n { text-align: right; white-space: nowrap; } td.best { font-weight: 700; }
+th { font-weight: 600; } td.n, th.n { text-align: right; } td.n { white-space: nowrap; } td.best { font-weight: 700; }
 figure { margin: 1rem 0 1.6rem; } figure svg, figure img { display: block; width: 100%; height: auto; }
 figcaption { margin-top: 0.3rem; } .tiles { display: flex; flex-wrap: wrap; gap: 0.6rem; margin: 0.6rem 0; }
 .tile { border: 1px solid var(--line); background: var(--box); border-radius: 0.4rem; padding: 0.5rem 0.8rem; }
