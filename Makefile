@@ -4,7 +4,8 @@
 #                   wheel built; an hour, minutes, a minute
 # make campaigns    searches for rare failures, hours: fits of both precisions interleaved in one process, numbers by two
 #                   ways, nasty fits, files damaged on purpose, fits killed and resumed, ten thousand fits in one process
-# make test-matrix  the fast tests on every Python 3.11-3.13 found, with the newest allowed dependencies
+# make test-matrix  the fast tests on every Python 3.11-3.13 found, with the newest and the lowest allowed dependencies
+#                   (ENDS=lowest: with these alone)
 # make demo         guides compared on a real table, the step function; figures and netCDF files in demo/
 # make bench        milliseconds of training steps, beside code by hand and what bench-peers installed; some minutes
 # make bench-peers  GPflow, GPflux and GPyTorch in .venv-peers, for the bench alone: 2-3 GB
@@ -23,7 +24,14 @@ WORKERS ?= 2
 UPGRADE ?=
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+ENDS    ?= newest lowest
 PROBE   := import sys, venv, ensurepip; assert sys.version_info >= (3, 11)
+# uv, if it is not on the path, comes into an environment of its own
+FIND_UV := uv=$$(command -v uv) || { \
+    for candidate in $(PYTHON); do \
+      if $$candidate -c '$(PROBE)' >/dev/null 2>&1; then $$candidate -m venv .venv-lock; break; fi; \
+    done; \
+    .venv-lock/bin/python -m pip --disable-pip-version-check install --quiet uv && uv=.venv-lock/bin/uv; }
 PIP     := -m pip --disable-pip-version-check install --quiet
 # a file stays with one process: its tests share what they have compiled
 # a process of tests for each core: the threads of OpenBLAS beside them wait for each other, a hundredfold
@@ -91,10 +99,11 @@ test-notebooks: $(STAMP)
 	@$(PY) $(PYTEST) -m notebook $(PYTEST_ARGS)
 
 test-wheel: $(STAMP)
-	@$(PY) -m pytest -q -m wheel $(PYTEST_ARGS) tests/test_house.py
+	@$(PY) -m pytest -q -m wheel $(PYTEST_ARGS) tests/test_house.py tests/test_packaging.py
 
+# the lowest versions that wheels exist of: each Python began with other ones
 test-matrix:
-	@ran=; failed=; \
+	@$(FIND_UV); ran=; failed=; \
 	for version in 3.11 3.12 3.13; do \
 	  found=; \
 	  probe='$(PROBE); assert "%d.%d" % sys.version_info[:2] == "'$$version'"'; \
@@ -102,14 +111,19 @@ test-matrix:
 	    if $$candidate -c "$$probe" >/dev/null 2>&1; then found=$$candidate; break; fi; \
 	  done; \
 	  if [ -z "$$found" ]; then echo "Python $$version: not found, skipped"; continue; fi; \
-	  ran="$$ran $$version"; env=.venv-$$version; \
-	  echo "Python $$version: installing the newest allowed dependencies in $$env, 1-3 minutes"; \
-	  $$env/bin/python -c "$$probe" >/dev/null 2>&1 || $$found -m venv --clear $$env; \
-	  if $$env/bin/python $(PIP) --upgrade --upgrade-strategy eager -e '.[dev]' > $$env/install.log 2>&1; then \
-	    $$env/bin/python -c 'from importlib.metadata import version as v; print("Python '$$version' with", \
-	      ", ".join(p + " " + v(p) for p in ("jax", "numpyro", "arviz", "numpy")))'; \
-	    $$env/bin/python $(PYTEST) -m "not slow" $(PYTEST_ARGS) || failed="$$failed $$version"; \
-	  else tail -n 30 $$env/install.log >&2; failed="$$failed $$version"; fi; \
+	  for end in $(ENDS); do \
+	    ran="$$ran $$version ($$end)"; env=.venv-$$version-$$end; python=$$env/bin/python; \
+	    case $$end in lowest) settings="--resolution lowest-direct --no-build";; *) settings=--upgrade;; esac; \
+	    echo "Python $$version: installing the $$end allowed dependencies in $$env, 1-3 minutes"; \
+	    $$python -c "$$probe" >/dev/null 2>&1 || $$found -m venv --clear $$env; \
+	    if { $$uv pip compile --quiet $$settings --python $$python --extra dev pyproject.toml -o $$env/versions.txt \
+	      && $$uv pip sync --python $$python $$env/versions.txt \
+	      && $$uv pip install --python $$python --no-deps --no-build-isolation -e . ; } > $$env/install.log 2>&1; then \
+	      $$python -c 'from importlib.metadata import version as v; print("Python '$$version' with", \
+	        ", ".join(p + " " + v(p) for p in ("jax", "numpyro", "arviz", "numpy")))'; \
+	      $$python $(PYTEST) -m "not slow" $(PYTEST_ARGS) || failed="$$failed $$version ($$end)"; \
+	    else tail -n 30 $$env/install.log >&2; failed="$$failed $$version ($$end)"; fi; \
+	  done; \
 	done; \
 	if [ -z "$$ran" ]; then echo "no Python 3.11, 3.12 or 3.13 found" >&2; exit 1; fi; \
 	if [ -n "$$failed" ]; then echo "failed on Python:$$failed" >&2; exit 1; fi; \
@@ -154,13 +168,8 @@ $(DOCS)/.installed: requirements-docs.lock
 	echo "setting up $(DOCS), once: a minute"; \
 	$$found -m venv --clear $(DOCS) && $(DOCS)/bin/python $(PIP) --require-hashes --no-deps -r $< && touch $@
 
-# uv, if it is not on the path, comes into an environment of its own.
 lock:
-	@uv=$$(command -v uv) || { \
-	  for candidate in $(PYTHON); do \
-	    if $$candidate -c '$(PROBE)' >/dev/null 2>&1; then $$candidate -m venv .venv-lock; break; fi; \
-	  done; \
-	  .venv-lock/bin/python $(PIP) uv && uv=.venv-lock/bin/uv; }; \
+	@$(FIND_UV); \
 	compile="$$uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url"; \
 	$$compile --custom-compile-command "make lock" $(UPGRADE) --extra dev pyproject.toml -o requirements.lock && \
 	$$compile --custom-compile-command "make lock" $(UPGRADE) --group docs -o requirements-docs.lock
