@@ -18,8 +18,7 @@ PAGES = [ROOT / "README.md", *sorted(DOCS.glob("**/*.md"))]
 CODE = re.compile(r"```(python|py)\n(.*?)```", flags=re.DOTALL)
 #: pages whose blocks run one after another, and print what they say
 RUN = ["index", "priors-and-nuts", "big-data", "saving-and-serving", "checking-a-fit", "choosing", "plots"]
-RUN += ["cross-validation"]
-RUN += ["from-gpflow", "from-gpytorch", "from-gpjax", "from-pymc"]
+RUN += ["cross-validation", "estimators", "from-gpflow", "from-gpytorch", "from-gpjax", "from-pymc"]
 
 sys.path.insert(0, str(DOCS / "tools"))
 from converted import markdown  # noqa: E402

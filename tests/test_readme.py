@@ -42,6 +42,16 @@ def test_the_example_of_many_rows_runs() -> None:
     assert losses[-50:].mean() < 0.7
 
 
+@pytest.mark.slow
+def test_the_example_of_an_estimator_runs() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+    (block,) = [each for each in blocks if "SparseGPRegressor(" in each]
+    scope: dict[str, object] = {}
+    exec(compile(block, str(README), "exec"), scope)
+    # a linear regression explains half of the variance
+    assert scope["model"].score(scope["X"], scope["y"]) > 0.4  # type: ignore[attr-defined]
+
+
 def test_the_example_is_short() -> None:
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
     assert len([line for line in blocks[0].splitlines() if line.strip()]) <= 15

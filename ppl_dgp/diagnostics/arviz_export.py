@@ -102,7 +102,8 @@ def to_arviz(
         or not one for each place.
     :raises TypeError: for a model without a data plate (exact GP).
     """
-    inputs, targets = inputs_of(x, y), np.asarray(y)
+    targets = np.asarray(y)
+    inputs = inputs_of(None if x is None else np.asarray(x), targets)
     targets = targets.reshape(targets.shape[0], -1)
     given = dict(coords or {})
     known = column_names(input=x, target=y) | given
