@@ -229,7 +229,7 @@ def figure(table: pd.DataFrame) -> Figure:
         panel.set(
             xlabel=NAMES[name] + ("" if name == "khat" else "\nbelow the best"),
             yscale="log",
-            ylim=(0.01, 3.0),
+            ylim=(0.002, 2.0),
         )
         if name == "khat":
             panel.axvline(0.7, color="grey", linestyle=":", linewidth=1.0)
