@@ -54,6 +54,8 @@ def test_hyperparameters_stand_at_their_values_on_the_scale_of_their_sign() -> N
         "gp/lengthscale, b",
     ]
     assert [float(each.get_xdata()[0]) for each in positive.get_lines()[:2]] == [0.5, 20.0]
+    # 0.5 to 20 are less than two decades
+    assert {"1", "2", "5", "10", "20"} <= {each.get_text() for each in positive.get_xticklabels()}
     with pytest.raises(ValueError, match="fit: found no hyperparameter"):
         plot_hyperparameters(table().iloc[3:])
 

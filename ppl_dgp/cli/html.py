@@ -13,7 +13,7 @@ from ppl_dgp.cli.errors import BadInput
 
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 #: of a drawing's width, the share down to which it shrinks with the page: its letters are to be read
-SMALLEST = 0.62
+SMALLEST = 0.7
 #: what a drawing may be made of; scripts, links and foreign pages are left out
 PICTURES = {
     *(

@@ -22,9 +22,12 @@ from ppl_dgp.gp.contract import INDUCING_SUFFIX
 with needed_for("plotting"):
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter
 
 #: behind the site of draws that a fit holds
 DRAWS_SUFFIX = "_draws"
+#: of a logarithmic axis, below which other numbers than powers of ten are written
+FEW_DECADES = 2.5
 
 
 def plot_convergence(fit: Fit | Convergence | Chains, *, axes: Axes | None = None) -> Figure:
@@ -119,6 +122,11 @@ def plot_hyperparameters(
         panel.set_xlabel("value, on a logarithmic scale" if kind else "value")
         if kind:
             panel.set_xscale("log")
+            low, high = np.log10(panel.get_xlim())
+            if high - low < FEW_DECADES:
+                panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+                panel.xaxis.set_major_formatter("{x:g}")
+            panel.xaxis.set_minor_formatter(NullFormatter())
     figure.supylabel("hyperparameter", fontsize="medium")
     _rows_above(panels[0])
     return figure
