@@ -24,7 +24,7 @@ WRITTEN = [(",", "."), (";", ","), (";", "."), ("\t", "."), ("\t", ","), ("|", "
 def test_separator_and_decimal_sign_are_found(tmp_path: Path, separator: str, decimal: str) -> None:
     NUMBERS.to_csv(tmp_path / "t.csv", sep=separator, decimal=decimal, index=False)
     table = load_table(str(tmp_path / "t.csv"))
-    np.testing.assert_array_equal(np.hstack([table.X, table.y]), NUMBERS.to_numpy())
+    np.testing.assert_allclose(np.hstack([table.X, table.y]), NUMBERS.to_numpy(), rtol=1e-15)
     assert len(table.notes) == (separator != ",") + (decimal == ",")
 
 

@@ -1,6 +1,7 @@
 """Errors of the command line."""
 
-from collections.abc import Collection
+import sys
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 
 
@@ -25,3 +26,9 @@ class Stopped(Exception):
 
     No KeyboardInterrupt: that one never reaches the entry point, typer makes an exit code of it.
     """
+
+
+def refused(message: str, argv: Sequence[str] | None = None) -> int:
+    """Say in one line why nothing can be done, whatever the command; returns the exit code."""
+    print(f"ppl-dgp: error: {' '.join(message.split())}", file=sys.stderr)
+    return 2

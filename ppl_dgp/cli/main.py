@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ppl_dgp.cli.errors import BadInput, Stopped
+from ppl_dgp.cli.errors import BadInput, Stopped, refused
 from ppl_dgp.extras import MissingExtra, missing_extra, needed_for
 
 with needed_for("the command line"):
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":  # which has printed it
             return 0
         name = getattr(getattr(error, "ctx", None), "command_path", None) or "ppl-dgp"
-        return _complain(f"{_usage(error)}; see '{name} --help'")
+        return refused(f"{_usage(error)}; see '{name} --help'")
     except typer.Exit as done:
         return done.exit_code
     except (KeyboardInterrupt, typer.Abort):
@@ -47,18 +47,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except OSError as error:
         where = f" {str(error.filename)!r}" if error.filename else ""
-        return _complain(
+        return refused(
             f"cannot read or write{where} ({error.strerror or error}); check the path and its rights"
         )
     except ModuleNotFoundError as error:
         missing = missing_extra(error, "this command")
         if missing is None:
             raise
-        return _complain(str(missing))
+        return refused(str(missing))
     except Exception as error:
         if not _is_user_error(error):
             raise
-        return _complain(str(error))
+        return refused(str(error))
 
 
 def _usage(error: BaseException) -> str:
@@ -77,8 +77,3 @@ def _is_user_error(error: Exception) -> bool:
     from ppl_dgp.fit import FitError
 
     return isinstance(error, (BadInput, CheckpointError, DataError, FitError, MissingExtra))
-
-
-def _complain(message: str) -> int:
-    print(f"ppl-dgp: error: {' '.join(message.split())}", file=sys.stderr)
-    return 2

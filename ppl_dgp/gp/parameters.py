@@ -41,8 +41,8 @@ class ParameterCheck(Messenger):
             raise ValueError(
                 f"{self.argument}: found no {name!r}, which the program has; {_nearest(name, self.params)}"
             )
-        # a start that is made from a key has no shape yet
-        known = msg["args"] and msg["args"][0] is not None
+        # a start that is made from a key has no shape yet; NumPyro 0.21 gives the function that makes it
+        known = msg["args"] and msg["args"][0] is not None and not callable(msg["args"][0])
         expected = jnp.shape(msg["args"][0]) if known else None
         if expected is not None and jnp.shape(self.params[name]) != expected:
             raise ValueError(
