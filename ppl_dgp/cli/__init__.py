@@ -8,6 +8,6 @@ from ppl_dgp.extras import MissingExtra
 try:
     from ppl_dgp.cli.main import main
 except MissingExtra as missing:
-    main = partial(refused, str(missing))  # type: ignore[assignment]
+    main = partial(refused, str(missing))
 
 __all__ = ["main"]
