@@ -159,8 +159,7 @@ entries = fit.predict(key, None, latents=cells.sites).mean + centre
 whole = np.where(missing, entries, table)
 for name, guess in (("the gene's mean", np.broadcast_to(centre, table.shape)), ("GPLVM", entries)):
     print(f"{name:16} error {np.sqrt(np.mean((guess - expression)[missing] ** 2)):.3f}, of which noise 0.15")
-fork = np.quantile(along, 0.55)
-part = np.where(along < fork, 0, np.where(across < 0, 1, 2))
+part = np.where(along < 0.0, 0, np.where(across < 0.0, 1, 2))  # the picture above forks at 0
 cell_order, gene_order = np.lexsort([along, part]), np.lexsort([when, own])
 figure, panels = plt.subplots(2, 1, figsize=(9, 6), sharex=True, layout="constrained")
 colours = plt.get_cmap("coolwarm").with_extremes(bad="white")
@@ -168,7 +167,7 @@ for panel, shown, title in (
     (panels[0], table[:, gene_order], "as measured; white is missing"),
     (panels[1], whole[cell_order][:, gene_order], "filled in, in the order that was found"),
 ):
-    picture = panel.imshow(shown.T, cmap=colours, vmin=-2.5, vmax=2.5, aspect="auto", interpolation="nearest")
+    picture = panel.imshow(shown.T, cmap=colours, vmin=-1.5, vmax=1.5, aspect="auto", interpolation="nearest")
     panel.set(ylabel="gene", yticks=[])
     panel.set_title(title, loc="left", fontsize=10)
 for edge in np.cumsum(np.bincount(part))[:2]:

@@ -76,7 +76,8 @@ for name, truth in (("transition/noise", 0.03), ("likelihood/noise", 0.05)):
     )
 
 # %% [markdown]
-# The law with the valve half open, in standardised units, beside the true one. The band opens where no level has been.
+# The law with the valve half open, from an empty tank to a level of 8, in standardised units, beside the true one. Dots
+# are steps under all valves. The band opens above the levels that were seen.
 
 # %%
 half = u_units.transform(np.array([[1.0]]))[0]
@@ -88,7 +89,8 @@ def law(state):
 
 
 states = fit.smooth(key, u[:200], y[:200])
-plot_transition(fit.transition_function(u[:200], y[:200]), states, controls=half, truth=law)
+span = tuple(y_units.transform(np.array([[0.0], [8.0]]))[:, 0])
+plot_transition(fit.transition_function(u[:200], y[:200]), states, controls=half, truth=law, span=span)
 
 # %% [markdown]
 # ## Forecast
@@ -106,7 +108,8 @@ plot_series(y[:200], ahead, y[200:], shown=60, label="level, standardised")
 #
 # A cost is any function of outputs and controls. Here it is the distance from a level that is wanted, and a little for
 # turning the valve. `plan_controls` looks for the openings that cost least under ten draws of the law, forty steps
-# ahead; ten of them are applied to the tank, the level is read, and the rest is planned anew.
+# ahead; the first ten steps are applied to the tank, the level is read, and the rest is planned anew. The first level
+# that is wanted, 6, is higher than any of the record.
 
 
 # %%
@@ -136,6 +139,7 @@ for goal in (6.0, 1.0, 4.0):
 reached = [
     np.mean(np.abs(np.array(path[end - 10 : end]) - goal)) for end, goal in ((40, 6.0), (80, 1.0), (120, 4.0))
 ]
+print(f"the highest level of the record: {levels[:200].max():.1f}")
 print("distance over the last ten steps of each: " + ", ".join(f"{each:.2f}" for each in reached))
 
 # %%

@@ -52,7 +52,7 @@ def peak():
 
 # %%
 def surface(x):
-    return np.sin(2.0 * x[:, 0]) + 0.5 * np.cos(3.0 * x[:, 1])
+    return np.sin(2.0 * x[:, 0]) + 0.5 * np.abs(x[:, 1])
 
 
 def write(path, groups, rows=10_000):
@@ -74,8 +74,8 @@ print(f"small: {sizes[0]:.0f} MiB in memory; large: {sizes[1]:.0f} MiB")
 # %% [markdown]
 # Both are fitted by the same lines: a first pass standardises, then minibatches are read, shuffled and put on the
 # device while the steps before them run. The small file shows what the programs need by themselves, compiler and all;
-# what the peak rises by after it is the price of twenty times the rows. 3000 steps are too few to converge, which would
-# mean a thousandth of a nat a row to gain, or less: the fit says so.
+# what the peak rises by after it is the price of twenty times the rows. A fit is said to have converged if it has a
+# thousandth of a nat a row to gain, or less; these 3000 steps end a little short of that, and say so.
 
 # %%
 model = sparse_gp_regression(num_inducing=50)
@@ -95,9 +95,7 @@ print(
 print(f"the large file added {peaks[2] - peaks[1]:.0f} MiB to the peak; its table has {sizes[1]:.0f}")
 
 # %% [markdown]
-# Predictions are in the units of the rows, which `x_units` and `y_units` lead to and back. New rows, without noise: the
-# error is that of a fit which knows the first feature and has not found the second one yet, whose term has a deviation
-# of 0.35; the noise has taken it in.
+# Predictions are in the units of the rows, which `x_units` and `y_units` lead to and back. New rows, without noise:
 
 # %%
 x_new = random.uniform(-2.0, 2.0, (2000, 4))
@@ -110,6 +108,7 @@ panel.bar(["before", "small file", "large file"], peaks, color=["0.8", "C0", "C0
 panel.axhline(peaks[1] + sizes[1], color="C3", linestyle="--", label="with the large table in memory")
 panel.set(ylabel="peak memory, MiB", ylim=(0.0, 1.3 * peaks[2]))
 panel.legend(frameon=False, loc="upper left")
+plt.show()
 
 # %%
 along = np.column_stack([np.linspace(-2.0, 2.0, 150), np.zeros((150, 3))])
@@ -119,6 +118,7 @@ plot_fit(told, along[:, 0], axes=panel)
 panel.plot(along[:, 0], rows.y_units.transform(surface(along)[:, None]), "k:", label="truth")
 panel.set(xlabel="first feature, the others at 0", ylabel="y, standardised")
 panel.legend(frameon=False)
+plt.show()
 
 # %% [markdown]
 # ## Rows that come once
