@@ -114,8 +114,10 @@ def test_run_directory_holds_everything(sparse_run: Path) -> None:
         "hyperparameters.svg",
     } <= {path.name for path in (sparse_run / "figures").iterdir()}
     data = read_netcdf(sparse_run / "posterior.nc")
-    assert group(data, "posterior")["gp.u"].shape[:2] == (1, 200)
-    assert group(data, "log_likelihood")["y"].shape == (1, 200, 27)
+    # the draws of the one restart, as four chains
+    assert group(data, "posterior")["gp.u"].shape[:2] == (4, 50)
+    assert group(data, "log_likelihood")["y"].shape == (4, 50, 27)
+    assert group(data, "constant_data")["input"].values.tolist() == ["x"]
     assert not list(sparse_run.rglob(".*")), "scratch files are left behind"
     record = run_directory.read(sparse_run)
     assert record.status == "done" and record.feature_names == ("x",)

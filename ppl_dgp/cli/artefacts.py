@@ -76,6 +76,7 @@ def write_posterior(
     fitted: Fit,
     x: Float[np.ndarray, "N D"],
     y: Float[np.ndarray, "N P"],
+    record: Record,
     num_draws: int | None = None,
 ) -> None:
     """``posterior.nc`` for ArviZ, in standardised units; of an exact GP its data and parameters."""
@@ -85,7 +86,10 @@ def write_posterior(
     if program.guide is not None:
         key = jax.random.key(program.settings.seed + 4)
         num_draws = num_draws or number_of_draws(len(x))
-        data = to_arviz(key, fitted, jnp.asarray(x), jnp.asarray(y), num_draws=num_draws)
+        named = {"input": (record.feature_names, x), "target": (record.target_names, y)}
+        # rows of models of their own kind have other columns than the table
+        coords = {axis: names for axis, (names, table) in named.items() if len(names) == table.shape[1]}
+        data = to_arviz(key, fitted, jnp.asarray(x), jnp.asarray(y), num_draws=num_draws, coords=coords)
     else:
         values = {name.replace("/", "."): np.asarray(value) for name, value in fitted.params.items()}
         constants = {

@@ -228,7 +228,7 @@ def _evaluate(folder: Path, record: Record, task: Task, program: Program, fitted
         **metrics(prediction if tested else None, targets),
         **trust(program, fitted, x, y, nats),
     }
-    write_posterior(folder, program, fitted, x, y)
+    write_posterior(folder, program, fitted, x, y, record)
     write_figures(folder, record, program, fitted, x, task.raw(task.train_rows), task.raw(rows), prediction)
     if record.settings.model == "additive-gp":
         result |= explain_terms(folder, record, fitted, x)

@@ -181,7 +181,7 @@ def evaluate_classes(
     result |= class_metrics(prediction if tested else None, codes)
     if joint >= FEWEST_JOINT_DRAWS:
         result |= trust(program, fitted, x, y, 0.0, joint)
-        write_posterior(folder, program, fitted, x, y, joint)
+        write_posterior(folder, program, fitted, x, y, record, joint)
     _write_class_figures(folder, record, fitted, x, prediction, codes)
     return result
 

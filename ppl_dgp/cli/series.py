@@ -117,7 +117,7 @@ def evaluate_series(
         "process_noise": [finite(variance) for variance in fitted.params["transition/noise"]],
         "observation_noise": [finite(variance) for variance in noise * np.square(task.y_units.scale)],
     }
-    write_posterior(folder, program, fitted, x, y)
+    write_posterior(folder, program, fitted, x, y, record)
     _write_series_figures(folder, record.settings, task, fitted, smoothed, ahead)
     return result
 
