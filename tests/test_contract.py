@@ -89,7 +89,11 @@ def test_objectives_declare_what_they_can_do():
     assert capabilities_of(Trace_ELBO()) == Capabilities()
     power = capabilities_of(PowerEP(0.5, propagation="linearised"))
     assert power == Capabilities(
-        takes_alpha=True, learns_streams=True, pushes_inducing=True, propagation="linearised"
+        takes_alpha=True,
+        learns_streams=True,
+        pushes_inducing=True,
+        weighs_rows=True,
+        propagation="linearised",
     )
     closed = capabilities_of(Collapsed())
     assert closed.optimises_inducing and closed.needs_all_rows and not closed.is_stochastic

@@ -17,6 +17,7 @@ from ppl_dgp.gp.emission import emission_of
 from ppl_dgp.gp.features import Functionals, places
 from ppl_dgp.gp.marginal import Marginal
 from ppl_dgp.gp.representation import replayed
+from ppl_dgp.gp.smoothing import Convolved
 from ppl_dgp.prediction.predictive_trace import global_sites
 
 #: places along each side of the grid of two inputs, and by which share it goes beyond rows and inducing inputs
@@ -74,7 +75,9 @@ def layer_maps(
             "inducing": z,
             "inducing_mean": function(z).mean,
         }
-        if rows.shape[1] <= 2 and np.ndim(z) == 2:
+        # behind the inputs of convolved outputs stands the number of an output, between which nothing lies
+        drawn = np.ndim(z) == 2 and not isinstance(function.kernel, Convolved)
+        if rows.shape[1] <= 2 and drawn:
             ends = np.concatenate([rows, z])
             count = grid_size if rows.shape[1] == 1 else FIELD_SIDE
             low, high = ends.min(0), ends.max(0)
