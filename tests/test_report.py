@@ -206,7 +206,7 @@ def test_equations_set_below_and_above_what_the_notation_says() -> None:
 
 
 @pytest.mark.slow
-def test_a_comparison_is_one_page(table: Path, tmp_path: Path, refuses) -> None:
+def test_a_comparison_is_one_page(table: Path, tmp_path: Path, refuses, capsys) -> None:
     out = tmp_path / "page.html"
     fits = ["--model", "gp,sparse-gp", "--inducing", "5", "--steps", "20", "--out", str(tmp_path / "runs")]
     assert main(["compare", str(table), *fits, "--quiet", "--html", str(out)]) == 0
@@ -216,6 +216,7 @@ def test_a_comparison_is_one_page(table: Path, tmp_path: Path, refuses) -> None:
     shown = page.text.replace("−", "-")
     assert all(f"{value:.6g}" in shown for value in frame["test_rmse"])
     assert "comparison" in page.names and (tmp_path / "runs" / "comparison.svg").is_file()
+    capsys.readouterr()
     refuses(["compare", str(table), *fits, "--html", str(out)], "--html", "exists")
     # a run of it has the comparison in its report
     assert main(["report", str(tmp_path / "runs" / "gp")]) == 0
