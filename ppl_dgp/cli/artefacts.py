@@ -107,13 +107,12 @@ def write_posterior(
 
 
 def place_figures(folder: Path, settings: Settings, figures: Mapping[str, Figure]) -> None:
-    """``figures/NAME.svg``, and as whatever else the settings say."""
+    """NAME.svg in a folder, and as whatever else the settings say."""
     from ppl_dgp.diagnostics.figures import save_figure
 
     for suffix in settings.figures.split(","):
         for name, figure in figures.items():
-            path = folder / "figures" / f"{name}.{suffix.strip()}"
-            run_directory.place(path, partial(save_figure, figure))
+            run_directory.place(folder / f"{name}.{suffix.strip()}", partial(save_figure, figure))
 
 
 def write_figures(
@@ -153,7 +152,7 @@ def write_figures(
     weights = ranking(fitted.params, len(features))
     if weights is not None:
         figures["ranking"] = plot_ranking(weights, features)
-    place_figures(folder, record.settings, figures)
+    place_figures(folder / "figures", record.settings, figures)
 
 
 def of_training(fitted: Fit, features: Sequence[str] = ()) -> dict[str, Figure]:

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from ppl_dgp.cli import run_directory
+from ppl_dgp.cli.artefacts import place_figures
 from ppl_dgp.cli.classes import IMAGE_MODELS
 from ppl_dgp.cli.commands import record_of, run_program
 from ppl_dgp.cli.errors import BadInput
@@ -25,7 +26,6 @@ from ppl_dgp.cli.targets import check_meaning
 from ppl_dgp.cli.task import Task
 from ppl_dgp.cli.uses import OWN_ROWS, SEVERAL_TARGETS, STRICT, UNUSED, unused_defaults
 from ppl_dgp.diagnostics.comparison import Comparison, tabulate
-from ppl_dgp.diagnostics.figures import save_figure
 
 
 def combinations(base: Settings, lists: dict[str, Sequence[Any]]) -> dict[str, Settings]:
@@ -121,9 +121,7 @@ def compare(
         comparison = tabulate(rows, say)
         table = comparison.table.set_index(pd.Index(list(records), name="fit")).drop(columns=["fit", "alpha"])
         run_directory.place(folder / "comparison.csv", table.to_csv)
-        for suffix in base.figures.split(","):
-            path = folder / f"comparison.{suffix.strip()}"
-            run_directory.place(path, partial(save_figure, comparison.figure()))
+        place_figures(folder, base, {"comparison": comparison.figure()})
     return folder, comparison, table
 
 

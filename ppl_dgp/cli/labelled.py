@@ -277,4 +277,4 @@ def _write_class_figures(
     if record.settings.model not in IMAGE_MODELS:
         maps = layers.layer_maps(fitted, jnp.asarray(x[:LAYER_ROWS]))
         figures["layers"] = layer_plots.plot_layers(named_maps(maps, record))
-    place_figures(folder, record.settings, figures)
+    place_figures(folder / "figures", record.settings, figures)

@@ -179,4 +179,4 @@ def _write_latent_figures(
         "relevance": plot_relevance(counts / counts.max()),
         "latents": plot_latents(latents.mean, scale if scale.any() else None, classes, relevance=counts),
     }
-    place_figures(folder, settings, figures)
+    place_figures(folder / "figures", settings, figures)

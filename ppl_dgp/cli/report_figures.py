@@ -46,7 +46,8 @@ def write_report(folder: Path, out: Path) -> None:
     try:
         with jax.enable_x64(record.settings.precision == "float64"):
             table, figures = _computed(folder, record, params, training)
-            content = run_page(folder, record, table, {name: drawing(each) for name, each in figures.items()})
+            drawings = {name: drawing(each) for name, each in figures.items()}
+            content = run_page(folder, record, params, table, drawings)
     except BadInput:
         raise
     except (ValueError, TypeError, KeyError) as error:

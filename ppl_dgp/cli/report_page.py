@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ppl_dgp.cli import html, run_directory
+from ppl_dgp.cli import html
 from ppl_dgp.cli.classes import CLASS_LIKELIHOODS, IMAGE_MODELS
 from ppl_dgp.cli.equations import mathml, model_equations
 from ppl_dgp.cli.errors import BadInput
@@ -34,9 +34,16 @@ from ppl_dgp.data.labels import shown_labels
 MOST_COLUMNS = 40
 
 
-def run_page(folder: Path, record: Record, table: pd.DataFrame | None, drawings: Mapping[str, str]) -> str:
+def run_page(
+    folder: Path,
+    record: Record,
+    params: Mapping[str, Any],
+    table: pd.DataFrame | None,
+    drawings: Mapping[str, str],
+) -> str:
     """The page of a run that is done.
 
+    :param params: its parameters.
     :param table: of its hyperparameters, as ``summary`` makes it; None where nobody can tell.
     :param drawings: figures by name, SVG as text, before those that the directory holds.
     """
@@ -48,7 +55,7 @@ def run_page(folder: Path, record: Record, table: pd.DataFrame | None, drawings:
         ("Model", model_section(record)),
         ("Convergence", convergence_section(record) + chosen(figures, OF_TRAINING)),
         ("Figures", chosen(figures, [name for name in figures if name not in elsewhere])),
-        ("Layers", layers_section(folder) + chosen(figures, OF_LAYERS)),
+        ("Layers", layers_section(params) + chosen(figures, OF_LAYERS)),
         ("Hyperparameters", hyperparameters_section(table) + chosen(figures, ("hyperparameters",))),
         ("Comparison", comparison_section(folder)),
         ("Settings", settings_section(record)),
@@ -164,9 +171,8 @@ def convergence_section(record: Record) -> str:
     return html.table(("of the training", "value"), rows) if rows else ""
 
 
-def layers_section(folder: Path) -> str:
+def layers_section(params: Mapping[str, Any]) -> str:
     """The functions of the model, and what each has for inducing inputs."""
-    params, _ = run_directory.load_parameters(folder)
     rows = []
     for name in sorted(params):
         layer, _, parameter = name.rpartition("/")

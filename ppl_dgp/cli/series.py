@@ -263,4 +263,4 @@ def _write_series_figures(
             figures[f"forecast-{p + 1}"] = plot_series(
                 past, prediction, future, column=p, shown=2 * len(future), label=name
             )
-    place_figures(folder, settings, figures)
+    place_figures(folder / "figures", settings, figures)

@@ -139,7 +139,7 @@ def _run_streamed(
         for advice in fitted.advice:
             say(f"note: {advice}")
         run_directory.save_parameters(folder, fitted.params, {})
-        place_figures(folder, settings, of_training(fitted))
+        place_figures(folder / "figures", settings, of_training(fitted))
         run_directory.write(folder, done)
     return done
 

@@ -43,7 +43,7 @@ def explain_terms(
             "output_names": tuple(f"term of {target}" for target in record.target_names),
         }
         maps.append(dataclasses.replace(layer, name=names[d], **titles, **inputs, **outputs))
-    place_figures(folder, record.settings, {"terms": plot_layers(maps)})
+    place_figures(folder / "figures", record.settings, {"terms": plot_layers(maps)})
     # the variance of every standardised target is 1
     variances = explained(fitted, jnp.asarray(x)).values()
     return {"explained": [float(each[:targets].mean()) for each in variances]}
