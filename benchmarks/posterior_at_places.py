@@ -15,6 +15,7 @@ from benchmarks.drawn_functions import log_density_at
 from benchmarks.reference_problems import Problem
 from ppl_dgp import Fit
 from ppl_dgp.gp.emission import emission_of
+from ppl_dgp.guides.empirical import DRAWS_SUFFIX
 
 #: draws that are looked at side by side
 AT_ONCE = 20
@@ -22,8 +23,8 @@ AT_ONCE = 20
 
 def held_and_drawn(fit: Fit, most: int | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Parameters that chains hold, and draws of latents (C, S, …): all, or at most about ``most`` of each chain."""
-    held = {name: value for name, value in fit.params.items() if not name.endswith("_draws")}
-    draws = {name.removesuffix("_draws"): value for name, value in fit.params.items() if name not in held}
+    held = {name: value for name, value in fit.params.items() if not name.endswith(DRAWS_SUFFIX)}
+    draws = {name.removesuffix(DRAWS_SUFFIX): value for name, value in fit.params.items() if name not in held}
     number = next(iter(draws.values())).shape[1]
     every = max(1, number // (most or number))
     return held, {name: value[:, ::every] for name, value in draws.items()}

@@ -20,7 +20,8 @@ from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.settings import Settings
 from ppl_dgp.cli.task import Task
 from ppl_dgp.data import Standardiser, load_columns, load_entries, split
-from ppl_dgp.estimators.latent import as_fit, bound, embedding, standardise
+from ppl_dgp.data.table import standardise
+from ppl_dgp.estimators.latent import as_fit, bound, embedding
 from ppl_dgp.fit import Fit
 from ppl_dgp.prediction.latents import Latents, infer_latents, relevance, row_log_density
 from ppl_dgp.prediction.predict import Prediction, predict

@@ -12,7 +12,7 @@ from ppl_dgp.cli.task import Task
 from ppl_dgp.cli.uses import OWN_ROWS, SEVERAL_TARGETS
 from ppl_dgp.data import Standardiser, load_table, split
 from ppl_dgp.data.load import columns_vary
-from ppl_dgp.estimators.latent import standardise
+from ppl_dgp.data.table import standardise
 
 
 def load_task(source: str, settings: Settings) -> Task:

@@ -23,7 +23,7 @@ from ppl_dgp.cli.settings import Settings
 from ppl_dgp.cli.task import Task
 from ppl_dgp.data import Series, Standardiser, load_series, load_steps, split_series
 from ppl_dgp.data.series import steps
-from ppl_dgp.estimators.latent import standardise
+from ppl_dgp.data.table import standardise
 from ppl_dgp.fit import Fit, Posterior
 from ppl_dgp.prediction.forecast import Forecast, Smoothed, forecast, smooth
 from ppl_dgp.prediction.rollout import LONGEST_PATH

@@ -196,3 +196,21 @@ class Standardiser:
                 "scales: the saved one is damaged, fit again"
             )
         return cls(mean, scale)
+
+
+def standardise(rows: np.ndarray, weights: np.ndarray | None = None) -> Standardiser:
+    """Mean and scale of each column, of the entries that are there.
+
+    :param weights: how often each row counts (N,), positive; once if not given.
+    :raises ValueError: for a column without any.
+    """
+    empty = np.isnan(rows).all(0)
+    if empty.any():
+        raise ValueError(
+            f"rows: found no entry in column {int(empty.argmax())}, expected at least one; leave it out"
+        )
+    each = [
+        Standardiser.fit(column[there][:, None], None if weights is None else weights[there])
+        for column, there in zip(rows.T, ~np.isnan(rows).T, strict=True)
+    ]
+    return Standardiser(np.array([one.mean[0] for one in each]), np.array([one.scale[0] for one in each]))

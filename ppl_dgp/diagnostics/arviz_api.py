@@ -14,6 +14,7 @@ import numpy as np
 from ppl_dgp.data.arrays import check_expansion
 from ppl_dgp.data.files import reading
 from ppl_dgp.data.messages import DataError
+from ppl_dgp.diagnostics.scores import sum_with_error
 from ppl_dgp.extras import needed_for
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def elpd_data(
     :param rows: labels of these n rows.
     """
     size = len(log_density)
-    elpd, error = float(log_density.sum()), float(np.sqrt(size * log_density.var()))
+    elpd, error = map(float, sum_with_error(log_density))
     from xarray import DataArray
 
     pointwise = DataArray(log_density, dims=["row"], coords={"row": rows})

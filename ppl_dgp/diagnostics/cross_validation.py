@@ -17,11 +17,11 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 from numpyro.infer import ELBO
 
-from ppl_dgp.data.table import Standardiser
+from ppl_dgp.data.table import Standardiser, standardise
 from ppl_dgp.diagnostics.arviz_api import elpd_data, pointwise_elpd, stacking_weights
 from ppl_dgp.diagnostics.fold_scores import row_scores
 from ppl_dgp.diagnostics.folds import Splitter, folds_of
-from ppl_dgp.diagnostics.scores import positive_scale
+from ppl_dgp.diagnostics.scores import positive_scale, sum_with_error
 from ppl_dgp.fit import Fit, fit_lbfgs, fit_many, fit_svi
 from ppl_dgp.fit.arguments import check_key
 from ppl_dgp.fit.padding import UnequalLengthError
@@ -63,13 +63,12 @@ class CrossValidation:
     @property
     def elpd(self) -> float:
         """The expected log pointwise predictive density: the sum over rows held out, in nats."""
-        return float(self.log_density[self.rows].sum())
+        return float(sum_with_error(self.log_density[self.rows])[0])
 
     @property
     def se(self) -> float:
         """The standard error of ``elpd``, as if rows were independent: √(n Var)."""
-        values = self.log_density[self.rows]
-        return float(np.sqrt(values.size * values.var()))
+        return float(sum_with_error(self.log_density[self.rows])[1])
 
     @property
     def converged(self) -> bool:
@@ -194,9 +193,8 @@ def compare_elpd(results: Mapping[str, Any]) -> pd.DataFrame:
     table = pd.DataFrame(index=pd.Index(values, name="model"))
     pointwise = np.stack(list(values.values()))
     best = pointwise[pointwise.sum(1).argmax()]
-    error = lambda each: np.sqrt(each.shape[1] * each.var(1))
-    table["elpd"], table["se"] = pointwise.sum(1), error(pointwise)
-    table["elpd_diff"], table["dse"] = (pointwise - best).sum(1), error(pointwise - best)
+    table["elpd"], table["se"] = sum_with_error(pointwise)
+    table["elpd_diff"], table["dse"] = sum_with_error(pointwise - best)
     table["weight"] = stacking_weights(pointwise)
     return table.sort_values("elpd", ascending=False)
 
@@ -250,6 +248,5 @@ def _in_own_units(
     inputs = None if x is None else Standardiser.fit(x[rows]).transform(x)
     if y.dtype.kind != "f":
         return (inputs, y), np.ones(())
-    mean, deviation = np.nanmean(y[rows], 0), np.nanstd(y[rows], 0)
-    scale = np.where(deviation > 0.0, deviation, 1.0)
-    return (inputs, (y - mean) / scale), scale
+    units = standardise(y[rows])
+    return (inputs, units.transform(y)), units.scale

@@ -20,6 +20,7 @@ from jaxtyping import Array, Float
 
 from ppl_dgp.diagnostics.arviz_api import pareto_smoothed
 from ppl_dgp.diagnostics.draws import Draws, columns, inputs_of, joint_draws
+from ppl_dgp.diagnostics.scores import sum_with_error
 from ppl_dgp.fit import Posterior
 from ppl_dgp.fit.arguments import takes_fit
 from ppl_dgp.fit.energy import drawn_energies
@@ -123,7 +124,8 @@ def expected_log_density(
     """
     smoothed, khat = pareto_smoothed(-log_likelihood.T)
     rows = np.logaddexp.reduce(smoothed + log_likelihood.T, axis=-1)
-    return float(rows.sum()), float(np.sqrt(rows.size * rows.var())), khat
+    total, error = sum_with_error(rows)
+    return float(total), float(error), khat
 
 
 def _khat(log_weights: Float[np.ndarray, "R S"]) -> Float[np.ndarray, " R"]:

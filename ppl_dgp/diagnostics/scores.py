@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
@@ -63,6 +65,11 @@ def scores(
     if prediction.samples is not None:
         found["test_crps"] = float((crps(prediction.samples, y) * target_scale)[there].mean())
     return found
+
+
+def sum_with_error(values: Float[np.ndarray, "*models N"]) -> tuple[Any, Any]:
+    """Σ_n over the rows, along the last axis, and its standard error √(N Var), as if rows were independent."""
+    return values.sum(-1), np.sqrt(values.shape[-1] * values.var(-1))
 
 
 def density_in_units(

@@ -18,14 +18,13 @@ from ppl_dgp.fit.advice import LARGEST_R_HAT
 from ppl_dgp.fit.chains import Chains
 from ppl_dgp.fit.convergence import Convergence
 from ppl_dgp.gp.contract import INDUCING_SUFFIX
+from ppl_dgp.guides.empirical import DRAWS_SUFFIX
 
 with needed_for("plotting"):
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullFormatter
 
-#: behind the site of draws that a fit holds
-DRAWS_SUFFIX = "_draws"
 #: of a logarithmic axis, below which other numbers than powers of ten are written
 FEW_DECADES = 2.5
 

@@ -17,12 +17,12 @@ import pandas as pd
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from ppl_dgp.data import Standardiser
+from ppl_dgp.data.table import Standardiser, standardise
 from ppl_dgp.estimators.estimator import warn_of_convergence
 from ppl_dgp.estimators.horizons import Timeline, as_table, checked_horizon
-from ppl_dgp.estimators.latent import standardise
 from ppl_dgp.estimators.trained import Trained
 from ppl_dgp.fit import fit_series
+from ppl_dgp.fit.arguments import checked_levels
 from ppl_dgp.fit.plan import BUDGET
 from ppl_dgp.fit.series import CLOSED
 from ppl_dgp.guides import HIDDEN_RULES, Guide, HiddenRule, Markov, MeanField
@@ -181,13 +181,11 @@ class GPSSMForecaster(Trained):
         :param alpha: a level or several, each in (0, 1).
         :raises ValueError: for a level outside (0, 1), too.
         """
-        levels = np.atleast_1d(np.asarray(alpha, float))
-        if wrong := [float(level) for level in levels if not 0.0 < level < 1.0]:
-            raise ValueError(f"alpha: found {wrong[0]}, expected levels in (0, 1), such as 0.95")
+        levels = checked_levels("alpha", alpha, 0.95)
         steps, found = self._ahead(fh, X)
         draws = self.y_units_.inverse(found.samples)[:, steps - 1]
         values = np.quantile(draws, levels, axis=0)  # (L, H, P)
-        columns = pd.MultiIndex.from_product([self._names, levels.tolist()])
+        columns = pd.MultiIndex.from_product([self._names, levels])
         table = np.moveaxis(values, 0, -1).reshape(len(steps), -1)
         return pd.DataFrame(table, self.timeline_.ahead(steps), columns)
 
@@ -201,9 +199,7 @@ class GPSSMForecaster(Trained):
         :param coverage: a probability or several, each in (0, 1); ``side`` is lower or upper.
         :raises ValueError: for a coverage outside (0, 1), too.
         """
-        given = [float(each) for each in np.atleast_1d(np.asarray(coverage, float))]
-        if wrong := [each for each in given if not 0.0 < each < 1.0]:
-            raise ValueError(f"coverage: found {wrong[0]}, expected numbers in (0, 1), such as 0.9")
+        given = checked_levels("coverage", coverage, 0.9)
         levels = [level for each in given for level in ((1.0 - each) / 2.0, (1.0 + each) / 2.0)]
         found = self.predict_quantiles(fh, X, levels)
         sides = [(each, side) for each in given for side in ("lower", "upper")]

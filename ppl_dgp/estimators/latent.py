@@ -14,7 +14,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ppl_dgp.data import Standardiser
+from ppl_dgp.data.table import standardise
 from ppl_dgp.estimators.estimator import warn_of_convergence
 from ppl_dgp.estimators.trained import Trained
 from ppl_dgp.fit import Fit, energy, fit_lbfgs, fit_svi
@@ -229,24 +229,6 @@ class GPLVM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Trained):
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
-
-
-def standardise(rows: np.ndarray, weights: np.ndarray | None = None) -> Standardiser:
-    """Mean and scale of each column, of the entries that are there.
-
-    :param weights: how often each row counts (N,), positive; once if not given.
-    :raises ValueError: for a column without any.
-    """
-    empty = np.isnan(rows).all(0)
-    if empty.any():
-        raise ValueError(
-            f"rows: found no entry in column {int(empty.argmax())}, expected at least one; leave it out"
-        )
-    each = [
-        Standardiser.fit(column[there][:, None], None if weights is None else weights[there])
-        for column, there in zip(rows.T, ~np.isnan(rows).T, strict=True)
-    ]
-    return Standardiser(np.array([one.mean[0] for one in each]), np.array([one.scale[0] for one in each]))
 
 
 def latent_program(

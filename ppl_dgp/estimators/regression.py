@@ -13,10 +13,10 @@ from sklearn.base import RegressorMixin
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
-from ppl_dgp.data import Standardiser
+from ppl_dgp.data.table import Standardiser, standardise
 from ppl_dgp.estimators.estimator import GPEstimator, Target
-from ppl_dgp.estimators.latent import standardise
 from ppl_dgp.estimators.scores import Scored
+from ppl_dgp.fit.arguments import checked_levels
 from ppl_dgp.models.observation import is_of_real_targets
 from ppl_dgp.prediction.exact import exact_quantiles
 from ppl_dgp.prediction.joint import joint_prediction, sample_targets
@@ -107,9 +107,7 @@ class _Regressor(Scored, RegressorMixin, GPEstimator):
         :raises NotFittedError: before ``fit``.
         :raises ValueError: for rows or levels that cannot be used.
         """
-        levels = tuple(float(level) for level in quantiles)
-        if wrong := [level for level in levels if not 0.0 < level < 1.0]:
-            raise ValueError(f"quantiles: found {wrong[0]}, expected numbers in (0, 1), such as 0.975")
+        levels = checked_levels("quantiles", quantiles, 0.975)
         if self.likelihood is None and self._layers()[1] is None and not self._links_outputs:
             found = self.predict_distribution(X)
             each = exact_quantiles(found.mean, found.variance, levels)

@@ -111,6 +111,17 @@ def check_inducing(guide: Callable[..., Any] | None, objective: ELBO) -> None:
         )
 
 
+def checked_levels(name: str, values: Any, usual: float) -> list[float]:
+    """One number in (0, 1), or several.
+
+    :raises ValueError: for any other, naming ``usual``.
+    """
+    levels = [float(level) for level in np.atleast_1d(np.asarray(values, float))]
+    if wrong := [level for level in levels if not 0.0 < level < 1.0]:
+        raise ValueError(f"{name}: found {wrong[0]}, expected numbers in (0, 1), such as {usual}")
+    return levels
+
+
 def check_counts(**least_by_name: tuple[Any, int]) -> None:
     """Raise ValueError for what is no whole number of at least so many: ``name=(value, least)``."""
     for name, (value, least) in least_by_name.items():

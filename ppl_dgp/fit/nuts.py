@@ -29,7 +29,7 @@ from ppl_dgp.fit.sampled_model import SampledModel, beginnings
 from ppl_dgp.fit.session import one_blas_thread
 from ppl_dgp.fit.watching import tell_end
 from ppl_dgp.gp.contract import Model, Parameters
-from ppl_dgp.guides.empirical import EmpiricalPosterior
+from ppl_dgp.guides.empirical import DRAWS_SUFFIX, EmpiricalPosterior
 from ppl_dgp.objectives import Collapsed
 
 #: draws of a start's guide that the metric begins with, and how many draws of variance ``LEAST_VARIANCE`` it is
@@ -191,7 +191,7 @@ def fit_nuts(
     chains = chains_of({name: np.asarray(value) for name, value in draws.items()}, stats, num_warmup)
     if chains.advice is not None:
         warnings.warn(SamplingWarning(chains.advice), stacklevel=2)
-    params = held | {f"{name}_draws": value for name, value in draws.items()}
+    params = held | {f"{name}{DRAWS_SUFFIX}": value for name, value in draws.items()}
     for name in program.local_sites:
         params[f"{name}_loc"] = unconstrained[name].mean(1)
         params[f"{name}_scale"] = unconstrained[name].std(1)

@@ -35,7 +35,7 @@ from ppl_dgp.fit.watching import Callback, ChunkReport, reported, tell_begin, te
 from ppl_dgp.gp.contract import Model, Parameters
 from ppl_dgp.gp.numpyro_internals import bijections_of
 from ppl_dgp.guides import Guide
-from ppl_dgp.guides.empirical import EmpiricalPosterior
+from ppl_dgp.guides.empirical import DRAWS_SUFFIX, EmpiricalPosterior
 from ppl_dgp.guides.point import PointMass
 from ppl_dgp.objectives import PowerEP, objective_of
 
@@ -204,7 +204,7 @@ def fit_sghmc(
     if chains.advice is not None:
         warnings.warn(SamplingWarning(chains.advice), stacklevel=2)
     fit = assemble(
-        {name: value[None] for name, value in (held | {f"{s}_draws": v for s, v in by_site.items()}).items()},
+        {name: value[None] for name, value in (held | {f"{s}{DRAWS_SUFFIX}": v for s, v in by_site.items()}).items()},
         stats["potential_energy"].mean(0)[None], model=model, objective=objective, fingerprint=fingerprint(x, y),
         guide=EmpiricalPosterior(model, tuple(by_site), (), sites.hidden), jitter=jitter, chains=chains,
         seconds=time.perf_counter() - since,

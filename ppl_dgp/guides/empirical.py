@@ -23,6 +23,8 @@ from ppl_dgp.gp.contract import Model, Parameters
 from ppl_dgp.gp.wrappers import mask_of
 from ppl_dgp.state_space.trajectory import Trajectory, trajectory_of
 
+#: behind the name of a site, in that of the parameter which holds its draws
+DRAWS_SUFFIX = "_draws"
 #: smallest deviation of a proposal, where a chain has not moved
 SMALLEST_DEVIATION = 1e-6
 
@@ -52,7 +54,7 @@ class EmpiricalPosterior:
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Array]:
         """Sample the latents: θ of one of the draws, chosen at random; returns them by name."""
-        draws = {name: _parameter(f"{name}_draws") for name in self.global_sites}
+        draws = {name: _parameter(f"{name}{DRAWS_SUFFIX}") for name in self.global_sites}
         targets = args[1] if len(args) > 1 else kwargs.get("y")
         at_training_rows = self.local_sites if targets is not None else ()
         proposals = {
@@ -69,18 +71,20 @@ class EmpiricalPosterior:
 
     def num_draws(self, params: Parameters) -> int:
         """C · S, the number of draws that its parameters hold."""
-        return self._size({name: params[f"{name}_draws"] for name in self.global_sites + self.local_sites})
+        return self._size(
+            {name: params[f"{name}{DRAWS_SUFFIX}"] for name in self.global_sites + self.local_sites}
+        )
 
     def spaced_draws(self, params: Parameters, count: int) -> Parameters:
         """Values of all sites (count, …), draws evenly spaced along the chains; at most as many as there are."""
         size = self.num_draws(params)
         numbers = jnp.arange(min(count, size)) * size // min(count, size)
         names = self.global_sites + self.local_sites
-        return {name: _flat(params[f"{name}_draws"])[numbers] for name in names}
+        return {name: _flat(params[f"{name}{DRAWS_SUFFIX}"])[numbers] for name in names}
 
     def by_chain(self, params: Parameters) -> list[Parameters]:
         """The parameters of each chain alone, C of them."""
-        stacked = {f"{name}_draws" for name in self.global_sites + self.local_sites}
+        stacked = {f"{name}{DRAWS_SUFFIX}" for name in self.global_sites + self.local_sites}
         stacked |= {f"{name}_{moment}" for name in self.local_sites for moment in ("loc", "scale")}
         chains = len(params[min(stacked)])
         return [

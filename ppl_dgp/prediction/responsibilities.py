@@ -46,10 +46,7 @@ def responsibilities(
     :param num_samples: draws of q.
     :raises ValueError: if the model has no discrete latent, for no draws, or where the sum would be refused.
     """
-    check_number("num_samples", num_samples)
-    rows = [None if each is None else jnp.asarray(each) for each in (x, y)]
-    found = _responsibility_program(fit.model, fit.guide, num_samples)(key, fit.params, *rows)
-    return {name: np.asarray(shares) for name, shares in found.items()}
+    return _by_site(_responsibility_program, key, fit, x, y, num_samples)
 
 
 @lru_cache(maxsize=32)
@@ -88,10 +85,7 @@ def discrete_draws(
     :param num_samples: S.
     :raises ValueError: as ``responsibilities``.
     """
-    check_number("num_samples", num_samples)
-    rows = [None if each is None else jnp.asarray(each) for each in (x, y)]
-    found = _draws_of_discrete(fit.model, fit.guide, num_samples)(key, fit.params, *rows)
-    return {name: np.asarray(values) for name, values in found.items()}
+    return _by_site(_draws_of_discrete, key, fit, x, y, num_samples)
 
 
 @lru_cache(maxsize=32)
@@ -120,6 +114,16 @@ def _draws_of_discrete(
         return draws
 
     return jax.jit(program)
+
+
+def _by_site(
+    program: Callable[..., Any], key: Array, fit: Posterior, x: Any, y: Any, num_samples: int
+) -> dict[str, np.ndarray]:
+    """What a program of so many draws says of each site at these rows."""
+    check_number("num_samples", num_samples)
+    rows = [None if each is None else jnp.asarray(each) for each in (x, y)]
+    found = program(fit.model, fit.guide, num_samples)(key, fit.params, *rows)
+    return {name: np.asarray(values) for name, values in found.items()}
 
 
 def _drawn_tilt(key: Array, shares: Float[Array, "*batch K"]) -> Float[Array, "*batch K"]:
