@@ -99,6 +99,7 @@ def hidden(guide, params, x=X, y=Y, site="layer1/h"):
     return unwrap(handlers.trace(run).get_trace(x, y)[site]["fn"]).params
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", few(LEARNT, 1))
 def test_it_starts_as_its_base_starts(name):
     net = NETS["equinox"] if name == "coupled" else NETS["widths"]
@@ -312,6 +313,7 @@ def test_missing_entries_are_zero_and_flagged():
     assert all(bool(jnp.isfinite(each).all()) for each in gradients.values())
 
 
+@pytest.mark.slow
 def test_every_weight_has_a_gradient():
     model = layers(0.8)
     guide = Guide(model, hidden=Amortised((3,), Conditional()))

@@ -78,6 +78,7 @@ def test_to_resume_a_longer_fit_is_noted(tmp_path):
     np.testing.assert_array_equal(shorter.losses, longer.losses)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "y", few([np.ones((1, 1)), np.ones((2, 1)), np.arange(3.0)[:, None]], 1), ids=["one", "constant", "line"]
 )

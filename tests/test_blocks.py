@@ -53,6 +53,7 @@ def mean_loss(objective, params, model, guide, *args, count=400):
     return losses.mean(), losses.std() / np.sqrt(count)
 
 
+@pytest.mark.slow
 def test_features_that_are_points_are_inducing_inputs():
     ends = Z[:, :1]
     usual = stack([GPLayer(1, inducing=Z, train_inducing=False), GPLayer(inducing=ends)])
@@ -90,6 +91,7 @@ def test_fourier_features_of_a_first_layer():
         )
 
 
+@pytest.mark.slow
 def test_means_of_any_kind():
     """A constant of the last layer is taken off y; the identity is what a hidden layer's linear map is."""
     plain = stack([GPLayer(2, inducing=Z), GPLayer(inducing=Z)], noise=0.1)
@@ -153,6 +155,7 @@ def test_the_density_of_a_module_with_priors():
     np.testing.assert_allclose(found, expected, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_the_bound_of_a_module_with_priors():
     """That of independent Gaussians of w and v is a formula, whose optimum lies below the evidence."""
     model = slope_twice()
@@ -215,6 +218,7 @@ TABLE = jnp.array([[0.9, -0.6], [-1.1, 0.8], [0.2, 0.1]])
 NOTHING = jnp.zeros((3, 0))
 
 
+@pytest.mark.slow
 def test_a_linear_decoder_is_bayesian_principal_components():
     """y = z wᵀ + e, w and z unknown: the bound lies below the evidence, an integral over z with w integrated out."""
     decoder = BayesianLayer(activation="identity", bias_scale=0.0, train_scales=False)
@@ -258,6 +262,7 @@ def test_a_linear_decoder_finds_the_principal_subspace():
     assert np.linalg.norm(found - expected, 2) < 0.05 * np.linalg.norm(expected, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "latent",
     [MeanField(), pytest.param(Amortised((4,), MeanField(), missing="mask"), marks=pytest.mark.slow)],

@@ -163,6 +163,7 @@ def test_other_names_give_the_same_probabilities(run: Path, tmp_path: Path) -> N
     assert_allclose(found["log_density"], known["log_density"], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_fit_of_images_is_that_of_the_api(
     pictures: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

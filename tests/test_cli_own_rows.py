@@ -111,6 +111,7 @@ def test_values_and_slopes_are_the_apis(sloped) -> None:
     assert_allclose(found["log_density"], expected.log_density - np.log(units), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_units_of_features_and_targets_go_through(sloped, tmp_path: Path) -> None:
     _, result, found = sloped
     other_result, other = _fitted(tmp_path / "other", _slopes(64.0, 1.0 / 128.0), *SLOPES)

@@ -296,6 +296,7 @@ def test_fit_runs_with_every_rule(
     assert np.isfinite([found["elbo"], found["test_log_density"]]).all() and found["steps"] == 10
 
 
+@pytest.mark.slow
 def test_rows_that_are_not_equally_far_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The times of steps are the last control, in units of their mean over training; what is no time is refused."""
     random, level, levels = np.random.default_rng(2), 3.0, []

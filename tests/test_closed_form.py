@@ -73,7 +73,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", few(CASES, 0, 3, 6))
+@pytest.mark.parametrize("case", few(CASES, 3))
 def test_energy_and_posterior_are_those_of_explicit_matrices(case, monkeypatch):
     alpha, blocks, noise = CASES[case]
     expected, covariance = dense(alpha, blocks, noise)
@@ -194,7 +194,9 @@ def test_gradients_are_finite_differences(case, monkeypatch):
     check_grads(jax.jit(of), at, order=1, modes=["rev"], atol=1e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("alpha", "blocks"), [(0.0, None), (0.4, None), (0.4, LABELS), (1.0, LABELS)])
+@pytest.mark.parametrize(
+    ("alpha", "blocks"), few([(0.0, None), (0.4, None), (0.4, LABELS), (1.0, LABELS)], 2)
+)
 def test_entries_may_be_missing(alpha, blocks):
     """Infinite noise leaves an entry out of its block, in each column others; as if there were no such rows."""
     y = jnp.concatenate([Y, Y**2], 1)

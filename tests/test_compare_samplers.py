@@ -14,6 +14,7 @@ X = jnp.linspace(-1.0, 1.0, 60)[:, None]
 Y = jnp.sin(3.0 * X) + 0.4 * jax.random.normal(KEY, X.shape)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ppl_dgp.fit.SamplingWarning")
 def test_samplers_are_rows_that_start_at_the_best_guide_before_them():
     said = []

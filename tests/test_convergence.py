@@ -242,6 +242,7 @@ def test_it_is_said_wherever_a_fit_is_shown(converged):
     assert len(above.patches) == len(PEAKS) - 1
 
 
+@pytest.mark.slow
 def test_a_fit_goes_on_where_it_was_stopped(converged, tmp_path):
     """Also in the middle of a cycle, bit for bit; and with a larger budget."""
     fit, x, y = converged

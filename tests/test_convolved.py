@@ -9,6 +9,7 @@ import numpy as np
 import numpyro
 import pytest
 from compiled import loss
+from fast import few
 from numpyro.handlers import seed
 from scipy.stats import multivariate_normal
 
@@ -103,6 +104,7 @@ def test_outputs_and_latents_have_one_covariance():
     assert np.linalg.eigvalsh(whole).min() > -1e-12
 
 
+@pytest.mark.slow
 def test_without_smoothing_outputs_are_mixed():
     """Widths of 0 are the linear model of coregionalisation, to the digit; towards 0 it is the limit."""
     kernel = Convolved(KERNEL.strengths, 0.0, KERNEL.lengthscale)
@@ -219,7 +221,7 @@ def dense(alpha, keep, blocks=False, inducing=None):
     return energy, {name: jnp.asarray(value) for name, value in params.items()}
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("alpha", few([0.0, 0.5, 1.0], 1))
 @pytest.mark.parametrize("gaps", [False, True], ids=["whole", "heterotopic"])
 def test_energies_are_those_of_dense_matrices(alpha, gaps):
     """Outputs of a row together, and entry by entry; entries that are missing are left out of the matrices."""
@@ -261,6 +263,7 @@ def test_with_all_inputs_inducing_it_is_the_evidence(alpha):
     np.testing.assert_allclose(found, evidence, rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_blocks_of_rows_hold_all_their_entries():
     """One block of all is the evidence; blocks of rows, and powers of rows, are those of their entries."""
     y, keep = jnp.where(GAPS, jnp.nan, Y), ~np.asarray(GAPS).ravel()
@@ -301,6 +304,7 @@ def test_u_inside_the_logarithm():
     assert outside < inside < outside + 5.0
 
 
+@pytest.mark.slow
 def test_gradients_and_32_bits():
     def total(strengths, widths, lengthscale, delays, z, x=X, y=Y):
         f = function(Convolved(strengths, widths, lengthscale, delays), InducingLatents(z))

@@ -65,6 +65,7 @@ def smoothed_outputs(number, rows=60):
     return x, np.where(held, np.nan, f + 0.05 * random.normal(size=f.shape)), f, held
 
 
+@pytest.mark.slow
 def test_smoothing_and_delays_are_recovered():
     """Of one function the data know ratios of S and differences of c² and δ; what is held out is predicted by them."""
     x, y, f, held = smoothed_outputs(1)
@@ -83,6 +84,7 @@ def test_smoothing_and_delays_are_recovered():
     assert errors["convolved"] < 0.1 and errors["convolved"] < 0.3 * errors["independent"]
 
 
+@pytest.mark.slow
 def test_a_start_is_a_kernel():
     kernel = Convolved(STRENGTHS, jnp.full((P, Q, 1), 0.2), jnp.full((Q, 1), 0.7))
     model = convolved_gp(P, Q, 3, kernel=kernel)
@@ -92,6 +94,7 @@ def test_a_start_is_a_kernel():
     assert "gp/delays" not in fit.params
 
 
+@pytest.mark.slow
 def test_entries_are_rows_of_plain_regression():
     """The kernel in another model of the zoo, inducing inputs (z, p): what is missing is a row that is not there."""
     kernel = Convolved(STRENGTHS, jnp.full((P, Q, 1), 0.2), jnp.full((Q, 1), 0.7))
@@ -104,6 +107,7 @@ def test_entries_are_rows_of_plain_regression():
     assert np.isfinite(fit.predict(KEY, rows).mean).all()
 
 
+@pytest.mark.slow
 def test_what_a_fit_is_asked_for(tmp_path):
     model = convolved_gp(P, Q, 3, delayed=True)
     assert repr(model) == "convolved_gp(num_outputs=3, num_latents=2, num_inducing=3, delayed=True)"
@@ -124,6 +128,7 @@ def test_what_a_fit_is_asked_for(tmp_path):
     np.testing.assert_array_equal(loaded.predict(KEY, X).mean, fit.predict(KEY, X).mean)
 
 
+@pytest.mark.slow
 def test_other_likelihoods_and_32_bits():
     counts = np.abs(np.round(Y))
     model = convolved_gp(P, Q, 3, likelihood="poisson")

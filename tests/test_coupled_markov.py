@@ -104,6 +104,7 @@ def test_corners_are_the_rules_that_it_unites(alpha):
         np.testing.assert_allclose(density, expected, rtol=0.0, atol=1e-12, err_msg=repr(rule))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("poorer", few(POORER, 1))
 @pytest.mark.parametrize("alpha", few([0.0, 0.5], 0))
 def test_nested_start_of_layers_has_the_poorer_bound(alpha, poorer):
@@ -137,6 +138,7 @@ def test_nested_start_of_a_trajectory_is_the_poorer(poorer):
     np.testing.assert_allclose(found, expected, rtol=0.0, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_first_layer_has_no_slope():
     """Its h⁻ is data; of minibatches too. Behind a latent there is one."""
     guide = Guide(MODEL, hidden=UNION)
@@ -165,6 +167,7 @@ def test_behind_a_latent_the_first_layer_has_a_slope(poorer):
     assert found == pytest.approx(expected, abs=1e-8)
 
 
+@pytest.mark.slow
 def test_it_starts_at_the_models_own_conditional():
     """As the coupled rule does: the same draws, the same number."""
     own, union = Guide(MODEL), Guide(MODEL, hidden=UNION)

@@ -77,6 +77,7 @@ def test_leaving_rows_out_is_as_in_closed_form():
     assert list(found.scores["gap"]) == [fit.gap for fit in found.fits]
 
 
+@pytest.mark.slow
 def test_folds_of_unequal_length_train_side_by_side():
     """Eleven rows in three folds, by scikit-learn; the rows appended to two of them count for nothing."""
     splitter = KFold(3, shuffle=True, random_state=0)
@@ -114,6 +115,7 @@ def test_an_exact_gp_is_left_out_by_its_evidence():
         )
 
 
+@pytest.mark.slow
 def test_results_are_in_original_units():
     """Ten times y, and x on another scale, is the same problem where each fold brings its columns to its own scale."""
     model = sparse_gp_regression(3)
@@ -152,6 +154,7 @@ def test_forward_folds_never_see_the_future(rows, count, horizon, gap, longest):
     assert list(np.concatenate([test for _, test in folds])) == list(range(rows - count * horizon, rows))
 
 
+@pytest.mark.slow
 def test_a_number_of_folds_holds_each_row_out_once_by_the_key():
     about = {"steps": 1, "chunk": 1}
     one, again = validated(4, **about), validated(4, **about)
@@ -208,6 +211,7 @@ def test_stacking_weights_are_those_of_another_optimiser(offset):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter")
 @pytest.mark.filterwarnings("ignore:Comparing LOO-CV to K-fold-CV")
 @pytest.mark.filterwarnings("ignore:The inplace keyword:DeprecationWarning")

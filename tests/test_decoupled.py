@@ -145,7 +145,7 @@ def as_full_rank(q):
     return {"gp/u_loc": q.mean, "gp/u_scale": jnp.linalg.cholesky(q.moments.covariance())}
 
 
-@pytest.mark.parametrize("orthogonal", few(["prior", "diagonal", "full"], 0, 1, 2))
+@pytest.mark.parametrize("orthogonal", few(["prior", "diagonal", "full"], 2))
 def test_it_is_full_rank_with_blocks_of_zeros(orthogonal):
     """The same losses of every objective, and the same draws."""
     model, rule = regression(), Decoupled(4, orthogonal)
@@ -212,6 +212,7 @@ def test_its_optimum_lies_between_those_of_sparse_gps():
     assert low < bounds[0] < bounds[1] < bounds[2] < high
 
 
+@pytest.mark.slow
 def test_natural_gradients_are_of_the_blocks_with_a_covariance():
     """Under Gaussian noise one step of rate 1 puts a block at its optimum given the others."""
     model = regression()
@@ -241,6 +242,7 @@ def test_natural_gradients_are_of_the_blocks_with_a_covariance():
                     np.testing.assert_allclose(fit.params[name], best[name], atol=1e-8, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("orthogonal", few(["prior", "diagonal", "full"], 0))
 def test_a_deep_gp_trains_on_minibatches(orthogonal, tmp_path):
     """Losses fall; predictions, draws and the export to ArviZ are numbers; a fit is saved and loaded as it is."""
@@ -302,6 +304,7 @@ def moved(params):
     return {name: jnp.asarray(value) for name, value in found.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "poorer, richer",
     few(
@@ -368,6 +371,7 @@ def test_a_deep_gp_begins_at_the_sparse_gp():
     np.testing.assert_allclose(losses[4], losses[5], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_what_is_refused():
     with pytest.raises(ValueError, match=r"num_covariance: found 0, expected at least 1; .*Decoupled\(1\)"):
         Decoupled(0)
@@ -408,6 +412,7 @@ def test_weights_have_the_bound_of_the_papers(alpha):
         np.testing.assert_allclose(*losses, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_weights_are_the_prior_rule_wherever_u_is_looked_at():
     """Draws of u and of functions, joint covariances, predictions; a function of two layers and its gradients."""
     model = regression()
@@ -430,6 +435,7 @@ def test_weights_are_the_prior_rule_wherever_u_is_looked_at():
     )  # by a factor of the covariance of f, singular but for its jitter
 
 
+@pytest.mark.slow
 def test_a_step_by_weights_factorises_the_first_alone():
     """No factorisation of M × M is left in the compiled gradient, of one layer or two, at α = 0; at others there is."""
     deep = deep_gp((2,), 9)
@@ -448,6 +454,7 @@ def test_a_step_by_weights_factorises_the_first_alone():
             )
 
 
+@pytest.mark.slow
 def test_weights_train_a_deep_gp():
     model = deep_gp((2,), 9)
     guide = Guide(model, inducing=Decoupled(4, "weights"))

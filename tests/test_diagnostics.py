@@ -123,6 +123,7 @@ def test_equal_weights_have_no_tail():
     assert khat._khat(np.zeros((2, 50))).tolist() == [-np.inf, -np.inf]
 
 
+@pytest.mark.slow
 def test_khat_of_sites_and_rows(deep, table):
     found = khat.pareto_k(KEY, deep, *table, num_draws=60, num_locals=4, local_draws=240)
     assert np.isfinite(found.sites)

@@ -137,6 +137,7 @@ def test_z_is_summed_inside_the_logarithm_beside_hidden_layers(objective, name, 
     assert values.mean() == pytest.approx(expected, abs=5.0 * values.std() / draws**0.5 + 2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", few([0.0, 0.5, 1.0], 1))
 def test_importance_weights_sum_over_z_with_functions_drawn(alpha):
     """E_f (1/α) log ½ Σ_s (Σ_z w(f, h_s, z))^α, the K draws of h under one draw of f and g, in NumPy."""
@@ -251,6 +252,7 @@ def refusal(objective, program, guide):
     return str(error.value)
 
 
+@pytest.mark.slow
 def test_moments_of_hidden_layers_have_no_place_in_the_logarithm_of_the_sum():
     guide = Guide(model, hidden=MomentMatched())
     for objective in (PowerEP(0.0), BlackBoxAlpha(0.5)):

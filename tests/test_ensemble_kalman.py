@@ -266,6 +266,7 @@ def test_what_is_missing_leaves_the_forecast_as_it_is(update):
     np.testing.assert_allclose(same.states, less.states, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_a_linear_system_is_smoothed_as_kalmans():
     """Means to the digit, of every ensemble; covariances in and between steps over many of them."""
     trajectory, observed = pieces()
@@ -288,6 +289,7 @@ def test_a_linear_system_is_smoothed_as_kalmans():
     assert (abs(between(one_each).mean(0) - between(drawn).mean(0)) < 4 * error).all()
 
 
+@pytest.mark.slow
 def test_what_begins_at_a_path_begins_at_the_smoothers():
     """The guide alone knows no path."""
     model, guide, params = system()

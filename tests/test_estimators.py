@@ -87,6 +87,7 @@ def test_whole_contract(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     keeps_all(TINY[kind], monkeypatch)
 
 
+@pytest.mark.slow
 def test_a_stack_of_gps_is_a_deep_gp() -> None:
     x, y = _data()
     settings = {"num_inducing": 4, "steps": 20, "learning_rate": 0.1, "num_samples": 5, "random_state": 0}
@@ -95,6 +96,7 @@ def test_a_stack_of_gps_is_a_deep_gp() -> None:
     assert_allclose(same.predict(x), deep.predict(x), rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_a_stack_with_latents_predicts_in_the_units_of_y() -> None:
     x, y = _data()
     blocks = [LatentInputs(1), BayesianLayer(2), GPLayer(num_inducing=50)]
@@ -108,6 +110,7 @@ def test_a_stack_with_latents_predicts_in_the_units_of_y() -> None:
         StackRegressor(blocks=blocks, kernel="linear").fit(x, y)
 
 
+@pytest.mark.slow
 def test_a_stack_of_gps_has_the_probabilities_of_a_deep_gp() -> None:
     x, y = load_iris(return_X_y=True)
     settings = {"num_inducing": 5, "steps": 10, "learning_rate": 0.1, "num_samples": 5, "random_state": 0}
@@ -116,6 +119,7 @@ def test_a_stack_of_gps_has_the_probabilities_of_a_deep_gp() -> None:
     assert_allclose(same.predict_proba(x), deep.predict_proba(x), rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_a_network_tells_classes_apart() -> None:
     """Two rings, which no line divides; labels are words."""
     rng = np.random.default_rng(0)
@@ -281,6 +285,7 @@ def _two_features() -> tuple[np.ndarray, np.ndarray]:
     return x, 100.0 + 10.0 * np.sin(2.0 * x[:, 0]) + 0.2 * x[:, 1] + rng.normal(0.0, 0.1, 40)
 
 
+@pytest.mark.slow
 def test_an_additive_prediction_is_the_sum_of_its_terms() -> None:
     x, y = _two_features()
     model = AdditiveGPRegressor(num_inducing=8, steps=150, learning_rate=0.1, random_state=0).fit(x, y)
@@ -398,6 +403,7 @@ def test_a_covariance_and_draws_are_the_exact_gps(sparse: SparseGPRegressor) -> 
             wrong()
 
 
+@pytest.mark.slow
 def test_the_fit_is_kept_with_its_bound_and_the_names_of_columns(sparse: SparseGPRegressor) -> None:
     x, y = _data()
     # Z = X: the bound is the evidence of scikit-learn's GP at the same parameters, in standardised units
@@ -427,6 +433,7 @@ def test_the_fit_is_kept_with_its_bound_and_the_names_of_columns(sparse: SparseG
         clone(sparse).elbo_  # noqa: B018
 
 
+@pytest.mark.slow
 def test_a_weight_is_a_number_of_equal_rows() -> None:
     """The units too; inducing inputs at the rows, so that it begins at the same places in another order."""
     x, y = _data()
@@ -463,6 +470,7 @@ def test_classes_are_weighted_and_have_log_probabilities(cancer: SparseGPClassif
     assert heavy > light
 
 
+@pytest.mark.slow
 def test_batches_are_learnt_one_after_another() -> None:
     """With hyperparameters that are held it is Stream's own posterior; elsewhere the error falls as batches come."""
     x, y = _data()

@@ -204,6 +204,7 @@ AT_POINTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "full"),
     few(
@@ -246,6 +247,7 @@ def test_points_have_the_plain_kernel_and_its_gradient(name: str, full: bool) ->
     assert_allclose(gradient[3], 0.0, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kernel", few([kernels(2)["rbf * linear"], Matern52(1.1, 0.9)], 1), ids=["closed", "nodes"]
 )
@@ -263,6 +265,7 @@ def test_blocks_sum_and_contract_what_psi2_holds(kernel: Kernel) -> None:
     assert_allclose(each, jnp.swapaxes(each, 1, 2), rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "full"), few([("rbf * linear", False), ("rbf * linear", True), ("matern52", True)], 2)
 )
@@ -301,7 +304,7 @@ def largest_array(jaxpr: Any) -> int:
     return max(sizes)
 
 
-@pytest.mark.parametrize("kernel", [RBF(1.3, 0.9), RBF(1.3, 0.9) * Linear(0.2), Matern32(1.3, 0.9)])
+@pytest.mark.parametrize("kernel", few([RBF(1.3, 0.9), RBF(1.3, 0.9) * Linear(0.2), Matern32(1.3, 0.9)], 1))
 def test_no_array_of_all_rows_and_pairs_is_made(kernel: Kernel) -> None:
     rows, size, dims = 2000, 20, 2
     mean, scale = jnp.zeros((rows, dims)), jnp.ones((rows, dims, dims))
@@ -321,7 +324,7 @@ def test_no_array_of_all_rows_and_pairs_is_made(kernel: Kernel) -> None:
 SMOOTH = RBF(1.3, jnp.asarray(ELL[:2]))
 
 
-@pytest.mark.parametrize(("dims", "full"), [(1, False), (2, True)])
+@pytest.mark.parametrize(("dims", "full"), few([(1, False), (2, True)], 0))
 def test_nodes_agree_with_the_closed_form(dims: int, full: bool) -> None:
     inputs, z = gaussian(dims, full)
     # narrower than the lengthscales, where 20 nodes are nearly exact
@@ -335,6 +338,7 @@ def test_nodes_agree_with_the_closed_form(dims: int, full: bool) -> None:
         assert_allclose(at_nodes, closed, rtol=1e-9, atol=1e-10, err_msg=statistic)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("full", few([False, True], 1))
 def test_cubature_is_exact_to_third_order(full: bool) -> None:
     """In many dimensions the error falls with the fourth power of the scale; cubic polynomials have none."""
@@ -431,6 +435,7 @@ def test_32_bits_agree_with_64_far_from_the_origin(name: str) -> None:
     assert psi0(*single[:2]).dtype == psi2_sum(*single, block=2).dtype == jnp.float32
 
 
+@pytest.mark.slow
 def test_wide_inputs_keep_their_digits_in_32_bits() -> None:
     """V a thousand times ℓ²: ψ2 is the overlap of two far tails, without cancellation."""
     inputs, z = gaussian(2, True)

@@ -35,6 +35,7 @@ def arguments(scale=1e-7, **settings):
     return Posterior(model, guide, params), CONTROLS, Y
 
 
+@pytest.mark.slow
 def test_of_one_step_it_is_that_of_a_gaussian_channel():
     """½ log(1 + v(x, c)/Q), averaged over the last state."""
     given = arguments(scale=1.0)
@@ -78,6 +79,7 @@ def test_of_two_steps_it_is_the_mutual_information_of_functions_and_states():
         assert found.nats[number] > 0.3
 
 
+@pytest.mark.slow
 def test_a_function_that_is_known_has_nothing_to_tell():
     """But where inducing inputs are far, which leave a little open; and a path that stays tells less with each step."""
     known, *rows = arguments()

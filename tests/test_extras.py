@@ -77,6 +77,7 @@ def test_a_package_of_no_extra_is_missed_as_ever():
             raise ModuleNotFoundError("No module named 'matplotlib.axes'", name="matplotlib.axes")
 
 
+@pytest.mark.slow
 def test_without_extras_a_fit_runs_and_the_rest_says_what_is_missing():
     hidden = sorted(set(EXTRA_OF) - {"pandas", "xarray"})  # which ArviZ needs itself
     done = subprocess.run(

@@ -149,6 +149,7 @@ def of_steps():
     return model, Guide(model, hidden=Markov(), inducing=Optimal())
 
 
+@pytest.mark.slow
 def test_factors_at_any_controls_go_by_those_of_the_table_at_hand():
     model, guide = of_steps()
     lengths, y = jnp.asarray(RANDOM.uniform(0.5, 1.5, (6, 1))), jnp.asarray(RANDOM.normal(size=(6, 1)))

@@ -6,6 +6,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from fast import few
 from jaxtyping import TypeCheckError
 from numpyro.handlers import seed, trace
 from scipy.integrate import quad
@@ -44,7 +45,7 @@ def made(kernel, inducing, u=None, mean=None, outputs=1, name="f"):
     return f if u is None else SparseGP(name, f.kernel, f.inducing, f.whiten, f.mean, u)
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", few(KERNELS, 2, 3))
 def test_slopes_are_those_of_automatic_differentiation(name):
     kernel = KERNELS[name]
     at = lambda x, z: kernel(x[None], z[None])[0, 0]
@@ -159,6 +160,7 @@ def test_values_as_functionals_are_inducing_points_to_the_digit():
         np.testing.assert_allclose(plain(Points(X)).variance, plain(X).variance, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_marginals_are_those_of_dense_matrices():
     """Of values and of slopes, given moments of slopes and averages."""
     kernel = KERNELS["matern52"]
@@ -179,6 +181,7 @@ def test_marginals_are_those_of_dense_matrices():
     np.testing.assert_allclose(f.at_inducing()[0], inducing.of(mean)[:, 0] + lower @ loc, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_slopes_of_outputs_with_kernels_of_their_own_and_their_joint_covariance():
     """Each is what a function of one output is; between rows it is the dense prior's less what u says."""
     kernels = [RBF(1.4, 0.7), RBF(0.3, 1.6)]
@@ -201,7 +204,7 @@ def test_boxes_between_whole_numbers():
     np.testing.assert_allclose(found.of(lambda z: z[:, 0] ** 2), [1.0 / 3.0, 13.0 / 3.0])
 
 
-@pytest.mark.parametrize("name", ["rbf", "sum"])
+@pytest.mark.parametrize("name", few(["rbf", "sum"], 1))
 def test_moments_of_uncertain_inputs_are_those_of_draws(name):
     """By Gauss–Hermite nodes of the input, of one dimension."""
     kernel = {"rbf": RBF(1.4, 0.7), "sum": RBF(0.5, 0.8) + LinearKernel(0.3)}[name]
@@ -218,6 +221,7 @@ def test_moments_of_uncertain_inputs_are_those_of_draws(name):
     assert float(found.variance[0, 0]) == pytest.approx(variance, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_values_and_slopes_that_were_measured_have_the_exact_evidence():
     """With u at everything that was observed the bound is the log marginal likelihood of the dense model."""
     x = jnp.linspace(-1.0, 1.0, 5)[:, None]

@@ -156,6 +156,7 @@ def test_natural_gradients_find_the_best_q(case):
     assert -fit.losses[0, -1] == pytest.approx(dense_energy(*CASES[case], 0.0), abs=1e-6)
 
 
+@pytest.mark.slow
 def test_nested_starts_carry_features_along():
     """A richer rule begins where the poorer one is: q(u) of each layer has the same moments."""
     model = deep(CASES["fourier"][1])

@@ -249,6 +249,7 @@ def test_inducing_inputs_and_chains_begin_where_the_start_is(sparse):
     assert (again.chains.stats["potential_energy"] < usual.max() + 20.0).all()
 
 
+@pytest.mark.slow
 @FEW
 def test_the_metric_begins_at_what_a_fit_knows():
     """At the variances of its q(u), within four standard errors of 200 draws, and so with shorter trajectories."""

@@ -167,6 +167,7 @@ def test_it_prints_in_a_few_lines(fit, exact):
     assert "hidden=MeanField()" in text and len(text) < 600
 
 
+@pytest.mark.slow
 def test_the_summary_has_the_hyperparameters_layer_by_layer():
     model = deep_gp((2,), 4, kernel=RBF)
     guide = Guide(model, hidden=Conditional())

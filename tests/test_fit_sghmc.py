@@ -114,6 +114,7 @@ def advanced(chains, settles, batch_size, step_size, steps):
     return advance(state, KEY, X, Y, jnp.asarray(step_size), jnp.int32(steps))
 
 
+@pytest.mark.slow
 def test_a_unit_that_follows_the_slope_at_hand_has_chains_spread_too_far(chains):
     """The reason for which averages forget slowly from a quarter of the warm-up on."""
     mean, covariance = chains[3]
@@ -137,6 +138,7 @@ def test_a_step_that_is_too_large_for_its_minibatch_is_known(chains):
     assert overwhelmed(full, 1.0, 0.05, len(X)) == 0.0
 
 
+@pytest.mark.slow
 @FEW
 def test_hyperparameters_are_those_of_the_best_evidence():
     """Monte Carlo EM ends within half a nat of the optimum of 100 rows, which L-BFGS finds on the collapsed bound."""
@@ -208,6 +210,7 @@ def test_hidden_layers_are_integrated_out(step):
         np.testing.assert_array_equal(fit.params[name], start.params[name])
 
 
+@pytest.mark.slow
 @FEW
 def test_the_fit_is_a_fit(step, tmp_path):
     """Exported, weighed row by row, compared, saved."""
@@ -230,6 +233,7 @@ def test_the_fit_is_a_fit(step, tmp_path):
     assert "EmpiricalPosterior" in repr(fit) and fit.losses.shape == (1, 50)
 
 
+@pytest.mark.slow
 @FEW
 def test_the_same_key_gives_the_same_draws_and_another_size_of_pieces_too(monkeypatch):
     settings = {"num_warmup": 60, "num_samples": 4, "thinning": 7, "batch_size": 5, "num_chains": 2}
@@ -240,6 +244,7 @@ def test_the_same_key_gives_the_same_draws_and_another_size_of_pieces_too(monkey
     assert one.params["gp/inducing"].dtype == X.dtype and one.steps == 4
 
 
+@pytest.mark.slow
 def test_what_may_be_wrong_is_said():
     with pytest.warns(SamplingWarning, match="take half of step_size, or a larger batch_size"):
         fit = fit_sghmc(
@@ -248,6 +253,7 @@ def test_what_may_be_wrong_is_said():
     assert any("slopes of minibatches" in text for text in fit.advice)
 
 
+@pytest.mark.slow
 @FEW
 def test_interrupted_chains_are_a_fit(monkeypatch, ctrl_c):
     """Ctrl-C after six draws."""

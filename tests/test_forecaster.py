@@ -72,6 +72,7 @@ def test_it_learns_the_series(fitted: GPSSMForecaster) -> None:
     assert list(group(data, "constant_data")["input"].values) == ["valve"]
 
 
+@pytest.mark.slow
 def test_new_steps_are_seen_without_training(fitted: GPSSMForecaster) -> None:
     model = pickle.loads(pickle.dumps(fitted))
     assert_array_equal(model.predict([1, 2], X[SIZE:]), fitted.predict([1, 2], X[SIZE:]))
@@ -102,6 +103,7 @@ def test_training_anew_is_a_fit_of_all_steps(fitted: GPSSMForecaster) -> None:
     )
 
 
+@pytest.mark.slow
 def test_arrays_come_out_as_arrays_and_several_series_as_columns() -> None:
     y = np.column_stack([SERIES[:20], -SERIES[:20]])
     model = GPSSMForecaster(num_inducing=4, steps=2, num_samples=20, hidden="conditional", learning_rate=0.01)

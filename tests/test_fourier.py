@@ -84,7 +84,7 @@ def at(features, rows=7):
     return jnp.asarray(low + (high - low) * RANDOM.random((rows, len(low))))
 
 
-@pytest.mark.parametrize("name", few(CASES, 2, 3, 4))
+@pytest.mark.parametrize("name", few(CASES, 3))
 def test_features_have_a_root_of_their_covariance(name):
     kernel, features = CASES[name]
     dense = features.root(kernel).to_dense()
@@ -124,6 +124,7 @@ def test_products_and_sums_are_those_of_each_input():
     np.testing.assert_allclose(cross(own[0], x[:, :1], one), first, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", few(["product", "sum"], 0))
 def test_many_features_are_the_kernel(name):
     """Well within wide intervals, where what is left falls with the square of the highest frequency and faster."""
@@ -211,6 +212,7 @@ def value_and_slope(params, model, guide, x, y, sums=None):
     return float(value), slope
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", few(ROWS, 1, 3))
 def test_the_bound_of_sums_is_that_of_rows(name, monkeypatch):
     """Value and gradient, with the sums known, found within the loss, and of rows in pieces."""
@@ -238,6 +240,7 @@ def test_the_bound_of_sums_is_that_of_rows(name, monkeypatch):
         np.testing.assert_allclose(whole[key], expected[key], atol=1e-8)
 
 
+@pytest.mark.slow
 def test_32_bits():
     """Sums and regression are of 64 bits; what is left is the rounding of parameters, rows and the result."""
     model, inputs = ROWS["product"]
@@ -294,6 +297,7 @@ def test_many_features_give_the_evidence_of_the_exact_gp():
     assert float(exact) - 1e-3 < found <= float(exact)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", few([64, 32], 1))
 def test_a_fit_takes_the_sums_once(bits, monkeypatch):
     """And ends where one of rows ends."""

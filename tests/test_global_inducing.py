@@ -121,6 +121,7 @@ def in_numpy(params, key, draws):
     return np.mean(bounds, 0), np.std(bounds, 0) / np.sqrt(draws)
 
 
+@pytest.mark.slow
 def test_the_bound_is_that_of_its_definition():
     """A deep GP of two layers, by NumPy draw by draw; in one run of the model or in two, at any number of draws."""
     model = deep_gp((2,), 3, inner_noise=0.05)
@@ -142,6 +143,7 @@ def test_the_bound_is_that_of_its_definition():
         np.testing.assert_allclose(*losses, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_inducing_inputs_are_the_draw_of_the_layer_before():
     model = deep_gp((2, 2), 3)
     guide = Guide(model, hidden=MeanField(), inducing=GlobalInducing())
@@ -166,6 +168,7 @@ def test_inducing_inputs_are_the_draw_of_the_layer_before():
     assert np.all(slopes["layer2/inducing"] == 0.0) and np.all(slopes["layer3/inducing"] == 0.0)
 
 
+@pytest.mark.slow
 def test_predictions_and_draws_push_the_inducing_inputs_too():
     """A last layer whose pseudo-observations are certain takes their values at the draws of the layer before."""
     model = deep_gp((2,), 3, inner_noise=1e-8)

@@ -112,6 +112,7 @@ def test_collapsed_refuses_what_has_no_closed_form():
         Collapsed().loss(KEY, FIXED, MODEL, GUIDE, X[index], Y[index], index=index, size=5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha, expected", few([(0.0, TITSIAS), (0.5, HALF), (1.0, FITC)], 1))
 def test_the_best_power_ep_is_the_collapsed_energy(alpha, expected):
     best = optimal(alpha=alpha)

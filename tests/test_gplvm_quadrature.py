@@ -234,6 +234,7 @@ def test_a_view_is_predicted_from_another_as_by_gaussian_conditioning():
     assert np.all(np.abs(other.variance[:, 2:] - spread - noises[1]) < 4.5 * spread * np.sqrt(2.0 / 4000))
 
 
+@pytest.mark.slow
 def test_a_view_is_predicted_from_another_as_by_quadrature():
     """Curved maps of one latent: q(x | y¹) the best Gaussian by SciPy, and what the other view is under it."""
     model = shared_gplvm((2, 2), 1, M, missing=True, jitter=1e-14)

@@ -110,6 +110,7 @@ def begun(chain):
     return {"x_0_loc": chain.initial_mean[None], "x_0_scale": jnp.diag(chain.initial_scale_tril)[None]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "objective", few([PowerEP(0.0), PowerEP(0.5, 2), PowerEP(1.0, 1), MOMENTS], 0), ids=repr
 )
@@ -207,6 +208,7 @@ def test_poorer_guides_of_a_random_walk_are_below_in_order():
         assert value < evidence - 4 * error, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rule, emission",
     few([(MeanField(), "linear"), (Markov(), "linear"), (Markov(full=True), "gp"), (MeanField(), "gp")], 2),
@@ -229,7 +231,7 @@ def parts(rule):
     return q.trajectory, q, run["x"]["value"]
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.5])
+@pytest.mark.parametrize("alpha", few([0.0, 0.5], 1))
 def test_coupled_without_f_is_mean_field(alpha):
     """c = 0, for every path, draw of u and α: the same density and the same weight."""
     trajectory, q, path = parts(MeanField())
@@ -425,6 +427,7 @@ def test_sequences_add_up():
     assert -loss(MOMENTS, params, model, guide, x, Y) == pytest.approx(total + float(divergence), abs=1e-7)
 
 
+@pytest.mark.slow
 def test_missing_observations_are_marginalised():
     """Kalman's evidence without them, and nothing of the gradient is lost."""
     y = jnp.column_stack([Y, 0.5 * Y]).at[jnp.array([0, 2, 2, 5]), jnp.array([1, 0, 1, 0])].set(jnp.nan)

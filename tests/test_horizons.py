@@ -86,6 +86,7 @@ def expected(fresh, places):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fresh", few([False, True], 0), ids=["going on", "new sequence"])
 def test_scores_of_a_linear_system_are_those_of_kalmans_predictive(fresh):
     """RMSE less what the means' own variance adds, density and CRPS to 4 standard errors; coverage to its ties."""
@@ -191,6 +192,7 @@ def test_the_reference_is_the_training_rows_gaussian():
     np.testing.assert_allclose(reference.summary().to_numpy(), [columns] * 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fresh", few([True, False], 0), ids=["new sequence", "going on"])
 def test_a_simulation_from_first_rows_begins_at_kalmans_state(fresh):
     """Mean, variance and joint log density of the rows behind those that were seen."""

@@ -170,6 +170,7 @@ def held_to_the_plain_one(found):
         assert np.all(np.abs((doubly - plain).mean(0)) < 4.5 * error + 1e-9), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", few([1.0, 0.5], 0))
 def test_doubly_reparameterised_gradient_is_the_same_in_expectation_and_quieter(alpha):
     """For every parameter: of each row's q, where it is quieter, of q(u), of the kernel and of the noise."""

@@ -101,6 +101,7 @@ def dense(rule):
     return np.concatenate([np.ravel(q.loc) for q in qs]), covariance
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", few(RULES, 3, 7, 8))
 def test_density_of_all_layers_is_the_joint_gaussians(name):
     qs, values = sites_of(RULES[name])
@@ -122,6 +123,7 @@ def test_kl_is_the_joint_gaussians(name):
     np.testing.assert_allclose(ours, exact, rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", few(RULES, 2, 4))
 def test_kl_against_draws(name):
     """1e5 draws of log q − log p, within four standard errors of the closed form."""
@@ -204,6 +206,7 @@ def test_it_serves_every_objective_and_prediction(name):
     assert sample_functions(KEY, Posterior(MODEL, guide, params), X, 2).shape == (2, 6, 1)
 
 
+@pytest.mark.slow
 def test_coupled_predictions_are_those_of_joint_draws():
     """The mixture over per-datum draws has the moments of functions drawn with u as a whole."""
     guide, params = started(RULES["coupled-full"])

@@ -30,6 +30,7 @@ def both(model, x=X, y=None):
     return [svi.get_params(state) for state in states]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_inducing", few([4, 9], 0), ids=["k-means", "every row"])
 def test_the_start_is_numpyros(num_inducing):
     found, expected = both(deep_gp((2,), num_inducing))
@@ -59,6 +60,7 @@ def begins_at(values):
     return model
 
 
+@pytest.mark.slow
 def test_programs_that_hold_other_arrays_are_not_mistaken():
     for values in (np.array([1.0, 2.0]), np.array([3.0, 5.0])):
         found, expected = both(begins_at(values))

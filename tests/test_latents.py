@@ -117,6 +117,7 @@ def test_relevance_is_spread_in_lengthscales():
         relevance(of(x_loc=np.zeros((2, 1))))
 
 
+@pytest.mark.slow
 def test_bad_rows_are_refused(fitted):
     with pytest.raises(ValueError, match="y: found shape"):
         infer_latents(KEY, fitted, None, Y[0])
@@ -233,6 +234,7 @@ def test_transformer_in_the_units_of_the_table(transformer):
     )
 
 
+@pytest.mark.slow
 def test_the_bound_of_a_transformer_is_what_its_descent_ended_at(transformer):
     # q(u) is at its optimum in closed form in one, and written out in the other
     assert np.isclose(transformer.elbo_, -transformer.losses_[-1], rtol=1e-6)

@@ -342,6 +342,7 @@ def radius(system):
     return abs(np.linalg.eigvals(system.transition[:, : len(system.bias)])).max()
 
 
+@pytest.mark.slow
 def test_dynamics_that_would_grow_are_held_back():
     """A grown series: the nearest transition that does not, the rest at its best beside it."""
     growing = jnp.asarray(1.2 ** np.arange(T))[:, None] * jnp.array([[1.0, 0.5, -1.0]])
@@ -362,6 +363,7 @@ def test_dynamics_that_would_grow_are_held_back():
     )
 
 
+@pytest.mark.slow
 def test_stable_dynamics_stay_as_they_are():
     free = linear_dynamics(Y, CONTROLS, STATES, LAYOUT, initial=INITIAL)
     assert radius(free.system) < 0.999

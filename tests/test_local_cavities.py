@@ -270,6 +270,7 @@ def test_the_markov_transition_by_moments_is_the_expected_log_density():
     assert np.all(np.abs(np.asarray(found - log_p.mean(0))) < 4 * error)
 
 
+@pytest.mark.slow
 def test_collapsed_dynamics_are_the_uncollapsed_at_the_optimal_q_of_u():
     """T11: the regression of x_t on uncertain x_{t−1} (Bui 2017, 3.26 and 3.32), and a poorer q(u) lies below."""
     before, after = Gaussian(H.mean[:-1], H.scale[:-1]), Gaussian(H.mean[1:], H.scale[1:])

@@ -63,6 +63,7 @@ def assert_same(fit, alone, tolerance=1e-8, beside_zero=1e-8):
     assert fit.jitter == pytest.approx(alone.jitter)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "objective", "batch_size"),
     few(
@@ -139,6 +140,7 @@ def test_labels_and_other_optimisers():
         assert_same(fit, fit_svi(key, model, guide, PowerEP(0.0), x, y, **settings))
 
 
+@pytest.mark.slow
 def test_a_second_call_compiles_nothing():
     guide, objective = Guide(SHALLOW), PowerEP(0.5)
     settings = {"steps": 12, "batch_size": 8, "chunk": 10}

@@ -146,6 +146,7 @@ def test_a_row_is_tempered_as_a_whole(alpha):
     np.testing.assert_allclose(*near_zero, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_of_weights_that_are_the_identity_it_is_the_model_without():
     settings = dict(inducing=np.asarray(X[:2]), noise=0.1)
     one = multi_output_gp(2, 2, 2, weights=np.eye(2), **settings)
@@ -161,6 +162,7 @@ def test_of_weights_that_are_the_identity_it_is_the_model_without():
         np.testing.assert_allclose(*losses, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_what_one_output_lacks_another_knows():
     """Two outputs of one function: the half of the second that was never seen is predicted by the first."""
     x = np.linspace(-3.0, 3.0, 40)[:, None]
@@ -178,6 +180,7 @@ def test_what_one_output_lacks_another_knows():
     )
 
 
+@pytest.mark.slow
 def test_it_is_a_hidden_layer_of_the_models_own_conditional():
     def deep(x, y=None):
         first = sparse_gp("first", RBF(1.0, 1.0), X[:3], Q)
@@ -193,6 +196,7 @@ def test_it_is_a_hidden_layer_of_the_models_own_conditional():
         fit_svi(KEY, deep, Guide(deep, hidden=Conditional()), PowerEP(0.0), X, Y[:, :1], steps=1)
 
 
+@pytest.mark.slow
 def test_32_bits():
     with jax.enable_x64(False):
         model = multi_output_gp(3, 2, 3, separate=True)

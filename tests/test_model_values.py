@@ -290,6 +290,7 @@ def test_columns_share_the_values_of_one_instance():
     }
 
 
+@pytest.mark.slow
 def test_inducing_inputs_that_are_given():
     model = sparse_gp_regression(inducing=np.asarray(X[:3]))
     assert model.num_inducing == 3

@@ -26,6 +26,7 @@ def params_of(model, x, y):
     return {name: site["value"] for name, site in sites.items() if site["type"] == "param"}
 
 
+@pytest.mark.slow
 def test_the_sum_is_the_dense_gp_of_the_sum_of_kernels():
     """Moments given u by dense matrices, each term of its own columns; and a bound that lies below the evidence."""
     x = RANDOM.normal(size=(5, 3))
@@ -51,6 +52,7 @@ def test_the_sum_is_the_dense_gp_of_the_sum_of_kernels():
     assert -PowerEP(0.0, 200).loss(KEY, params, model, guide, jnp.asarray(x), jnp.asarray(y)) < evidence
 
 
+@pytest.mark.slow
 def test_what_terms_explain():
     x = RANDOM.uniform(-2.0, 2.0, size=(60, 2))
     y = 2.0 * np.sin(2.0 * x[:, :1]) + 0.1 * RANDOM.normal(size=(60, 1))
@@ -65,6 +67,7 @@ def test_what_terms_explain():
     assert len(plot_layers(maps).axes) == 2
 
 
+@pytest.mark.slow
 def test_values_and_slopes_are_the_dense_gp_of_both():
     """The evidence of a table of both, by automatic differentiation of the kernel; inducing points at all rows."""
     points = RANDOM.normal(size=(6, 2))
@@ -119,6 +122,7 @@ def test_slopes_pin_down_a_function_and_are_predicted():
     np.testing.assert_allclose(fit.predict(KEY, new).mean, truth(new), atol=0.06)
 
 
+@pytest.mark.slow
 def test_bins_of_no_width_are_points():
     x = np.linspace(-1.0, 1.0, 8)[:, None]
     y = RANDOM.poisson(3.0, size=(8, 1)).astype(float)
@@ -136,6 +140,7 @@ def test_bins_of_no_width_are_points():
     np.testing.assert_allclose(*losses, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_rates_are_found_whatever_the_bins():
     """Events of a known rate in bins of two widths; counts in bins that were not seen are inside their bands."""
     edges = np.concatenate([np.linspace(0.0, 5.0, 51), np.linspace(5.0, 10.0, 11)[1:]])
@@ -156,6 +161,7 @@ def test_rates_are_found_whatever_the_bins():
     )  # a bound, and of less knowledge
 
 
+@pytest.mark.slow
 def test_draws_of_averages_have_their_covariance():
     """sample_functions at bins: f of overlapping bins is drawn jointly."""
     bins = np.column_stack([np.linspace(0.0, 2.0, 5), np.linspace(0.0, 2.0, 5) + 1.5])

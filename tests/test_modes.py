@@ -46,6 +46,7 @@ def test_the_linear_part_is_that_of_the_states_weights():
     np.testing.assert_allclose(far.eigenvalues, modes.eigenvalues, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_jacobian_of_a_gp_is_that_of_differences():
     """At two states and their controls, of the mean under q(u)."""
     model, guide, params = prepared(Conditional(), CONTROLS, latent=2)
@@ -69,6 +70,7 @@ def test_the_jacobian_of_a_gp_is_that_of_differences():
         transition_modes(*arguments, jnp.zeros(3))
 
 
+@pytest.mark.slow
 def test_regimes_have_no_one_jacobian():
     with pytest.raises(ValueError, match="model: found 2 regimes"):
         transition_modes(Posterior(*two_systems()), None, Y)

@@ -107,6 +107,7 @@ def explicit(chain, loss, rate, joined=None):
     return mean - rate * after @ np.ravel(in_means), after
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", few([1, 2, 3], 0))
 def test_a_step_is_the_formula_with_dense_inverses(seed):
     chain, loss, rate = chain_of(seed), loss_of(seed + 10), 0.05

@@ -67,6 +67,7 @@ def both(name, poor_name="mean-field"):
     return (poor, params), (rich, nested_start(poor, rich, params, X, Y))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     few(["markov", "coupled", *(pytest.param(name, marks=pytest.mark.slow) for name in ("tied", "free"))], 1),
@@ -88,6 +89,7 @@ def test_richer_families_contain_mean_field(name):
     assert abs(found - poorer) < 4 * np.hypot(error, errors)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", few([PowerEP(0.5, 3), BlackBoxAlpha(0.0, 2)], 0), ids=repr)
 def test_coupled_at_the_models_own_conditional_is_doubly_stochastic(objective):
     (plain, params), (coupled, richer) = both("coupled", "doubly-stochastic")
@@ -98,6 +100,7 @@ def test_coupled_at_the_models_own_conditional_is_doubly_stochastic(objective):
     assert bound(objective, coupled, richer) == pytest.approx(bound(objective, plain, params), abs=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", few([PowerEP(0.0, 2), BlackBoxAlpha(0.5, 2)], 1), ids=repr)
 def test_full_rank_contains_diagonal(objective):
     poor, params = moved("doubly-stochastic", Diagonal())
@@ -169,6 +172,7 @@ def test_richer_inducing_rules_are_the_poorer_at_their_start(poor, rich, atol):
     assert contains(richer, guide) and not contains(guide, richer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "poor, rich",
     few(

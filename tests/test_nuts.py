@@ -38,6 +38,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", few(CASES, 1))
 def test_lifted_models_run_under_nuts(name):
     model, priors = CASES[name]

@@ -44,6 +44,7 @@ def sampled(marginal, model=MODEL, **settings):
         return fit_nuts(jax.random.key(0), model, marginal=marginal, **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("energy", few([Collapsed.exact(), Collapsed.fitc()], 0), ids=["exact", "FITC"])
 def test_a_lengthscale_has_the_posterior_of_quadrature(energy):
     """With inducing inputs at all rows both are the exact GP: its evidence on a grid, the variance without freedom."""
@@ -65,6 +66,7 @@ def test_a_lengthscale_has_the_posterior_of_quadrature(energy):
     np.testing.assert_allclose(draws.std(), deviation, rtol=0.25)
 
 
+@pytest.mark.slow
 def test_inducing_outputs_are_drawn_given_hyperparameters():
     """Their mean and covariance over 1 000 draws beside FITC's, with hyperparameters that have no freedom."""
     fixed = {"gp/lengthscale": dist.Gamma(1e8, jnp.full(1, 1e8)).to_event(1), "gp/variance": ONE}

@@ -264,6 +264,7 @@ def test_moments_rows_and_joint_draws_of_u_agree_in_expectation():
         assert se > error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", few([PowerEP(0.5, 2), BlackBoxAlpha(0.5, 2)], 0), ids=repr)
 def test_gradient_is_that_of_finite_differences(objective):
     model = layers(0.5)

@@ -106,6 +106,7 @@ def test_a_chain_is_summed_over_all_its_paths(alpha):
     assert found == pytest.approx(chain_by_hand(), abs=1e-9)
 
 
+@pytest.mark.slow
 def test_funsor_enumerates_the_chain_to_the_same():
     theirs = log_density(enum(chain, -1), (jnp.asarray(Y),), {}, {})[0]
     ours = -loss(PowerEP(0.5, 1), {}, lambda y: chain(y, None), nothing, jnp.asarray(Y))

@@ -113,6 +113,7 @@ def test_the_weight_of_a_rule_that_follows_f_is_the_integral_over_f(slope, alpha
     np.testing.assert_allclose(own.conditional(params, step).log_prob(cell(h)), [np.log(evidence)], atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", few([PowerEP(0.5, 3), BlackBoxAlpha(0.0, 2)], 0), ids=repr)
 def test_it_starts_as_the_rule_that_it_contains(objective):
     """The same key, so the same draws: c = 1, b = 0, S = s² is the model's own conditional."""

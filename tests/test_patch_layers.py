@@ -42,6 +42,7 @@ def test_strides_leave_out_patches():
     np.testing.assert_allclose(some.of(images), kept, rtol=1e-15)
 
 
+@pytest.mark.slow
 def test_a_layer_answers_each_patch():
     """Means, variances and slopes of a function of 12 numbers at each of 9 patches, by a loop."""
     mean = Linear(jnp.asarray(RANDOM.normal(size=(12, 2))), jnp.array([0.3, -0.1]))
@@ -111,6 +112,7 @@ def test_a_mixture_is_what_enumeration_sums(alpha):
     np.testing.assert_allclose(*losses, rtol=1e-7)  # u is drawn, with a deviation of 1e-9
 
 
+@pytest.mark.slow
 def test_a_mixture_has_the_moments_of_its_draws():
     """4σ of 20 000 draws: means, variances and probabilities of y."""
     shares = jnp.asarray(RANDOM.dirichlet(np.ones(9)))
@@ -124,6 +126,7 @@ def test_a_mixture_has_the_moments_of_its_draws():
     np.testing.assert_allclose(both[1], emission.mean[:, 0], rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_a_mixture_has_no_function_of_images():
     model = convolutional_gp((4, 5, 2), (2, 3), 2, 4, mixture=True)
     fit = fit_svi(KEY, model, Guide(model), PowerEP(0.0), np.asarray(X), np.asarray(LABELS), steps=2)
@@ -138,6 +141,7 @@ def loss_of(model, guide, x=X, y=LABELS, alpha=0.0, **changed):
     return jax.value_and_grad(lambda p: PowerEP(alpha).loss(KEY, p, model, guide, x, y))(params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("hidden", "alpha"),
     [
@@ -174,6 +178,7 @@ def test_a_layer_without_noise_or_variance_is_a_filter():
     np.testing.assert_allclose(found - inner, expected, rtol=1e-6)  # √1e-14 of noise in h
 
 
+@pytest.mark.slow
 def test_whatever_starts_in_32_bits_stays_there():
     with jax.enable_x64(False):
         x = jnp.asarray(np.asarray(X), jnp.float32)
@@ -223,6 +228,7 @@ def test_what_does_not_fit_is_refused(made, message):
         made()
 
 
+@pytest.mark.slow
 def test_new_images_are_predicted():
     deep = deep_convolutional_gp((4, 5, 2), (2,), (2, 2), (1, 1), 3, 5)
     run = trace(substitute(seed(deep, KEY), {})).get_trace(X)

@@ -87,6 +87,7 @@ def test_whitened_equals_unwhitened():
     np.testing.assert_allclose(f(X).residual[:, 0], residual, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_gradients_and_32_bits():
     def total(z, weights, lengthscale, x=X):
         kernel = Convolutional(RBF(1.3, lengthscale), CUT, weights)
@@ -110,6 +111,7 @@ def test_gradients_and_32_bits():
         np.testing.assert_allclose(float(narrow), exact, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_model_of_whole_images_is_that_without_patches():
     inducing, labels = np.asarray(X[:2]), jnp.array([[0], [1], [2]])
     one = convolutional_gp(IMAGE, IMAGE[:2], 3, 2, inducing=inducing, weighted=False)
@@ -123,6 +125,7 @@ def test_the_model_of_whole_images_is_that_without_patches():
     np.testing.assert_allclose(*losses, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_what_is_somewhere_is_learnt_from_few_images():
     """Bars wherever they are, of 60 images; a kernel of whole images knows only where they have been."""
     (x, y), (new, truth) = bars(60, 0), bars(200, 1)

@@ -57,6 +57,7 @@ def test_of_a_linear_system_it_is_the_optimum_of_least_squares():
     )
 
 
+@pytest.mark.slow
 def test_bounds_and_held_controls_are_kept():
     settings = {"state": np.array([0.5]), "num_candidates": 100, "iterations": 8, "num_samples": 2, "hold": 3}
     found = plan_controls(
@@ -94,6 +95,7 @@ def test_its_cost_is_that_of_simulations_under_the_plan():
     assert found.outputs.shape == (draws, H, 1)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_planned_is_refused():
     for changed, words in (
         ({"bounds": (1.0, 1.0)}, "bounds: found"),

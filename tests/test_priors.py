@@ -51,6 +51,7 @@ def test_a_model_without_hyperparameters_is_refused():
         default_priors(model, X, Y)
 
 
+@pytest.mark.slow
 def test_hyperparameters_are_sampled_under_them():
     """What they say of the noise is corrected by the data: twelve rows of a sine with a noise of a tenth."""
     y = Y + 0.1 * jax.random.normal(jax.random.key(1), Y.shape)

@@ -67,6 +67,7 @@ def draws(objective, guide, params, number=20_000):
     return values.mean(), values.std() / np.sqrt(number)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     few(

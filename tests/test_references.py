@@ -106,6 +106,7 @@ def test_densities_at_values_are_those_of_the_emission(name):
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_drawn_functions_integrate_to_t_1():
     """By Gauss-Hermite over the one function that is drawn."""
     problem = problems(None)["robust"]()

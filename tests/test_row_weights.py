@@ -58,6 +58,7 @@ def test_a_weight_is_a_number_of_equal_rows(sparse: Posterior, objective) -> Non
     )
 
 
+@pytest.mark.slow
 def test_labels_and_hidden_layers_of_a_row_count_as_often() -> None:
     labels = (Y > 0).astype(int)
     model = sparse_gp_classification(2, 4)
@@ -103,6 +104,7 @@ def test_minibatches_add_up(sparse: Posterior) -> None:
     assert np.mean(each) == pytest.approx(loss(rows=(jnp.asarray(X), jnp.asarray(Y))), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_table_is_trained_with_weights_and_saved(tmp_path) -> None:
     model = sparse_gp_regression(4, inducing=X[[1, 2, 3, 4]], train_inducing=False)
     settings = {"tolerance": 1e-4}

@@ -64,6 +64,7 @@ RULES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", few(RULES, 0))
 def test_other_rows_are_left_alone(name):
     rule, expected = RULES[name]
@@ -93,6 +94,7 @@ def test_other_rows_are_left_alone(name):
         assert any(jnp.abs(moved[each][1] - others[each][1]).max() > 0.01 for each in names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "objective", few([PowerEP(0.5), BlackBoxAlpha(1.0), ImportanceWeighted(3)], 0), ids=repr
 )
@@ -125,6 +127,7 @@ def test_natural_gradients_of_rows_see_them_all():
         assert per_datum_names(svi, svi.init(KEY, jnp.asarray(X), jnp.asarray(Y)), *at) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "optimiser",
     few([numpyro.optim.Adam(0.1), as_numpyro(optax.flatten(optax.adam(0.1)))], 0),

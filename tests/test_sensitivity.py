@@ -63,6 +63,7 @@ def test_draws_of_the_prior_have_the_kernel_for_a_covariance() -> None:
     np.testing.assert_allclose(draws.T @ draws / 20_000, expected, atol=5 * 1.3 * np.sqrt(2 / 20_000))
 
 
+@pytest.mark.slow
 def test_draws_of_layers_have_the_moments_of_each_layer() -> None:
     fit = deep()
     layers = sample_layers(KEY, fit, LINE, 4000)

@@ -149,6 +149,7 @@ def shared_and_separate(rule, **settings):
     return (model, guide, params), (apart, its_guide, others)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "objective"),
     few(
@@ -186,6 +187,7 @@ def test_the_closed_form_of_u_is_that_of_the_shared_layer(emission):
     np.testing.assert_allclose(loss(objective, others, apart, its_guide, CONTROLS, Y), expected, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_optimal_q_is_at_the_closed_form():
     """Outputs that differ: the bound of q(u) at its optimum is the one with u integrated out."""
     model, guide, params = prepared(Markov(), CONTROLS, Y, latent=2, separate=True, emission="identity")
@@ -196,6 +198,7 @@ def test_the_optimal_q_is_at_the_closed_form():
     assert loss(MOMENTS, params, model, guide, CONTROLS, Y) > expected
 
 
+@pytest.mark.slow
 def test_one_function_along_a_path():
     """Met at a few places, outputs of their own kernels have the joint distribution that they have at once."""
     f = function(KERNELS, PLACES, U)
@@ -237,6 +240,7 @@ def test_its_sites_have_an_axis_of_outputs():
     assert given.num_inducing == 4
 
 
+@pytest.mark.slow
 def test_what_is_read_of_a_fit():
     """Its forecasts of every kind, where it is u itself, its picture, and advice on inputs that coincide."""
     draw = np.random.default_rng(0)

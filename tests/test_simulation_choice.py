@@ -57,6 +57,7 @@ def test_scores_are_those_of_forecasts_from_the_end_of_the_first_part(chosen):
         assert score.coverage95 == pytest.approx(((low <= WAVE[32:]) & (WAVE[32:] <= high)).mean())
 
 
+@pytest.mark.slow
 def test_best_has_the_highest_density_and_is_trained_on_all_steps(chosen):
     assert chosen.best == max(chosen.scores, key=lambda score: score.log_density)
     again = fit_series(

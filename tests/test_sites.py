@@ -324,6 +324,7 @@ def classifier(x, y=None, index=None, size=None):
 GUIDE = Guide(classifier, inducing=FullRank())
 
 
+@pytest.mark.slow
 def test_a_fit_trains_ends_at_its_sites_and_predicts(monkeypatch):
     settings = {"alpha": 0.5, "hyper_steps": 5, "learning_rate": 0.05}
     fit = fit_power_ep(KEY, classifier, GUIDE, X, LABELS, **settings)

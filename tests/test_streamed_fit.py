@@ -78,6 +78,7 @@ def test_parts_are_laid_side_by_side(table):
     assert (found.losses[0] != stream(rows, steps=3, chunk=3).losses[0]).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop_at", few([5, 10], 0))
 def test_resumed_equals_uninterrupted(table, tmp_path, stop_at):
     rows = open_rows(table, block_rows=10).standardised()

@@ -84,6 +84,7 @@ def unwhitened(params):
     return np.linalg.cholesky(prior) @ np.asarray(params["gp/u_loc"][0]), lower @ lower.T, prior
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "alpha", [pytest.param(alpha, marks=pytest.mark.slow) for alpha in (0.0, 1.0)] + [0.5]
 )
@@ -244,6 +245,7 @@ def random_function(outputs=2):
     return before, scale, memory, make, q
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", few([0.0, 0.4, 1.0], 1))
 def test_the_factor_of_a_draw_and_of_moments(alpha):
     """Against E[t^α] by Gaussian integrals spelt out, over a | u or over a, and sigma points for E over q(u)."""

@@ -59,6 +59,7 @@ def test_states_without_noise_are_found_exactly(begins):
     )
 
 
+@pytest.mark.slow
 def test_em_from_them_has_the_likelihood_of_the_true_states():
     """From the output and its earlier values EM is 39 nats below the truth after as many iterations, from here 5."""
     controls, states, y, where = simulated(noise=0.1)
@@ -92,6 +93,7 @@ def test_the_horizon_is_what_the_rows_bear():
             horizon_of(steps, 1, 1, 4, sequences)
 
 
+@pytest.mark.slow
 def test_a_model_begins_there():
     """At a linear system that follows the series better than that of y and its earlier values does."""
     controls, _, y, _ = simulated(noise=0.1)

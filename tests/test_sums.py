@@ -183,6 +183,7 @@ def test_the_sum_of_draws_is_what_the_moments_say():
     np.testing.assert_allclose(means.var(0), total.from_u, rtol=5 * (2 / 20_000) ** 0.5)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_added():
     f, g = F(X), G(W)
     for wrong in (jnp.ones(5), jnp.ones((5, 3)), jnp.ones((1, 5, 2)), jnp.ones((2, 2))):

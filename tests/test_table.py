@@ -116,6 +116,7 @@ def test_all_else_is_trained_by_draws(guide, objective, settings, not_drawn):
     assert drawn.value.args == (about, {"steps": "auto", "budget": 500} | settings)
 
 
+@pytest.mark.slow
 def test_a_kernel_without_closed_expectations(not_drawn):
     """It goes the same way; what is wrong with the data is said at once."""
     model = deep_gp((3,), 6, kernel=Matern32)

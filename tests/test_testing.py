@@ -140,6 +140,7 @@ def cases(table, *fast):
     return [pytest.param(name, marks=() if name in fast else slow) for name in table]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", cases(KERNELS, "rbf"))
 def test_our_kernels_pass(name):
     check_kernel(KERNELS[name]).raise_for_failure()

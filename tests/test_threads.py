@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pytest
 from numpyro.handlers import seed, trace
 
 import ppl_dgp.gp.numpyro_internals  # noqa: F401  # keeps the threads' handlers apart
@@ -33,6 +34,7 @@ def test_a_thread_hears_its_own_handlers_alone():
         assert list(pool.map(program, "ab")) == [["a"], ["b"]]
 
 
+@pytest.mark.slow
 def test_fits_side_by_side_in_threads_are_the_lone_ones():
     meet = Barrier(2, timeout=60)
 

@@ -242,6 +242,7 @@ def test_at_alpha_one_it_is_the_factorised_q_of_the_same_marginals():
         jax.eval_shape(lambda: ApproximatePowerEP(1.0).loss(KEY, params, model, guide, x, Y[:4]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("full", few([False, True], 0), ids=["markov", "full"])
 @pytest.mark.parametrize("propagation", few(["moments", "full-moments", "linearised"], 0))
 def test_without_dependence_it_is_the_factorised_q(propagation, full):

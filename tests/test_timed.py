@@ -36,6 +36,7 @@ ONES = jnp.ones_like(CONTROLS)
 DRAWS = 20_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "objective"),
     few(
@@ -94,6 +95,7 @@ def test_a_walk_has_the_evidence_of_a_wiener_process(objective):
     assert -loss(objective, params, model, guide, jnp.asarray(TIMES), Y) == pytest.approx(evidence, abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", few(["moments", "path", "independent"], 2))
 def test_its_forecast_spreads_with_time(function):
     model, guide, params, marginals = wiener()
@@ -128,6 +130,7 @@ def test_it_goes_on_from_rows_that_were_seen():
     assert spread == pytest.approx(variance, rel=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", few([RBF, "matern32 + linear"], 1), ids=str)
 def test_f_is_a_rate(kernel):
     """Twice the time moves twice as far, with four times the variance of f and twice that of the noise."""

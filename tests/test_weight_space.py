@@ -161,6 +161,7 @@ def test_the_weights_are_drawn_from_their_prior():
     assert (jnp.abs(draws.T @ draws / 20_000 - kernel) < 4.5 * error).all()
 
 
+@pytest.mark.slow
 def test_minibatches_are_unbiased():
     params = at_the_posterior(tanh_layer)
     for objective in (PowerEP(0.0), PowerEP(0.5), BlackBoxAlpha(0.5)):

@@ -54,7 +54,7 @@ X = jnp.column_stack([jnp.cos(jnp.arange(9.0)), NUMBERS])
 SETTINGS = {"num_sequences": 2, "window": WINDOW, "latent": 2}
 
 
-@pytest.mark.parametrize("length", [1, 2, 4, 5])
+@pytest.mark.parametrize("length", few([1, 2, 4, 5], 1))
 def test_windows_count_every_row_alike(length):
     """In L windows each; of a sequence of 4 steps those of 5 repeat the last, which does not count again."""
     cut = Windows(length, layout(9, NUMBERS, 2), jnp.arange(9 + 2 * (length - 1)))
@@ -81,6 +81,7 @@ def test_windows_end_to_end():
     assert rows[np.asarray(cut.places)].tolist() == list(range(9))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", few([MeanField(), Markov()], 1), ids=["mean-field", "markov"])
 def test_bound_of_a_window_is_unbiased(rule):
     """The mean over windows of what each says of the whole, and what all say together, is the bound of the whole."""
@@ -284,6 +285,7 @@ def test_energy_of_a_path_is_that_of_its_densities(rule, length):
         assert abs(surrogate - bound) > 10.0 * error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rule", few([DoublyStochastic(), PRSSMSurrogate()], 0), ids=lambda rule: type(rule).__name__
 )

@@ -44,6 +44,7 @@ def under(mean, deviation):
     return jnp.asarray(mean + deviation * GRID)
 
 
+@pytest.mark.slow
 def test_windows_are_averages_of_the_kernel():
     for m in range(4):
         nodes = under(WINDOWS.centres[m], WINDOWS.widths[m])
@@ -153,6 +154,7 @@ def weighted(x, y=None):
         numpyro.sample("y", f(x).noisy(0.1), obs=y)
 
 
+@pytest.mark.slow
 def test_the_bound_is_the_evidence_of_the_weights():
     """Nothing is left that u does not say: with the posterior of the weights the bound is the dense evidence."""
     x, y = X[:, :1], jnp.asarray(RANDOM.normal(size=(6, 1)))
@@ -173,6 +175,7 @@ def test_the_bound_is_the_evidence_of_the_weights():
     assert both.variance.max() < 1e-13
 
 
+@pytest.mark.slow
 def test_a_path_of_it_is_its_mean_and_has_slopes():
     """What its weights tell whole has nothing left to draw, and the root of nothing no slope that is NaN."""
     u = jnp.asarray(RANDOM.normal(size=(1, 9)))
