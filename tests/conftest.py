@@ -30,13 +30,18 @@ if jax.__version_info__ < (0, 11):
 
 #: about three for each program, each program about a megabyte
 MOST_MAPPINGS = 10_000
-#: the files that take longest come first, so that no process is left alone with one of them at the end
+#: the files that take longest come first, those of the slow tests last among them: no process is left alone with one
 LONGEST = [
-    "test_inducing", "test_expectations", "test_gpssm", "test_likelihoods", "test_propagation", "test_kernels",
-    "test_objectives", "test_nested", "test_windows", "test_switching", "test_estimators", "test_cli_series",
-    "test_diagnostics", "test_latents", "test_amortised", "test_devices", "test_closed_form", "test_gp", "test_cli",
-    "test_fit", "test_sites", "test_gplvm_quadrature", "test_pathwise", "test_readme", "test_gplvm", "test_forecast",
-    "test_many", "test_fourier", "test_guides", "test_decoupled", "test_cross_validation", "test_watching",
+    "test_expectations", "test_likelihoods", "test_inducing", "test_features_in_fits", "test_separate",
+    "test_sums", "test_stack", "test_forecast", "test_fit_nuts", "test_fit", "test_convolved", "test_kernels",
+    "test_classification", "test_discrete_layers", "test_estimators", "test_cli", "test_gp", "test_cli_classes",
+    "test_testing", "test_enumeration", "test_closed_form", "test_objectives", "test_weight_space", "test_guides",
+    "test_readme", "test_mixing", "test_fit_object", "test_model_values", "test_gplvm", "test_decoupled",
+    "test_switching", "test_row_weights", "test_streaming", "test_runs", "test_references",
+    "test_cross_validation", "test_gpssm", "test_propagation", "test_nested", "test_windows", "test_cli_series",
+    "test_diagnostics", "test_latents", "test_amortised", "test_devices", "test_sites", "test_gplvm_quadrature",
+    "test_pathwise", "test_many", "test_fourier", "test_watching", "test_patch_layers", "test_nuts_marginal",
+    "test_fit_sghmc", "test_simulation_choice",
 ]  # fmt: skip
 
 

@@ -119,6 +119,7 @@ def test_a_bound_is_no_energy_that_lies_too_high():
         assert not objective.is_bound
 
 
+@pytest.mark.slow
 def test_a_comparison_says_that_an_energy_lies_above_the_bounds():
     fit = fit_svi(KEY, MODEL, Guide(MODEL), BlackBoxAlpha(1.0), X, Y, steps=60)
     higher, lower = (dataclasses.replace(fit, losses=fit.losses + step) for step in (-1000.0, 1000.0))

@@ -111,6 +111,7 @@ def test_it_starts_as_its_base_starts(name):
         np.testing.assert_allclose(amortised[parameter], value, atol=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, alpha", few([("mean-field", 0.0), ("tied", 0.5)], 1))
 def test_its_loss_at_the_start_is_its_bases(name, alpha):
     """The same key, and u as good as known, so that it is the same however it is carried."""

@@ -209,6 +209,7 @@ def test_hyperparameters_with_a_prior_have_a_cavity_too():
     assert values[0] == pytest.approx(values[1], abs=1e-9)
 
 
+@pytest.mark.slow
 def test_what_has_no_cavity_is_refused():
     x, y = jnp.asarray(X), jnp.asarray(Y_COLUMN)
     model = deep_gp((1,), 4)

@@ -230,6 +230,7 @@ def everything(chain, paths, y):
     return chain.log_prob(paths), chain.entropy(), chain.kl(other), evidence, moments
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", few([False, True], 1))
 def test_leading_axes_are_chains_side_by_side(shared):
     chain = chain_of(4, (BATCH,))
@@ -289,6 +290,7 @@ def objective(chain, emission, y, parallel):
     return evidence + moments + smoothed.entropy() + smoothed.kl(chain)
 
 
+@pytest.mark.slow
 def test_gradients_agree_with_finite_differences_and_are_finite_where_observations_are_missing():
     y = jnp.asarray(observed("missing"))
     flat, unflatten = ravel_pytree((CHAIN, emission_of(3)))
@@ -300,6 +302,7 @@ def test_gradients_agree_with_finite_differences_and_are_finite_where_observatio
     np.testing.assert_allclose(gradient @ flat, (up - down) / 2e-5, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", few([False, True], 1))
 def test_memory_is_linear_in_the_number_of_steps(parallel):
     # no array of the program or of its gradient grows faster than T: not T² for T + 1 states

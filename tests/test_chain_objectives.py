@@ -180,6 +180,7 @@ def two(case):
     return model, guide, params, y, -loss(MOMENTS, params, model, guide, TWO, y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", few(CASES, 0))
 def test_it_tends_to_the_bound_in_proportion_to_alpha(case):
     """T9 and T12, at a q that is no optimum; at α = 0 itself it is the bound."""
@@ -352,6 +353,7 @@ def at_optimum(name):
     return params, best, collapsed, lambda p: -MOMENTS.loss(KEY, p, model, guide, TWO, y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", few([*SETTINGS][:2] + [pytest.param("gp", marks=pytest.mark.slow)], 1))
 def test_collapsed_is_the_bound_at_the_optimal_q_of_u(name):
     """T11, two sequences with controls; another q(u) lies below."""

@@ -150,6 +150,7 @@ def test_an_unseen_label_is_refused(run: Path, tmp_path: Path, refuses) -> None:
     refuses(["predict", str(run), source], "ash, beech, oak")
 
 
+@pytest.mark.slow
 def test_other_names_give_the_same_probabilities(run: Path, tmp_path: Path) -> None:
     # sorted they come in another order: 3 for ash, 1.5 for beech, 20 for oak
     renamed = {"ash": 3, "beech": 1.5, "oak": 20}

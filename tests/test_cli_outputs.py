@@ -76,6 +76,7 @@ def _standardised(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarr
     return (x - x.mean(0)) / x.std(0), (y - centre) / scale, centre, scale
 
 
+@pytest.mark.slow
 def test_an_additive_fit_is_that_of_the_api_and_its_terms_add_up(additive_run: Path) -> None:
     x, y, centre, scale = _standardised(_frame())
     model = additive_gp(num_inducing=4, num_outputs=2)

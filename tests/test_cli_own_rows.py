@@ -69,6 +69,7 @@ def _of_api(model, x, y):
     return predict(jax.random.key(2), fit, x, y, num_samples=200, levels=(0.025, 0.5, 0.975))
 
 
+@pytest.mark.slow
 def test_counts_are_the_apis(counted) -> None:
     _, result, found = counted
     frame = _counts()
@@ -92,6 +93,7 @@ def test_units_of_bins_change_nothing(counted, tmp_path: Path) -> None:
     assert_allclose(other_result["elbo"], result["elbo"], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_values_and_slopes_are_the_apis(sloped) -> None:
     _, result, found = sloped
     frame = _slopes()

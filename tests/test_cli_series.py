@@ -72,6 +72,7 @@ def test_the_last_steps_of_each_sequence_are_held_out(source: Path) -> None:
         split_series(series, None, 0.9)
 
 
+@pytest.mark.slow
 def test_run_directory(run: Path, frame: pd.DataFrame) -> None:
     config = json.loads((run / "config.json").read_text())
     found = config["result"]

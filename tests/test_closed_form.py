@@ -171,6 +171,7 @@ def test_columns_with_noise_of_their_own_are_columns_on_their_own():
         assert float(both) == pytest.approx(sum(parts), abs=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     few(

@@ -279,6 +279,7 @@ def test_minibatches_average_to_the_whole():
     np.testing.assert_allclose(np.mean(parts), loss(PowerEP(0.5), params, model, guide, x, y), rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_32_bits_are_near_64():
     """To what rounding of the kernel's matrix, whose condition number is 20, can do to sums of 30 terms."""
     model = regression()
@@ -467,6 +468,7 @@ def test_weights_train_a_deep_gp():
     ]
 
 
+@pytest.mark.slow
 def test_weights_start_where_a_model_has_its_means():
     """A model's regression start, whitened, by weights."""
 

@@ -343,6 +343,7 @@ def clustered(by_hand):
     return program
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "objective"),
     few(

@@ -210,6 +210,7 @@ def test_gradient_at_a_fixed_key_is_that_of_finite_differences(update, emission)
     assert slope == pytest.approx((at(1e-5) - at(-1e-5)) / 2e-5, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("update", few(["redrawn", "perturbed"], 0))
 def test_sequences_are_filtered_and_smoothed_on_their_own(update):
     """With the draws of each, to the digit."""

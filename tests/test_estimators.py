@@ -311,6 +311,7 @@ def test_terms_of_several_columns_and_targets() -> None:
     assert model.explained_.shape == (2, 2) and model.predict(x).shape == (40, 2)
 
 
+@pytest.mark.slow
 def test_missing_targets_are_filled_from_the_others() -> None:
     x, y = _two_features()
     targets = np.stack([y, -3.0 * y + 5.0], 1)
@@ -362,6 +363,7 @@ def test_bad_targets_and_settings_of_sums_and_mixtures_name_themselves(model, ta
         clone(model).set_params(num_inducing=3, steps=2).fit(np.arange(40.0).reshape(20, 2), targets)
 
 
+@pytest.mark.slow
 def test_a_covariance_and_draws_are_the_exact_gps(sparse: SparseGPRegressor) -> None:
     """Z = X under the parameters found: scikit-learn's GP at the same kernel and noise."""
     x, y = _data()

@@ -304,6 +304,7 @@ def largest_array(jaxpr: Any) -> int:
     return max(sizes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", few([RBF(1.3, 0.9), RBF(1.3, 0.9) * Linear(0.2), Matern32(1.3, 0.9)], 1))
 def test_no_array_of_all_rows_and_pairs_is_made(kernel: Kernel) -> None:
     rows, size, dims = 2000, 20, 2

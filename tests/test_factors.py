@@ -73,6 +73,7 @@ PIECES = jax.jit(pieces)()
 EVIDENCE = float(sum(evidence for _, evidence in PIECES))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("full", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_one_step_on_a_linear_system_of_several_sequences_is_kalmans_smoother(full):
     model = walk()

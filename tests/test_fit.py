@@ -359,6 +359,7 @@ def test_lbfgs_under_a_guide_finds_the_most_probable_value(table):
     np.testing.assert_allclose(fit.params["w_auto_loc"][:, 0], posterior(*table)[0], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_lbfgs_says_what_a_guide_has_learnt_of_its_draws(table):
     """With one draw held, log q is highest where q is widest. The gap is what an independent average adds."""
     guide = AutoNormal(bayesian)

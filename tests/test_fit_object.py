@@ -138,6 +138,7 @@ def test_importing_the_package_costs_next_to_nothing():
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+@pytest.mark.slow
 def test_sums_that_are_not_asked_for_import_no_funsor():
     """It takes seconds."""
     program = "import sys; from ppl_dgp import PowerEP, fit_svi, responsibilities; assert 'funsor' not in sys.modules"

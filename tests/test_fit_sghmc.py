@@ -10,6 +10,7 @@ import numpy as np
 import numpyro.distributions as dist
 import optax
 import pytest
+from fast import few
 from numpyro.diagnostics import summary
 from numpyro.handlers import lift
 from numpyro.infer import SVI
@@ -72,7 +73,7 @@ def closed(params, alpha):
 
 @FEW
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
-@pytest.mark.parametrize(("batch_size", "bias"), [(None, 0.0), (6, 0.02)])
+@pytest.mark.parametrize(("batch_size", "bias"), few([(None, 0.0), (6, 0.02)], 1))
 def test_draws_have_the_posterior_in_closed_form(alpha, batch_size, bias):
     """Means and second moments within four standard errors; half the rows at a time add what the step's size does.
 
@@ -127,6 +128,7 @@ def test_a_unit_that_follows_the_slope_at_hand_has_chains_spread_too_far(chains)
     assert spread[0] > 1.5 and abs(spread[1] - 1.0) < 0.16
 
 
+@pytest.mark.slow
 def test_a_step_that_is_too_large_for_its_minibatch_is_known(chains):
     state = advanced(chains, 100, 1, 0.02, 1000)
     allowed = largest_step(state, 0.05, len(X))

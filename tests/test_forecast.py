@@ -274,6 +274,7 @@ def test_the_transition_under_q_is_that_of_dense_algebra(following, transition):
     np.testing.assert_allclose(variance, (size - np.square(a).sum(1))[:, None] + from_u, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_a_function_met_place_by_place_is_one_joint_draw(transition):
     """Against the Cholesky factor of its dense covariance given u; a place met again has the same value."""
     function = transition.function
@@ -365,6 +366,7 @@ def test_a_function_met_where_it_was_before_stays_one_function_in_32_bits():
     assert (abs(found - covariance) < 5 * error + 1e-4).all()
 
 
+@pytest.mark.slow
 def test_dynamics_that_grow_without_end_are_told(recwarn):
     """A walk whose state is multiplied at each step leaves all numbers; one that is not says nothing."""
     model, guide, params = prepared(Markov(), mean="linear", emission="identity", kernel=nearly_nothing)

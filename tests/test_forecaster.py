@@ -38,6 +38,7 @@ def fitted() -> GPSSMForecaster:
     return model.fit(y, X[:SIZE])
 
 
+@pytest.mark.slow
 def test_a_forecast_is_that_of_the_fit_in_units_of_y(fitted: GPSSMForecaster) -> None:
     steps = np.arange(1, AHEAD + 1)
     mean = fitted.predict(steps, X[SIZE:])

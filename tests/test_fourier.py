@@ -284,6 +284,7 @@ def test_what_depends_on_parameters_or_on_rows_is_not_summed():
         assert sums_of(objective, params, other, guide, x, y) == {}
 
 
+@pytest.mark.slow
 def test_many_features_give_the_evidence_of_the_exact_gp():
     """Of a wide interval, where Σ D_n is 1.2e-5: Titsias' bound is lower by D_n / 2s² and what that does to Q."""
     x, y = data(1)

@@ -188,6 +188,7 @@ def test_predictions_and_draws_push_the_inducing_inputs_too():
     np.testing.assert_allclose(np.ravel(predicted.mean), [1.0, -2.0, 0.5], atol=0.02)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_pushed_is_refused():
     guide = Guide(MODEL, hidden=MeanField(), inducing=GlobalInducing())
     params = started(MODEL, guide)

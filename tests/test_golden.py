@@ -201,6 +201,7 @@ def test_latent_inputs():
     assert abs(float(values.mean()) - -26.802041005177) < 4 * float(values.std()) / draws**0.5
 
 
+@pytest.mark.slow
 def test_latent_inputs_by_quadrature():
     f = function(LATENT_KERNEL, LATENT_Z, Q2)
 

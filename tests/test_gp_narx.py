@@ -133,6 +133,7 @@ def test_two_steps_of_one_function_have_the_moments_of_dense_draws():
     np.testing.assert_allclose(ours, theirs, atol=4 * 1.5 * np.prod(f_1.std(0)) / DRAWS**0.5)
 
 
+@pytest.mark.slow
 def test_without_f_it_is_a_random_walk():
     """About the last output, with a function of no variance: h s² after h steps, of the second sequence's end."""
     model = gp_narx(1, 3, mean="last", kernel=lambda dims: RBF(1e-12, jnp.ones(dims)), noise=0.3)

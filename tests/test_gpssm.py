@@ -309,6 +309,7 @@ def test_steps_are_tempered_one_by_one():
     assert float(q.log_weight(path, alpha)) == pytest.approx(total, abs=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", few(RULES, list(RULES).index("coupled")))
 def test_small_alpha_is_the_elbo(name):
     """At the same draws: a traced α of 0 is the exact branch, and what α adds is in proportion to it."""

@@ -43,6 +43,7 @@ def again(fitted):
     return infer_latents(KEY, fitted, None, GAPS)
 
 
+@pytest.mark.slow
 def test_rows_of_training_are_found_again(fitted, again):
     """At the optimum q(x_n) is stationary, so that folding the same rows in gives it again."""
     assert np.abs(again.mean - fitted.params["x_loc"]).max() < 0.02
@@ -71,6 +72,7 @@ def test_density_of_rows_is_the_integral_over_x(fitted, again):
     assert abs(found.mean() - exact.mean()) < 0.05
 
 
+@pytest.mark.slow
 def test_latents_decode_by_the_fitted_function(fitted, again):
     at = jnp.linspace(-1.0, 1.0, 14)[:, None]
     sites = model_sites(KEY, fitted.model, fitted.guide, fitted.params, jnp.zeros((14, 0)), values={"x": at})

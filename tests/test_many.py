@@ -182,6 +182,7 @@ def test_a_member_that_is_rejected_keeps_its_state_and_leaves_the_others_alone()
     assert not broken.converged
 
 
+@pytest.mark.slow
 def test_what_looks_at_rows_together_is_refused():
     xs, ys = tables((8, 9))
     exact = exact_gp_regression()

@@ -145,6 +145,7 @@ def marginal(functions: int) -> Marginal:
     return seed(sparse_gp, KEY)("gp", RBF(1.0, jnp.ones(1)), z, functions)(x)
 
 
+@pytest.mark.slow
 def test_missing_entries_count_for_nothing_and_leave_gradients_finite():
     likelihood, y, rows = MixedLikelihood(tuple(PARTS[:SHORT])), Y[:, :SHORT], (MEAN, OUTSIDE)
     mean, from_u = (each[:, :SHORT_FUNCTIONS] for each in rows)
@@ -167,6 +168,7 @@ def test_missing_entries_count_for_nothing_and_leave_gradients_finite():
         assert not slope[hidden].any() and slope[~hidden].all()
 
 
+@pytest.mark.slow
 def test_moments_are_those_of_draws():
     shape = (DRAWS, ROWS, FUNCTIONS)
 

@@ -172,6 +172,7 @@ class Bump(Kernel):
         return self.variance * self._bump(x) ** 2
 
 
+@pytest.mark.slow
 def test_a_class_of_ones_own_is_learnt():
     params = sites_of(sparse_gp_regression(4, kernel=Matern72))
     # two inputs of unit spread are √2 apart

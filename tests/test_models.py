@@ -124,6 +124,7 @@ def test_the_exact_gp_refuses_a_minibatch():
         handlers.seed(exact_gp_regression(), KEY)(X, Y, index=jnp.array([0]))
 
 
+@pytest.mark.slow
 def test_objective_and_prediction_of_several_columns_are_those_of_each():
     both = sparse_gp_regression(3, num_outputs=2, noise=0.1)
     one = sparse_gp_regression(3, noise=0.1)
@@ -153,6 +154,7 @@ def test_objective_and_prediction_of_several_columns_are_those_of_each():
     np.testing.assert_allclose(whole.log_density, parts[0].log_density + parts[1].log_density, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_row_by_row_a_prediction_is_that_of_a_table_of_one_row():
     model = deep_gp((1,), 3, num_outputs=2)
     guide, params = started(model, hidden=DoublyStochastic())

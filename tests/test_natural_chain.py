@@ -144,6 +144,7 @@ def test_the_direction_is_the_inverse_fisher_matrix_times_the_gradient(independe
     assert np.all(np.delete(change, places) == 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype, tolerance", [(jnp.float64, 1e-10), (jnp.float32, 2e-4)])
 def test_one_step_of_a_linear_gaussian_model_is_kalmans_smoother(dtype, tolerance):
     steps, random = 40, np.random.default_rng(3)

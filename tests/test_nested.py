@@ -157,8 +157,6 @@ def values_of(guide, params):
             (Coupled(), Coupled("full"), 1e-9),
         ],
         0,
-        8,
-        13,
     ),
 )
 def test_richer_inducing_rules_are_the_poorer_at_their_start(poor, rich, atol):

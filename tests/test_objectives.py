@@ -279,6 +279,7 @@ def test_gradient_is_that_of_finite_differences(objective):
         assert float((slope[name] * direction).sum()) == pytest.approx(numeric, rel=1e-5, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_missing_rows_keep_their_temper():
     """A mask leaves out rows and leaves t_α what it is."""
     model = layers(0.8, depth=1)

@@ -81,6 +81,7 @@ def test_the_middle_of_patches_is_a_smaller_image(located):
     assert not middle[..., 2].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.0, pytest.param(0.5, marks=pytest.mark.slow), 1.0])
 def test_a_mixture_is_what_enumeration_sums(alpha):
     """At one draw of u: a discrete site of the patch's number, summed out by the engine, and the closed mixture."""
@@ -162,6 +163,7 @@ def test_hidden_images_are_guided(hidden, alpha):
     assert np.abs(slopes["layer1/u_loc"]).max() > 0.0
 
 
+@pytest.mark.slow
 def test_a_layer_without_noise_or_variance_is_a_filter():
     """With a hidden kernel of no variance the deep model is the shallow one of filtered images."""
     deep = deep_convolutional_gp((4, 5, 2), (2,), (2, 2), (1, 1), 2, 5, filters="centre", weighted=False)

@@ -30,6 +30,7 @@ def along():
     return trained(Guide(MODEL, hidden=Markov()), path=[MeanField()])
 
 
+@pytest.mark.slow
 def test_each_begins_where_the_poorer_one_has_ended(along, tmp_path):
     poorer = trained(Guide(MODEL, hidden=MeanField()))
     (leg,) = along.path

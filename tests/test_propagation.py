@@ -229,6 +229,7 @@ def test_black_box_alpha_takes_moments_of_the_models_own_conditional():
     assert np.isfinite(value) and all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
 
+@pytest.mark.slow
 def test_prediction_by_moments_is_the_mixtures_for_two_layers():
     """Mean and variance of y are exact; the density is one Gaussian's, the mixture's is another."""
     guide, params = started(DoublyStochastic(), TWO)
@@ -244,6 +245,7 @@ def test_prediction_by_moments_is_the_mixtures_for_two_layers():
     np.testing.assert_allclose(found.log_density, single[:, 0], rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_one_output_has_its_variance_for_covariance():
     f = a_function(outputs=1)
     inputs = Gaussian(jnp.zeros((3, 2)), jnp.ones((3, 2)))

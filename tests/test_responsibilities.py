@@ -68,6 +68,7 @@ def assert_drawn_from(log_p, drawn):
     assert chisquare(rest(found), rest(expected)).pvalue > 1e-3
 
 
+@pytest.mark.slow
 def test_joint_draws_of_a_chain_are_those_of_every_combination():
     """Regimes that follow each other, and a site beside them: what responsibilities say nothing of."""
     log_p = np.empty((2, *[3] * 4))
@@ -111,6 +112,7 @@ def test_shares_of_draws_are_responsibilities_behind_a_hidden_layer():
     np.testing.assert_allclose(drawn.mean(0), shares, atol=4 * 0.5 * (2 / 4000) ** 0.5)
 
 
+@pytest.mark.slow
 def test_of_rows_behind_a_hidden_layer():
     """E_q(h) p(z_n | h_n, y_n), by quadrature in h; not p(z_n | y_n) of means."""
     guide = Guide(layered, hidden=DoublyStochastic())
@@ -158,6 +160,7 @@ def test_new_rows_of_a_site_that_all_rows_share_are_refused():
         predict(KEY, Posterior(change_point, Guide(change_point), params), np.zeros((4, 1)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [DoublyStochastic(), pytest.param(MeanField(), marks=pytest.mark.slow)])
 def test_weights_of_diagnostics_are_summed_over_the_values_of_rows(rule):
     """log p(y_n | u) of FITC, of which bounds, k-hat and LOO are made."""

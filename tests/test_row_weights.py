@@ -94,6 +94,7 @@ def test_a_weight_divides_the_variance_of_gaussian_noise(sparse: Posterior) -> N
     assert found == pytest.approx(other, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_minibatches_add_up(sparse: Posterior) -> None:
     objective = PowerEP(0.0, weights=TIMES)
     loss = lambda **which: float(

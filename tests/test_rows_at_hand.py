@@ -107,6 +107,7 @@ def test_every_objective_sees_the_rows_at_hand(objective):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_what_has_as_many_rows_as_there_are_data_is_no_parameter_of_theirs():
     """Inducing inputs at every row."""
     svi, start = begun(sparse_gp_regression(len(X)), None, PowerEP(0.0))

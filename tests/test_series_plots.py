@@ -138,6 +138,7 @@ def test_a_transition_shows_f_at_the_controls_and_the_steps_within_sequences(tmp
     assert alone.axes[0].get_xlim() == (-2.0, 3.0)
 
 
+@pytest.mark.slow
 def test_a_vector_field_points_where_f_goes(tmp_path):
     f, given = transition(2, 1), smoothed(2)
     figure = plot_vector_field(f, given, controls=(-0.4,), size=7, names=("a", "b"))

@@ -42,6 +42,7 @@ def briefly(monkeypatch):
     monkeypatch.setattr(finding, "ITERATIONS", 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("widths", [(2,), pytest.param((1, 3), marks=pytest.mark.slow)])
 def test_there_it_has_the_bound_of_the_sparse_gp(widths, monkeypatch):
     """Exactly so in the limit of hidden kernels without variance, on linear features however narrow or wide."""

@@ -35,6 +35,7 @@ def chosen():
     )
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_forecasts_from_the_end_of_the_first_part(chosen):
     key_fit, key_simulation = jax.random.split(KEY)
     trained = [(score.candidate, score.steps) for score in chosen.scores]
@@ -67,6 +68,7 @@ def test_best_has_the_highest_density_and_is_trained_on_all_steps(chosen):
     np.testing.assert_array_equal(chosen.fit.losses, again.losses)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["outputs", pytest.param("linear", marks=pytest.mark.slow)])
 def test_a_longer_fit_goes_on_where_one_from_the_usual_start_misses_what_was_chosen(start, monkeypatch):
     """It may end at another optimum than the one that was judged, and then simulates worse what it has seen."""

@@ -114,6 +114,7 @@ def log_power(y, mean, variance, alpha):
     return np.log((WEIGHTS / np.sqrt(np.pi) * np.exp(alpha * stats.norm.logcdf(y * f))).sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "alpha, sequential",
     few([pytest.param(0.3, True, marks=pytest.mark.slow), (0.5, False), (1.0, True), (0.0, False)], 1),

@@ -175,6 +175,7 @@ def test_the_density_of_a_network_is_that_of_its_weights():
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_weights_integrated_out_and_drawn_have_one_expectation():
     """At α = 0 of a network with a hidden layer: local reparameterisation, weights of each row, and of all rows."""
     model = stack([BayesianLayer(2), BayesianLayer()])
@@ -284,6 +285,7 @@ def test_minibatches_are_unbiased():
     assert abs(np.mean([each[0] for each in found]) - full) < 4.0 * np.hypot(error, spread)
 
 
+@pytest.mark.slow
 def test_where_layers_begin():
     model = stack(
         [
@@ -359,6 +361,7 @@ def test_a_fit_of_a_stack_is_saved_and_predicts(tmp_path):
     np.testing.assert_array_equal(again.predict(KEY, X[:4], Y[:4]).mean, new.mean)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("likelihood", ["heteroscedastic", pytest.param("student-t", marks=SLOW)])
 def test_networks_under_other_likelihoods(likelihood):
     """As many functions as the likelihood has; at its start a network's last layer is that of the prior."""

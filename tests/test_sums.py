@@ -97,6 +97,7 @@ def test_independent_functions_add_their_moments():
     close(begun.joint()[1], total.joint()[1])
 
 
+@pytest.mark.slow
 def test_scales_and_offsets():
     """c f(h) + b has mean c m + b and variances times c², for whatever broadcasts to (B, P)."""
     f, shape = F(X), (5, 2)
@@ -449,6 +450,7 @@ def two_layers(first):
 SUM = two_layers(lambda f, g, x, rows: f(x) + 0.5 * g(W[rows]) + x @ jnp.array([[0.5, -1.0]]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [pytest.param(0.0, marks=pytest.mark.slow), 0.5])
 @pytest.mark.parametrize("name", few(RULES, 0, 2))
 def test_a_linear_offset_is_a_linear_mean(name, alpha):
@@ -517,6 +519,7 @@ def test_rules_that_read_one_function_refuse_a_sum():
     assert np.isfinite(loss(PowerEP(), params, SUM, guide, X, y))
 
 
+@pytest.mark.slow
 def test_a_layer_carried_as_moments_meets_a_sum():
     """f(h) + g(x), h integrated out under MeanField by kernel expectations, against draws of h."""
 

@@ -44,6 +44,7 @@ def test_an_array_of_alphas_agrees_with_numbers():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", few([1e-4, 1e-2, 1.0], 0))
 def test_32_bits_lose_nothing_near_zero(alpha):
     single = log_power_mean(jnp.asarray(LOG_P[:, :3], jnp.float32), alpha)

@@ -266,6 +266,7 @@ RULES_OF_A_PATH = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule, length", few(RULES_OF_A_PATH, 0))
 def test_energy_of_a_path_is_that_of_its_densities(rule, length):
     """PR-SSM's surrogate integrates u out at every step, and the bound has one draw of it for the path."""

@@ -74,6 +74,7 @@ def test_windows_of_no_width_are_points():
     assert np.isfinite(jax.grad(total)(jnp.zeros((4, 2)))).all()
 
 
+@pytest.mark.slow
 def test_windows_have_moments_under_uncertain_inputs():
     inputs = Gaussian(X[:3], jnp.asarray(RANDOM.uniform(0.1, 0.8, size=(3, 2))))
     matrices = jnp.asarray(RANDOM.normal(size=(2, 4, 4)))
@@ -95,6 +96,7 @@ def test_windows_have_moments_under_uncertain_inputs():
         expected_cross(KERNEL, full, WINDOWS)
 
 
+@pytest.mark.slow
 def test_windows_are_trained():
     """Widths as parameters, in 64 and in 32 bits."""
 
@@ -133,6 +135,7 @@ def test_spectral_densities_in_two_dimensions(cls):
         np.testing.assert_allclose(found, spectral_density(line, jnp.array([[first]]))[0], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_kernel_of_reduced_rank_nears_the_kernel():
     x = jnp.asarray(RANDOM.uniform(-1.0, 1.0, size=(5, 2)))
     features = Eigenfunctions((-6.0, -8.0), (6.0, 8.0), (40, 34))
