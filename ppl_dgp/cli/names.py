@@ -71,6 +71,7 @@ OBJECTIVE_HELP = {
     "power-ep": "a lower bound at every α, the ELBO at 0",
     "black-box-alpha": "an energy, no bound for α > 0; the ELBO at 0",
     "approximate-power-ep": "an energy with one factor for all rows, no bound for α > 0; the ELBO at 0",
+    "collapsed": "q(u) in closed form, by L-BFGS under Gaussian noise; a lower bound at α = 0, an energy above",
     "importance-weighted": "a bound of --particles samples of hidden layers, for 0 < α ≤ 1",
 }
 #: of files that figures become, the first unless told
