@@ -190,6 +190,12 @@ class Settings:
         return is_of_classes(self)
 
     @property
+    def observed(self) -> str:
+        """The likelihood, of counts in bins the first of theirs unless told."""
+        counts = self.model == "binned-counts-gp" and self.likelihood == "gaussian"
+        return COUNT_LIKELIHOODS[0] if counts else self.likelihood
+
+    @property
     def collapsed(self) -> bool:
         """Whether q(u) is found in closed form, so that every step sees all rows."""
         return self.objective == COLLAPSED and self.model in COLLAPSE
@@ -229,9 +235,7 @@ class Settings:
             inducing=self.inducing or min(inducing, places),
             latent=self.latent or (None if self.model in without else latent.get(self.model, LATENT)),
             batch=batch,
-            likelihood=next(iter(COUNT_LIKELIHOODS))
-            if self.model == "binned-counts-gp" and self.likelihood == "gaussian"
-            else self.likelihood,
+            likelihood=self.observed,
         )
 
     def to_json(self) -> dict[str, Any]:
