@@ -11,7 +11,7 @@ from ppl_dgp.cli.stacks import STACK
 
 MODELS = {
     "gp": "exact GP regression: closed form, O(N³), for up to a few thousand rows",
-    "sparse-gp": "sparse GP regression: inducing points, minibatches",
+    "sparse-gp": "sparse GP: inducing points, minibatches",
     "deep-gp": "deep GP: layers of sparse GPs, for steps and changing lengthscales",
     STACK: "GP layers, Bayesian and other networks and latents above each other, as --blocks says",
     "additive-gp": "a sum of sparse GPs, one of each feature, and which of them explains what",

@@ -30,8 +30,8 @@ from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.uses import UNUSED
 from ppl_dgp.data.labels import shown_labels
 
-#: columns of a table that are listed
-MOST_COLUMNS = 40
+#: columns of a table that are listed, and values that are not folded
+MOST_COLUMNS, MOST_ROWS = 40, 30
 
 
 def run_page(
@@ -113,15 +113,18 @@ def data_section(record: Record) -> str:
     ]
     if record.labels:
         lines.append(f"<p>Labels: {text(shown_labels(record.labels))}.</p>")
-    if record.sequences:
+    if len(record.sequences) > 1:
         lines.append(f"<p>Sequences: {text(len(record.sequences))}.</p>")
     if record.settings.model in IMAGE_MODELS:
         lines.append(f"<p>{text(len(record.feature_names))} pixels.</p>")
         return "".join(lines)
     kind = "control" if record.settings.model == "gpssm" else "feature"
+    targets = _columns("target", record.target_names, record.y_units.mean, record.y_units.scale)
+    if record.labels:  # which have neither mean nor deviation
+        targets = [(name, "label", None, None) for name in record.target_names]
     columns = [
         *_columns(kind, record.feature_names, record.x_units.mean, record.x_units.scale),
-        *_columns("target", record.target_names, record.y_units.mean, record.y_units.scale),
+        *targets,
     ]
     lines.append(
         html.table(
@@ -195,7 +198,10 @@ def hyperparameters_section(table: pd.DataFrame | None) -> str:
         for key in keys
         if key[0] != "training" and key[1] != "linear_map"
     ]
-    return html.table(("layer", "parameter", "dimension", "value"), rows, "of standardised data")
+    table_of_all = html.table(("layer", "parameter", "dimension", "value"), rows, "of standardised data")
+    if len(rows) <= MOST_ROWS:
+        return table_of_all
+    return f"<details><summary>All {len(rows)} values</summary>{table_of_all}</details>"
 
 
 def comparison_section(folder: Path) -> str:
