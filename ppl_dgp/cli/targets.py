@@ -38,7 +38,7 @@ def check_support(
         if wrong.any():
             others = "choose another --model" if settings.model in OWN_ROWS else "choose another --likelihood"
             raise BadInput(
-                f"target {name!r} of {source} has {there[wrong][0]:g}, but {settings.observed} is of "
+                f"target {name!r} of {source} has {there[wrong][0]:g}, but --likelihood {settings.observed} is of "
                 f"{likelihood.expects.rstrip(',')}",
                 f"take such rows out, or {others}",
             )
