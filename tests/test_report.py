@@ -206,6 +206,8 @@ def test_labels_have_no_mean_their_functions_their_names_and_long_tables_are_fol
     labels = ("cat", "dog", "eel")
     record = Record(settings, "t.csv", "0" * 64, ("a",), ("kind",), one, one, 3, 0, labels=labels)
     assert re.search(r"<td>kind</td><td>label</td><td class=.n.>–</td>", data_section(record))
+    timed = Record(Settings(model="gpssm", step_column="a"), "t.csv", "", ("a",), ("y",), one, one, 3, 0)
+    assert re.search(r"<td>a</td><td>time of a step</td><td class=.n.>1</td>", data_section(timed))
     rows, outputs = np.zeros((4, 1)), np.zeros((4, 3))
     (layer,) = named_maps([LayerMap("gp", rows, outputs, outputs, rows, outputs)], record)
     assert layer.output_names == labels and layer.input_names == ("a",)

@@ -122,10 +122,12 @@ def data_section(record: Record) -> str:
     targets = _columns("target", record.target_names, record.y_units.mean, record.y_units.scale)
     if record.labels:  # which have neither mean nor deviation
         targets = [(name, "label", None, None) for name in record.target_names]
-    columns = [
-        *_columns(kind, record.feature_names, record.x_units.mean, record.x_units.scale),
-        *targets,
-    ]
+    given = _columns(kind, record.feature_names, record.x_units.mean, record.x_units.scale)
+    if (
+        kind == "control" and record.settings.step_column in record.feature_names
+    ):  # the last, in units of its mean
+        given[-1] = (given[-1][0], "time of a step", given[-1][-1], None)
+    columns = [*given, *targets]
     lines.append(
         html.table(
             ("column", "is a", "mean", "deviation"),
