@@ -161,7 +161,7 @@ def test_the_names_in_the_help_are_those_of_the_rules() -> None:
     assert settings.LATENTS.keys() == LATENT_RULES.keys()
     assert settings.STATES.keys() <= HIDDEN_RULES.keys()
     assert settings.INDUCING.keys() == INDUCING_RULES.keys()
-    assert settings.OBJECTIVE_HELP.keys() == OBJECTIVES.keys() | {"importance-weighted"}
+    assert settings.OBJECTIVE_HELP.keys() == OBJECTIVES.keys() | {"importance-weighted", "collapsed"}
     assert settings.KERNEL_HELP.keys() == KERNELS.keys()
     likelihoods = settings.LIKELIHOOD_HELP | settings.OWN_SCALE | classes.CLASS_LIKELIHOODS
     assert likelihoods.keys() == LIKELIHOODS.keys()

@@ -91,7 +91,7 @@ def test_bad_input_is_refused(table: Path, tmp_path: Path, capsys: pytest.Captur
     assert "--latent is 0" in refused(str(table), "--model", "gplvm", "--latent", "0")
     assert "choose from mean-field" in refused(str(table), *TINY, "--hidden", "markov")
     assert "trained by its bound" in refused(str(table), *TINY, "--alpha", "0.5")
-    assert "not numeric" in refused(str(table), *TINY)
+    assert "'kind' of holes.csv holds words" in refused(str(table), *TINY)
     assert main(["compare", str(table), "--model", "gplvm,deep-gp"]) == 2
     assert "predicts no target" in capsys.readouterr().err
     infinite = tmp_path / "infinite.csv"

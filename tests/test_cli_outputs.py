@@ -133,6 +133,42 @@ def test_a_fit_of_several_targets_is_that_of_the_api(
     assert np.isfinite(found["test_rmse"]) and np.isfinite(found["test_log_density"])
 
 
+def test_counts_of_several_targets_are_independent_functions(
+    tmp_path: Path, refuses, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The loss is the sum of those of each target alone, at the same parameters; each is predicted."""
+    u = np.linspace(0.0, 3.0, 12)
+    counts = np.random.default_rng(3).poisson(np.exp([1.0 + 0.5 * u, 2.0 - 0.5 * u])).T
+    frame = pd.DataFrame({"u": u, "boats": counts[:, 0], "fish": counts[:, 1]})
+    frame.to_csv(tmp_path / "counts.csv", index=False)
+    argv = ["fit", str(tmp_path / "counts.csv"), "--target", "boats,fish", "--model", "sparse-gp", *TINY]
+    argv += ["--likelihood", "negative-binomial"]
+    assert main([*argv, "--out", str(tmp_path / "run")]) == 0
+    record, (params, _) = (
+        run_directory.read(tmp_path / "run"),
+        run_directory.load_parameters(tmp_path / "run"),
+    )
+    x = record.x_units.transform(u[:, None])
+
+    def loss(columns: list[int]) -> float:
+        program = build(record.settings, len(columns))
+        own = {name: jax.numpy.asarray(value) for name, value in params.items()}
+        own |= {name: value[np.array(columns)] for name, value in own.items() if "/u_" in name}
+        rows = jax.numpy.asarray(x), jax.numpy.asarray(counts[:, columns], float)
+        rest = jax.random.key(0), own, program.model, program.guide, *rows
+        return float(jax.jit(lambda: program.objective.loss(*rest))())
+
+    assert_allclose(loss([0, 1]), loss([0]) + loss([1]), rtol=1e-10)
+    found = pd.read_csv(tmp_path / "run" / "predictions.csv")
+    for name in ("boats", "fish"):
+        low, middle, high = (found[f"{name}_{level}"] for level in ("lower95", "median", "upper95"))
+        assert (found[f"{name}_mean"] > 0.0).all() and (low <= middle).all() and (middle <= high).all()
+        assert (low == np.rint(low)).mean() > 0.5
+    frame.assign(fish=frame["fish"] - 0.5).to_csv(tmp_path / "bad.csv", index=False)
+    capsys.readouterr()
+    refuses([argv[0], str(tmp_path / "bad.csv"), *argv[2:]], "target 'fish' of bad.csv", "whole numbers")
+
+
 def test_figures_of_merit_are_over_the_entries_that_are_there() -> None:
     rng = np.random.default_rng(1)
     y, scale = rng.normal(size=(6, 2)), np.array([3.0, 0.5])

@@ -152,7 +152,7 @@ def _changed(frame: pd.DataFrame, column: str, value: float) -> pd.DataFrame:
         (_counts(), COUNTS[:2], "has 3 features, begin, time, end"),
         (_changed(_counts(), "begin", 99.0), COUNTS, "a bin has begin 99"),
         (_changed(_counts(), "time", 0.0), COUNTS, "--exposure 'time' has 0"),
-        (_changed(_counts(), "count", 1.5), COUNTS, "a target is 1.5"),
+        (_changed(_counts(), "count", 1.5), COUNTS, "target 'count' of rows.csv has 1.5"),
         (_counts(), (*COUNTS, "--likelihood", "student-t"), "takes poisson or negative-binomial"),
         (_slopes(), SLOPES[:2], "--slope-column is not given"),
         (_slopes(), (*SLOPES[:2], "--slope-column", "b"), "--slope-column 'b' has"),

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,11 +17,16 @@ from ppl_dgp.cli import html, main, names, run_directory
 from ppl_dgp.cli.classes import CLASS_LIKELIHOODS
 from ppl_dgp.cli.equations import KERNEL_FORMULAS, LIKELIHOOD_FORMULAS, mathml, model_equations
 from ppl_dgp.cli.errors import BadInput
-from ppl_dgp.cli.report_page import figures_of
+from ppl_dgp.cli.report_page import data_section, figures_of, hyperparameters_section
 from ppl_dgp.cli.report_words import CAPTIONS
+from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.settings import Settings
-from ppl_dgp.diagnostics import save_figure
+from ppl_dgp.cli.table_units import named_maps
+from ppl_dgp.data import Standardiser
+from ppl_dgp.diagnostics import LayerMap, save_figure
+from ppl_dgp.diagnostics.hyperparameters import summary
 from ppl_dgp.diagnostics.plots import plot_losses
+from ppl_dgp.fit import Posterior
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 ODD, TARGET = "<img src=x onerror=alert(1)> $a$ & b", "force (N)"
@@ -193,6 +199,24 @@ def test_every_model_kernel_and_likelihood_has_an_equation() -> None:
         assert any("k = k_{1} + k_{2} · k_{3}" in line for line in lines) == (model != "convolved-gp")
     deep = model_equations(Settings(widths=(3, 2)))
     assert [line for line in deep if "h_n^{(2)} = f^{(2)}(h_n^{(1)})" in line] and "f(h_n^{(2)})" in deep[-3]
+
+
+def test_labels_have_no_mean_their_functions_their_names_and_long_tables_are_folded() -> None:
+    settings, one = Settings(model="sparse-gp", likelihood="softmax"), Standardiser(np.zeros(1), np.ones(1))
+    labels = ("cat", "dog", "eel")
+    record = Record(settings, "t.csv", "0" * 64, ("a",), ("kind",), one, one, 3, 0, labels=labels)
+    assert re.search(r"<td>kind</td><td>label</td><td class=.n.>–</td>", data_section(record))
+    timed = Record(Settings(model="gpssm", step_column="a"), "t.csv", "", ("a",), ("y",), one, one, 3, 0)
+    assert re.search(r"<td>a</td><td>time of a step</td><td class=.n.>1</td>", data_section(timed))
+    rows, outputs = np.zeros((4, 1)), np.zeros((4, 3))
+    (layer,) = named_maps([LayerMap("gp", rows, outputs, outputs, rows, outputs)], record)
+    assert layer.output_names == labels and layer.input_names == ("a",)
+    # principal components at which latents begin are no hyperparameters
+    params = {"gp/variance": jnp.ones(()), "x/components": jnp.ones((2, 5)), "gp/lengthscale": jnp.ones(40)}
+    table = summary(Posterior(jnp.sin, jnp.sin, params))
+    assert set(table.index.get_level_values(1)) == {"variance", "lengthscale"}
+    assert "<summary>All 41 values</summary>" in hyperparameters_section(table)
+    assert "<summary>" not in hyperparameters_section(table[:30])
 
 
 def test_equations_set_below_and_above_what_the_notation_says() -> None:

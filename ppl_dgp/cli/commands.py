@@ -102,6 +102,7 @@ def record_of(source: str, task: Task, settings: Settings) -> Record:
         num_train=len(task.train_rows),
         num_test=len(task.test_rows),
         sequences=task.series.labels if isinstance(task, series.SeriesTask) else (),
+        ends=task.ends if isinstance(task, series.SeriesTask) else (),
         labels=task.table.labels,
         encoding=task.table.encoding,
         notes=task.notes,
@@ -137,8 +138,10 @@ def run_program(
 
 def program_of(record: Record) -> Program:
     """The model, guide and objective of a run."""
-    sequences = max(1, len(record.sequences))
-    return build(record.settings, len(record.target_names), sequences, record.num_classes)
+    sequences, settings = max(1, len(record.sequences)), record.settings
+    if settings.step_column not in record.feature_names:  # dates that are equally far apart
+        settings = dataclasses.replace(settings, step_column=None)
+    return build(settings, len(record.target_names), sequences, record.num_classes)
 
 
 def _train_and_evaluate(

@@ -36,7 +36,7 @@ LIKELIHOOD_FORMULAS = {
     "bernoulli": "p(y_n = 1) = Φ({f})",
     "bernoulli-logit": "p(y_n = 1) = 1/(1 + exp(−{f}))",
     "softmax": "p(y_n = c) ∝ exp({f}_c)",
-    "robust-max": "y_n = argmax_c {f}_c, but for a small share of slips",
+    "robust-max": "y_n = argmax_c {f}_c, but for some slips",
     "ordinal": "p(y_n ≤ c) = Φ((b_c − {f})/s)",
 }
 _TOKEN = re.compile(r"\s*([A-Za-z]+′?|[Α-Ωα-ωℓ]|[0-9]+(?:\.[0-9]+)?|\S)")
@@ -152,4 +152,5 @@ def _thing(tokens: list[str]) -> str:
         return f'<mo stretchy="false">{escape(token)}</mo>'
     if len(token) > 1 and token.islower() and token.isalpha() and token not in _FUNCTIONS:
         return f"<mtext>&#160;{token}&#160;</mtext>"
-    return f"<mi>{escape(token)}</mi>"
+    slanted = ' style="font-style: italic"' if token.endswith("′") else ""  # as single letters are
+    return f"<mi{slanted}>{escape(token)}</mi>"

@@ -64,6 +64,7 @@ p { margin: 0.5rem 0; } .faint, figcaption, caption { color: var(--faint); font-
 a { color: var(--mark); }
 nav { display: flex; flex-wrap: wrap; gap: 0.2rem 0.9rem; margin: 0.8rem 0; font-size: 0.9rem; }
 .wide { overflow-x: auto; max-width: 100%; }
+td:first-child { white-space: nowrap; }
 table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; margin: 0.4rem 0; }
 th, td { padding: 0.25rem 0.7rem 0.25rem 0; text-align: left; vertical-align: top;
   border-bottom: 1px solid var(--line); }

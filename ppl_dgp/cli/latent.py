@@ -91,7 +91,7 @@ def predict_latents(
     record: Record, model: Any, guide: Any, params: dict[str, Any], source: str, seed: int
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Latents and filled entries of the rows of ``source``, and their log density."""
-    raw = load_entries(source, record.target_names, seed)
+    raw = load_entries(source, record.target_names, seed, record.encoding)
     with jax.enable_x64(record.settings.precision == "float64"):
         fitted = as_fit(model, guide, params)
         latents = _latents(fitted, raw, record)
@@ -159,7 +159,8 @@ def _write_posterior(folder: Path, record: Record, fitted: Fit, y: np.ndarray) -
     from ppl_dgp.diagnostics.arviz_export import to_arviz
 
     key = jax.random.key(record.settings.seed + 4)
-    data = to_arviz(key, fitted, None, y, num_draws=number_of_draws(y.size))
+    coords = {"target": record.target_names}
+    data = to_arviz(key, fitted, None, y, num_draws=number_of_draws(y.size), coords=coords)
     run_directory.place(folder / "posterior.nc", partial(write_netcdf, data))
 
 

@@ -35,7 +35,8 @@ def load_task(source: str, settings: Settings) -> Task:
     )
     if own:
         table = own_rows.arranged(table, settings)
-        own_rows.check_rows(settings, table.feature_names, table.X, table.y)
+        own_rows.check_rows(settings, table.feature_names, table.X)
+        targets.check_support(settings, table.target_names, table.y, table.name)
     train_rows, test_rows = split(table, settings.split, settings.test_fraction, settings.seed)
     y = table.y[train_rows]
     for name, varies in zip(table.target_names, columns_vary(y), strict=True):

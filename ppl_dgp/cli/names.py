@@ -11,7 +11,7 @@ from ppl_dgp.cli.stacks import STACK
 
 MODELS = {
     "gp": "exact GP regression: closed form, O(N³), for up to a few thousand rows",
-    "sparse-gp": "sparse GP regression: inducing points, minibatches",
+    "sparse-gp": "sparse GP: inducing points, minibatches",
     "deep-gp": "deep GP: layers of sparse GPs, for steps and changing lengthscales",
     STACK: "GP layers, Bayesian and other networks and latents above each other, as --blocks says",
     "additive-gp": "a sum of sparse GPs, one of each feature, and which of them explains what",
@@ -71,6 +71,7 @@ OBJECTIVE_HELP = {
     "power-ep": "a lower bound at every α, the ELBO at 0",
     "black-box-alpha": "an energy, no bound for α > 0; the ELBO at 0",
     "approximate-power-ep": "an energy with one factor for all rows, no bound for α > 0; the ELBO at 0",
+    "collapsed": "q(u) in closed form, by L-BFGS under Gaussian noise; a lower bound at α = 0, an energy above",
     "importance-weighted": "a bound of --particles samples of hidden layers, for 0 < α ≤ 1",
 }
 #: of files that figures become, the first unless told

@@ -133,7 +133,7 @@ SETTINGS: dict[str, tuple[type, str, str | None]] = {
     ),
     "step_column": (
         str,
-        "Column with the time since the row before, where rows of a gpssm are not equally far apart",
+        "Column with the time since the row before, or with dates, where rows of a gpssm are not equally far apart",
         "equal steps",
     ),
     "window": (

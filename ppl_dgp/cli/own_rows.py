@@ -37,7 +37,6 @@ def check_rows(
     settings: Settings,
     names: tuple[str, ...],
     X: Float[np.ndarray, "N D"],
-    y: Float[np.ndarray, "N P"] | None,
 ) -> None:
     """Raise BadInput for rows that the model cannot take, as the model would when it is run."""
     if settings.model == "gp-with-derivatives":
@@ -70,11 +69,6 @@ def check_rows(
         raise BadInput(
             f"--exposure {settings.exposure!r} has {X[:, -1].min():g}",
             "leave such rows out, nothing was seen there",
-        )
-    counts = np.zeros(0) if y is None else y[~np.isnan(y)]
-    if (wrong := counts[(counts < 0) | (counts != np.rint(counts))]).size:
-        raise BadInput(
-            f"a target is {wrong[0]:g}, but a binned-counts-gp is of counts", "give whole numbers from 0 up"
         )
 
 

@@ -76,7 +76,7 @@ def _predicted(
         say(f"note: {note}")
     units = record.y_units
     if settings.model in OWN_ROWS:
-        own_rows.check_rows(settings, record.feature_names, x, y)
+        own_rows.check_rows(settings, record.feature_names, x)
         units = own_rows.units_at(settings, record.x_units, record.y_units, x)
     targets = None if y is None else units.transform(y)
     with jax.enable_x64(settings.precision == "float64"):

@@ -19,11 +19,13 @@ from ppl_dgp.cli.settings import Settings
 from ppl_dgp.cli.stack_blocks import blocks_of
 from ppl_dgp.cli.stacks import STACK
 from ppl_dgp.cli.state_spaces import closed_expectations, state_space
+from ppl_dgp.cli.uses import COLLAPSED
 from ppl_dgp.estimators.estimator import PREDICTED_AT_ONCE
 from ppl_dgp.estimators.latent import fit_latent, latent_program
 from ppl_dgp.fit import Fit, Posterior, energy, fit_lbfgs, fit_series, fit_table
 from ppl_dgp.fit.full_batch import no_latents
 from ppl_dgp.fit.series import CLOSED
+from ppl_dgp.fit.table import fit_collapsed
 from ppl_dgp.guides import HIDDEN_RULES, INDUCING_RULES, Guide
 from ppl_dgp.guides.following import follows
 from ppl_dgp.guides.nesting import contains, nested_start
@@ -45,7 +47,7 @@ from ppl_dgp.models import (
 )
 from ppl_dgp.models.kernel_values import named_kernel
 from ppl_dgp.models.zoo_model import ZooModel
-from ppl_dgp.objectives import OBJECTIVES, ImportanceWeighted, PowerEP
+from ppl_dgp.objectives import OBJECTIVES, Collapsed, ImportanceWeighted, PowerEP
 from ppl_dgp.prediction.predict import Prediction, predict
 
 LEVELS = (0.025, 0.5, 0.975)
@@ -114,6 +116,8 @@ def build(
 def _objective(settings: Settings) -> ELBO:
     if settings.objective == "importance-weighted":
         return ImportanceWeighted(settings.particles or SAMPLES, settings.alpha)
+    if settings.objective == COLLAPSED:
+        return Collapsed(settings.alpha)
     return OBJECTIVES[settings.objective](settings.alpha, settings.particles)
 
 
@@ -187,22 +191,15 @@ def train(
             checkpoint=checkpoint,
             resume=resume,
         )
-    return fit_table(
-        key,
-        program.model,
-        program.guide,
-        program.objective,
-        x,
-        y,
-        **ending(settings),
-        batch_size=settings.batch,
-        learning_rate=settings.learning_rate,
-        restarts=settings.restarts,
-        start=start,
-        progress=progress,
-        checkpoint=checkpoint,
-        resume=resume,
+    of_table = dict(
+        batch_size=settings.batch, learning_rate=settings.learning_rate, restarts=settings.restarts
     )
+    saved = dict(progress=progress, checkpoint=checkpoint, resume=resume)
+    how = ending(settings) | of_table | saved | {"start": start}
+    if isinstance(program.objective, Collapsed):
+        assert isinstance(program.guide, Guide)
+        return fit_collapsed(key, program.model, program.guide, program.objective, x, y, **how)
+    return fit_table(key, program.model, program.guide, program.objective, x, y, **how)
 
 
 def ending(settings: Settings) -> dict[str, Any]:

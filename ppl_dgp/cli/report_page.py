@@ -30,8 +30,8 @@ from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.uses import UNUSED
 from ppl_dgp.data.labels import shown_labels
 
-#: columns of a table that are listed
-MOST_COLUMNS = 40
+#: columns of a table that are listed, and values that are not folded
+MOST_COLUMNS, MOST_ROWS = 40, 30
 
 
 def run_page(
@@ -113,16 +113,21 @@ def data_section(record: Record) -> str:
     ]
     if record.labels:
         lines.append(f"<p>Labels: {text(shown_labels(record.labels))}.</p>")
-    if record.sequences:
+    if len(record.sequences) > 1:
         lines.append(f"<p>Sequences: {text(len(record.sequences))}.</p>")
     if record.settings.model in IMAGE_MODELS:
         lines.append(f"<p>{text(len(record.feature_names))} pixels.</p>")
         return "".join(lines)
     kind = "control" if record.settings.model == "gpssm" else "feature"
-    columns = [
-        *_columns(kind, record.feature_names, record.x_units.mean, record.x_units.scale),
-        *_columns("target", record.target_names, record.y_units.mean, record.y_units.scale),
-    ]
+    targets = _columns("target", record.target_names, record.y_units.mean, record.y_units.scale)
+    if record.labels:  # which have neither mean nor deviation
+        targets = [(name, "label", None, None) for name in record.target_names]
+    given = _columns(kind, record.feature_names, record.x_units.mean, record.x_units.scale)
+    if (
+        kind == "control" and record.settings.step_column in record.feature_names
+    ):  # the last, in units of its mean
+        given[-1] = (given[-1][0], "time of a step", given[-1][-1], None)
+    columns = [*given, *targets]
     lines.append(
         html.table(
             ("column", "is a", "mean", "deviation"),
@@ -195,7 +200,10 @@ def hyperparameters_section(table: pd.DataFrame | None) -> str:
         for key in keys
         if key[0] != "training" and key[1] != "linear_map"
     ]
-    return html.table(("layer", "parameter", "dimension", "value"), rows, "of standardised data")
+    table_of_all = html.table(("layer", "parameter", "dimension", "value"), rows, "of standardised data")
+    if len(rows) <= MOST_ROWS:
+        return table_of_all
+    return f"<details><summary>All {len(rows)} values</summary>{table_of_all}</details>"
 
 
 def comparison_section(folder: Path) -> str:

@@ -20,6 +20,9 @@ MEANINGS = {
     "loss": ("loss", "mean of the last tenth of the steps, nats"),
     "missing": ("missing entries", "of the targets of the training rows"),
     "noise": ("noise", "variance, standardised"),
+    "relevance": ("relevance", "of each latent dimension: how much the targets vary along it"),
+    "process_noise": ("process noise", "variance of each state, in the states' own units"),
+    "observation_noise": ("observation noise", "variance of each target, in the table's units"),
 }
 #: results that say how training went
 EFFORT = {

@@ -51,6 +51,8 @@ class Record:
     result: dict[str, Any] = field(default_factory=dict)
     #: what the source calls its sequences, of a series
     sequences: tuple[str, ...] = ()
+    #: the date of the last step of each, in days, of a series whose steps have dates and differ in length
+    ends: tuple[float, ...] = ()
     #: of classes, sorted, which the target's numbers count
     labels: tuple[Label, ...] = ()
     #: which features were words or dates
@@ -73,6 +75,7 @@ class Record:
             "features": list(self.feature_names),
             "targets": list(self.target_names),
             "sequences": list(self.sequences),
+            "ends": list(self.ends),
             "labels": list(self.labels),
             "encoding": self.encoding.to_json(),
             "notes": list(self.notes),
@@ -143,6 +146,7 @@ def read(folder: Path) -> Record:
             status=_text(values["status"]),
             result=dict(values["result"]),
             sequences=_texts(values.get("sequences", [])),
+            ends=_finite(values.get("ends", [])),
             labels=_labels(values.get("labels", [])),
             encoding=Encoding.from_json(values.get("encoding", {"categories": {}, "dates": []})),
             notes=_texts(values.get("notes", [])),
@@ -151,6 +155,8 @@ def read(folder: Path) -> Record:
             raise ValueError
         lengths = len(record.x_units.mean), len(record.y_units.mean)
         if lengths != (len(record.feature_names), len(record.target_names)):
+            raise ValueError
+        if record.ends and len(record.ends) != len(record.sequences):
             raise ValueError
         if record.settings.of_classes != (len(record.labels) > 1):
             raise ValueError
@@ -173,6 +179,14 @@ def _texts(values: Any) -> tuple[str, ...]:
         raise TypeError
     "".join(map(_text, values)).encode()  # a half of a surrogate pair can be neither shown nor written
     return tuple(values)
+
+
+def _finite(values: Any) -> tuple[float, ...]:
+    if not isinstance(values, list):
+        raise TypeError
+    if not all(type(value) in (int, float) and math.isfinite(value) for value in values):
+        raise ValueError
+    return tuple(map(float, values))
 
 
 def _labels(values: Any) -> tuple[Label, ...]:

@@ -22,7 +22,7 @@ from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.settings import Settings
 from ppl_dgp.cli.task import Task
 from ppl_dgp.data import Series, Standardiser, load_series, load_steps, split_series
-from ppl_dgp.data.series import steps
+from ppl_dgp.data.series_splits import steps
 from ppl_dgp.data.table import standardise
 from ppl_dgp.fit import Fit, Posterior
 from ppl_dgp.prediction.forecast import Forecast, Smoothed, forecast, smooth
@@ -42,6 +42,14 @@ class SeriesTask(Task):
         u, y = super().rows(which)
         several = len(self.series.labels) > 1
         return np.column_stack([u, self.series.sequence[which]]) if several else u, y
+
+    @property
+    def ends(self) -> tuple[float, ...]:
+        """The date of each sequence's last step to train on, in days, where dates tell the times of steps."""
+        days, numbers = self.series.days, self.series.sequence[self.train_rows]
+        if days is None:
+            return ()
+        return tuple(float(days[self.train_rows][numbers == s].max()) for s in range(len(self.series.labels)))
 
     def fingerprint(self) -> str:
         """SHA-256 of the series, of where its sequences begin and of which steps are trained on."""
@@ -73,7 +81,8 @@ def load_series_task(source: str, settings: Settings) -> SeriesTask:
                 f"target {name!r} of {table.name} has no two different values to train on",
                 "choose another target, or a smaller --test-fraction",
             )
-    units = _input_units(table.X[train_rows], settings.step_column is not None), standardise(y)
+    timed = settings.step_column in table.feature_names
+    units = _input_units(table.X[train_rows], timed), standardise(y)
     return SeriesTask(table, train_rows, test_rows, *units, series=series)
 
 
@@ -134,7 +143,7 @@ def predict_series(
     settings = record.settings
     named = record.feature_names, record.target_names, record.sequences
     asked = settings.target, settings.controls, settings.sequence_column, settings.step_column
-    u, y, sequence = load_steps(source, *named, *asked, seed=seed)
+    u, y, sequence = load_steps(source, *named, *asked, seed=seed, encoding=record.encoding, ends=record.ends)
     with jax.enable_x64(settings.precision == "float64"):
         frame, measures, _ = forecasts(record, program, params, data, u, y, sequence)
     return frame, {"rows": len(u), **measures}

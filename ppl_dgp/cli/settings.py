@@ -28,9 +28,12 @@ from ppl_dgp.cli.names import (
 from ppl_dgp.cli.stacks import STACK, check_blocks
 from ppl_dgp.cli.uses import (
     CARRIES_MOMENTS,
+    COLLAPSE,
+    COLLAPSED,
     COUNT_LIKELIHOODS,
     OWN_ROWS,
     SEVERAL_TARGETS,
+    check_collapsed,
     check_moments,
     check_objective_settings,
     check_own_rows,
@@ -141,10 +144,11 @@ class Settings:
         for option, real in (("--learning-rate", self.learning_rate), ("--tolerance", self.tolerance)):
             if real is not None and not (math.isfinite(real) and real > 0.0):
                 raise BadInput(f"{option} is {real:g}", "give a positive number, such as 0.01")
-        fewest = LEAST_BUDGET[self.learning_rate is not None]
-        if self.steps == AUTO and self.model != "gp" and self.budget is not None and self.budget < fewest:
+        fewest, descends = LEAST_BUDGET[self.learning_rate is not None], self.model == "gp" or self.collapsed
+        if self.steps == AUTO and not descends and self.budget is not None and self.budget < fewest:
             raise BadInput(f"--budget is {self.budget}", f"give at least {fewest} steps, or --steps")
         check_objective_settings(self)
+        check_collapsed(self)
         if self.model in ("deep-gp", STACK) and self.hidden in CARRIES_MOMENTS:
             check_moments(self)
         if self.model == "gplvm":
@@ -185,6 +189,17 @@ class Settings:
         """Whether the target is one of classes."""
         return is_of_classes(self)
 
+    @property
+    def observed(self) -> str:
+        """The likelihood, of counts in bins the first of theirs unless told."""
+        counts = self.model == "binned-counts-gp" and self.likelihood == "gaussian"
+        return COUNT_LIKELIHOODS[0] if counts else self.likelihood
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether q(u) is found in closed form, so that every step sees all rows."""
+        return self.objective == COLLAPSED and self.model in COLLAPSE
+
     def resolve(self, num_rows: int, num_targets: int = 1, num_patches: int | None = None) -> Settings:
         """Defaults that depend on the ``num_rows`` rows to train on, and on the targets, filled in.
 
@@ -211,7 +226,7 @@ class Settings:
         if self.model != "gp" and self.batch is not None and self.batch > most:
             more = f"the {rows}" if self.window is None else f"all windows of the {rows}"
             raise BadInput(f"--batch is {self.batch}, more than {more}", f"lower it to at most {most}")
-        batch = self.batch or (None if self.model == "gp" else usual)
+        batch = self.batch or (None if self.model == "gp" or self.collapsed else usual)
         inducing = {"gplvm": GPLVM_INDUCING, "gpssm": SERIES_INDUCING}.get(self.model, DEFAULT_INDUCING)
         latent = {"gpssm": num_targets} | dict.fromkeys(SEVERAL_TARGETS, min(LATENT, num_targets))
         without = ("additive-gp", STACK, *OWN_ROWS, *IMAGE_MODELS)
@@ -220,9 +235,7 @@ class Settings:
             inducing=self.inducing or min(inducing, places),
             latent=self.latent or (None if self.model in without else latent.get(self.model, LATENT)),
             batch=batch,
-            likelihood=next(iter(COUNT_LIKELIHOODS))
-            if self.model == "binned-counts-gp" and self.likelihood == "gaussian"
-            else self.likelihood,
+            likelihood=self.observed,
         )
 
     def to_json(self) -> dict[str, Any]:

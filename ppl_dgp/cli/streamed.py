@@ -151,6 +151,11 @@ def _check_streamed_settings(settings: Settings, given: Collection[str]) -> None
             f"--model is {settings.model}, but rows are read block by block", "take sparse-gp or deep-gp"
         )
     check_numbers(settings)
+    if settings.collapsed:
+        raise BadInput(
+            "--objective is collapsed, which needs all rows at once, but they are read block by block",
+            "leave it out, or give a file that fits in memory, without --stream and --distributed",
+        )
     if settings.likelihood in OWN_SCALE:
         raise BadInput(
             f"--likelihood is {settings.likelihood}, of numbers in their own units, but what is read block by block is "

@@ -28,12 +28,17 @@ def gives_targets(record: Record) -> bool:
 
 
 def named_maps(maps: Sequence[LayerMap], record: Record) -> list[LayerMap]:
-    """The first map over the features, the last one up to the targets, in their units; hidden ones as they are."""
+    """The first map over the features, the last one up to the targets, in their units; hidden ones as they are.
+
+    Functions of classes, one for each, are called as the labels are.
+    """
     found = list(maps)
     x, y, features, targets = record.x_units, record.y_units, record.feature_names, record.target_names
     if record.settings.model in THROUGH and found[0].inputs.shape[1] == len(features):
         found[0] = _scaled(found[0], ("inputs", "inducing", "grid"), x.scale, x.mean)
         found[0] = dataclasses.replace(found[0], input_names=tuple(features))
+    if record.labels and found[-1].mean.shape[1] == len(record.labels):
+        found[-1] = dataclasses.replace(found[-1], output_names=tuple(map(str, record.labels)))
     if gives_targets(record) and found[-1].mean.shape[1] == len(targets):
         found[-1] = _scaled(found[-1], ("mean", "inducing_mean", "grid_mean"), y.scale, y.mean)
         found[-1] = _scaled(found[-1], ("deviation", "grid_deviation"), y.scale, 0.0)

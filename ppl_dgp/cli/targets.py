@@ -26,9 +26,9 @@ def check_support(
     settings: Any, names: Collection[str], y: Float[np.ndarray, "N P"] | None, source: str
 ) -> None:
     """Raise BadInput for a target that its likelihood does not know; NaN is a missing one."""
-    if y is None or settings.likelihood not in OWN_SCALE:
+    if y is None or settings.observed not in OWN_SCALE:
         return
-    cls: Any = likelihood_class(LIKELIHOODS[settings.likelihood])
+    cls: Any = likelihood_class(LIKELIHOODS[settings.observed])
     # what is learnt of it does not decide what targets may be
     learnt = (each for each in dataclasses.fields(cls) if "start" in each.metadata)
     likelihood = cls(**{each.name: each.metadata["start"] for each in learnt})
@@ -36,10 +36,11 @@ def check_support(
         there = column[~np.isnan(column)]
         wrong = ~np.asarray(likelihood.support(there), bool)
         if wrong.any():
+            others = "choose another --model" if settings.model in OWN_ROWS else "choose another --likelihood"
             raise BadInput(
-                f"target {name!r} of {source} has {there[wrong][0]:g}, but --likelihood {settings.likelihood} is of "
+                f"target {name!r} of {source} has {there[wrong][0]:g}, but --likelihood {settings.observed} is of "
                 f"{likelihood.expects.rstrip(',')}",
-                f"take such rows out, or choose another likelihood than {', '.join(OWN_SCALE)}",
+                f"take such rows out, or {others}",
             )
 
 

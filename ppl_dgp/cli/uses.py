@@ -20,6 +20,13 @@ SEVERAL_TARGETS = ("multi-output-gp", "convolved-gp")
 OWN_ROWS = {"binned-counts-gp": "exposure", "gp-with-derivatives": "slope_column"}
 #: likelihoods of a binned-counts-gp, the first unless told
 COUNT_LIKELIHOODS = ("poisson", "negative-binomial")
+#: the objective with q(u) in closed form, models that it is of, rules of q(h) and kernels that it takes in a deep GP
+COLLAPSED = "collapsed"
+COLLAPSE = ("sparse-gp", "convolved-gp", "deep-gp")
+COLLAPSE_HIDDEN = ("mean-field", "markov")
+COLLAPSE_KERNELS = ("rbf", "linear", "constant")
+#: outputs of hidden layers up to which other kernels do as well
+FEW_OUTPUTS = 2
 _LAYERS = {"hidden", "widths", "blocks"}
 _SERIES = {"controls", "sequence_column", "step_column", "window", "emission", "separate"}
 _OWN = set(OWN_ROWS.values())
@@ -160,6 +167,52 @@ def check_objective_settings(settings: Any) -> None:
             else f"--hidden is {settings.hidden}"
         )
         raise BadInput(f"{found}, of which importance-weighted knows nothing", "take --objective power-ep")
+
+
+def check_collapsed(settings: Any) -> None:
+    """Raise BadInput for what has no closed q(u), or for settings of draws and of minibatches beside one."""
+    if settings.objective != COLLAPSED or settings.model in ("gp", "gplvm", "gpssm"):
+        return  # which make no use of it, or refuse every other objective than their own
+    other = "or --objective power-ep"
+    if settings.model not in COLLAPSE:
+        raise BadInput(
+            f"--model is {settings.model}, whose q(u) has no closed form",
+            f"take --model {' or '.join(COLLAPSE)}, {other}",
+        )
+    if settings.likelihood != "gaussian":
+        raise BadInput(
+            f"--likelihood is {settings.likelihood}, but collapsed is of Gaussian noise",
+            f"leave it out, {other}",
+        )
+    for name, usual, why in (
+        ("inducing_rule", "full-rank", "finds q(u) itself, full-rank"),
+        ("batch", None, "sees all rows at every step"),
+        ("particles", None, "draws nothing"),
+        ("learning_rate", None, "is descended by L-BFGS, which finds its own"),
+        ("restarts", 1, "is descended once"),
+    ):
+        if (value := getattr(settings, name)) != usual:
+            raise BadInput(
+                f"--{name.replace('_', '-')} is {value}, but collapsed {why}", f"leave it out, {other}"
+            )
+    if settings.model != "deep-gp":
+        return
+    if settings.hidden not in COLLAPSE_HIDDEN:
+        raise BadInput(
+            f"--hidden is {settings.hidden}, but collapsed needs a q of hidden layers that does not follow u",
+            f"take --hidden {' or '.join(COLLAPSE_HIDDEN)}, {other}",
+        )
+    if settings.alpha > 0.0:
+        raise BadInput(
+            f"--alpha is {settings.alpha:g}, but collapsed is of one layer there", f"give --alpha 0, {other}"
+        )
+    closed = set(settings.kernel.replace(" ", "").split("+")) <= set(COLLAPSE_KERNELS)
+    if not closed and max(settings.widths) > FEW_OUTPUTS:
+        raise BadInput(
+            f"--kernel is {settings.kernel}, but collapsed has closed expectations of {', '.join(COLLAPSE_KERNELS)} "
+            "and their sums alone",
+            f"take one of them, --widths of at most {FEW_OUTPUTS}, {other}",
+        )
 
 
 def check_moments(settings: Any) -> None:

@@ -10,7 +10,8 @@ from ppl_dgp.data.batches import RowSource, open_rows
 from ppl_dgp.data.columns import load_columns, load_entries
 from ppl_dgp.data.load import BUILT_INS, load_rows, load_table
 from ppl_dgp.data.messages import DataError
-from ppl_dgp.data.series import Series, load_series, load_steps, split_series
+from ppl_dgp.data.series import Series, load_series, load_steps
+from ppl_dgp.data.series_splits import split_series
 from ppl_dgp.data.synthetic import periodic, sinusoids, step
 from ppl_dgp.data.table import Standardiser, Table, split
 

@@ -9,10 +9,14 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Shaped
 
+from ppl_dgp.data.encoding import Encoding
 from ppl_dgp.data.files import read_frame, read_table_npz, select_columns
 from ppl_dgp.data.load import BUILT_INS, checked_suffix, numbers, read_source
 from ppl_dgp.data.messages import DataError, listing
 from ppl_dgp.data.table import MIN_ROWS, Table
+
+#: what to do about a column of words
+WORDS = "name it by --target as the labels of the rows, or leave it out with --ignore {}"
 
 
 def load_columns(
@@ -32,14 +36,23 @@ def load_columns(
     :param features: the columns of the table, with commas between (default: all but the label).
     :param ignore: columns that are left out.
     :returns: The table, its X without columns, and the labels or None. Constant columns and rows without any entry
-        are left out, each with a note, and a note says how many entries are missing.
+        are left out, each with a note, and a note says how many entries are missing. Dates are days since 1970, as the
+        table's ``encoding`` and its notes say.
     :raises DataError: for any input that cannot be used; infinite values are errors.
 
     """
     frame, labels, source_notes = _read_entries(source, label, seed)
     name = source if source in BUILT_INS else Path(source).name
     frame = select_columns(frame, features, ignore, name)
-    values, notes = numbers(frame, name), list(source_notes)
+    encoding = Encoding.of(frame, name, WORDS)
+    if encoding.categories:
+        column = next(iter(encoding.categories))
+        row = int(frame[column].notna().to_numpy().argmax())
+        raise DataError(
+            f"column {column!r} of {name} holds words, which are no entries (row {row} holds "
+            f"{str(frame[column].iloc[row])[:40]!r}): {WORDS.format(column)}"
+        )
+    values, notes = numbers(encoding.apply(frame, name), name), [*source_notes, *encoding.notes]
     if values.shape[1] == 0:
         raise DataError(f"{name} has no column left besides the label: give a table with at least one more")
     if np.isinf(values).any():
@@ -65,13 +78,18 @@ def load_columns(
     if gaps := int(np.isnan(values).sum()):
         notes.append(f"{gaps} of {values.size} entries are missing ({100 * gaps / values.size:.1f} %)")
     names = tuple(str(c) for c, v in zip(frame.columns, varies, strict=True) if v)
-    table = Table(np.empty((len(values), 0)), values, (), names, notes=tuple(notes), name=name)
+    table = Table(
+        np.empty((len(values), 0)), values, (), names, notes=tuple(notes), name=name, encoding=encoding
+    )
     return table, labels
 
 
-def load_entries(source: str, names: Sequence[str], seed: int = 0) -> Float[np.ndarray, "N P"]:
+def load_entries(
+    source: str, names: Sequence[str], seed: int = 0, encoding: Encoding | None = None
+) -> Float[np.ndarray, "N P"]:
     """Rows of the named columns of ``source``, NaN where an entry, or a whole column, is missing.
 
+    :param encoding: that of the table, where columns are dates.
     :raises DataError: for a source that cannot be read, has none of the columns, or holds infinite values.
 
     """
@@ -83,9 +101,8 @@ def load_entries(source: str, names: Sequence[str], seed: int = 0) -> Float[np.n
             f"{name} has none of the columns that the model was fitted on; it holds "
             f"{listing([str(c) for c in frame.columns])}: give a table with some of those"
         )
-    values = (
-        pd.DataFrame(numbers(frame[present], name), columns=present).reindex(columns=list(names)).to_numpy()
-    )
+    encoded = (encoding or Encoding()).apply(frame[present], name)
+    values = pd.DataFrame(numbers(encoded, name), columns=present).reindex(columns=list(names)).to_numpy()
     if np.isinf(values).any() or len(values) == 0:
         raise DataError(
             f"{name} has infinite values or no rows: fill them in, or leave missing entries empty"

@@ -16,6 +16,8 @@ from ppl_dgp.data.messages import DataError, listing
 
 #: the unit of dates
 DATE_UNIT = "days since 1970-01-01 (UTC)"
+#: what to do about a column that cannot be used
+LEAVE_OUT = "leave it out with --ignore {}"
 #: categories that a column may have
 MOST_CATEGORIES = 50
 _DAY = np.timedelta64(1, "D")
@@ -41,21 +43,19 @@ class Encoding:
     dates: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, frame: pd.DataFrame, name: str) -> Encoding:
+    def of(cls, frame: pd.DataFrame, name: str, remedy: str = LEAVE_OUT) -> Encoding:
         """That of the columns of ``frame``.
 
+        :param remedy: for a column that cannot be used, which stands in it as {}.
         :raises DataError: for words that are no categories, or dates that may be read in two ways.
         """
         categories, dates = {}, []
         for column in frame.columns:
             series = frame[column]
-            if _is_date(series):
+            if days_of(series, name, remedy) is not None:
                 dates.append(str(column))
             elif _is_words(series):
-                if _days(series, name) is not None:
-                    dates.append(str(column))
-                else:
-                    categories[str(column)] = _categories(series, name)
+                categories[str(column)] = _categories(series, name, remedy)
         return cls(categories, tuple(dates))
 
     @property
@@ -152,14 +152,14 @@ def _is_words(series: pd.Series) -> bool:
         return False
 
 
-def _categories(series: pd.Series, name: str) -> tuple[str, ...]:
+def _categories(series: pd.Series, name: str, remedy: str) -> tuple[str, ...]:
     known = sorted(set(series.dropna().map(str)))
     if len(known) > min(MOST_CATEGORIES, max(2, len(series) // 2)):
         row = int(series.notna().to_numpy().argmax())
         raise DataError(
             f"column {series.name!r} of {name} is not numeric (row {row} holds {str(series.iloc[row])[:40]!r}), and "
-            f"{len(known)} different words in {len(series)} rows are no categories: leave it out with --ignore "
-            f"{series.name}, or encode it as numbers"
+            f"{len(known)} different words in {len(series)} rows are no categories: {remedy.format(series.name)}, or "
+            "encode it as numbers"
         )
     return tuple(known)
 
@@ -178,7 +178,16 @@ def _indicators(series: pd.Series, known: Sequence[str], name: str) -> list[np.n
     return [np.where(there, (words == category).astype(float), np.nan) for category in known]
 
 
-def _days(series: pd.Series, name: str) -> np.ndarray | None:
+def days_of(series: pd.Series, name: str, remedy: str = LEAVE_OUT) -> np.ndarray | None:
+    """Days since 1970 of a column of dates, NaN where an entry is missing; None of any other column.
+
+    :param remedy: as of :meth:`Encoding.of`.
+    :raises DataError: where day and month cannot be told apart.
+    """
+    return _days(series, name, remedy) if _is_date(series) or _is_words(series) else None
+
+
+def _days(series: pd.Series, name: str, remedy: str = LEAVE_OUT) -> np.ndarray | None:
     """Days since 1970, NaN where an entry is missing; None where an entry is no date.
 
     :raises DataError: where day and month cannot be told apart.
@@ -193,7 +202,7 @@ def _days(series: pd.Series, name: str) -> np.ndarray | None:
         if len(found) == 2 and not np.array_equal(found[0], found[1], equal_nan=True):
             raise DataError(
                 f"column {series.name!r} of {name} holds dates such as {there.iloc[0]!r}, of which day and month may "
-                "be either number: write them as 2024-12-31, or leave the column out with --ignore"
+                f"be either number: write them as 2024-12-31, or {remedy.format(series.name)}"
             )
         if found:
             return found[0]

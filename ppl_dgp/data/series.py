@@ -10,12 +10,18 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
+from ppl_dgp.data.encoding import Encoding, days_of
 from ppl_dgp.data.files import Raw, read_frame, read_series_npz, select_targets
 from ppl_dgp.data.gaps import enough
 from ppl_dgp.data.load import BUILT_INS, checked_suffix, numbers, read_source
 from ppl_dgp.data.messages import DataError, listing
 from ppl_dgp.data.splits import index_splits
-from ppl_dgp.data.table import MIN_ROWS, Table, split
+from ppl_dgp.data.step_times import check_waits, equal_steps, left_out, waits
+from ppl_dgp.data.table import Table
+
+#: what to do about a control, or dates of steps, that cannot be used
+CONTROLS = "take {} out of --controls"
+DATES = "leave out --step-column {}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,11 +31,13 @@ class Series:
     :param table: its X the controls [T C], finite, C = 0 for none; its y [T P], NaN where an entry was not observed.
     :param sequence: the number of each step's sequence, from 0, [T].
     :param labels: what the source calls the S sequences.
+    :param days: the dates of the steps, days since 1970, where they tell the times between them; else None.
     """
 
     table: Table
     sequence: Int[np.ndarray, " T"]
     labels: tuple[str, ...]
+    days: Float[np.ndarray, " T"] | None = None
 
 
 def load_series(
@@ -49,10 +57,13 @@ def load_series(
     :param controls: columns, with commas between (default: none); of an ``.npz`` the name of an array (default ``u``,
         if it has one).
     :param sequence_column: a column whose values name the sequences (default: all rows are one sequence).
-    :param step_column: a column with the time since the row before, positive (default: all steps are as long); it
-        is the last control.
+    :param step_column: a column with the time since the row before, positive, or with the dates of the rows, whose
+        times are in days (default: all steps are as long); it is the last control, but for dates that are equally far
+        apart, in days or months.
     :param seed: of the synthetic built-ins.
-    :returns: The series. Constant controls are left out, with a note, and so is every column that nothing names.
+    :returns: The series. Controls of words are a column of 0 and 1 for each category, dates are days since 1970, as the
+        table's ``encoding`` and its notes say. Constant controls are left out, with a note, and so is every column that
+        nothing names; of dates among these the note says how far apart they are.
     :raises DataError: for any input that cannot be used, such as a control that is missing, an infinite value, or a
         sequence in pieces.
 
@@ -64,15 +75,27 @@ def load_series(
     if sequence_column is not None:
         sequence, labels = _numbered(raw.features, sequence_column, name)
     features, targets = raw.features, raw.targets
+    asked = target, controls, sequence_column, step_column
     if targets is None:
-        asked = target, controls, sequence_column, step_column
         features, targets, unused = _series_columns(raw.features, *asked, name)
-        notes += [f"left out column {column!r}, which is no target, control or sequence" for column in unused]
+        notes += [left_out(raw.features[column], sequence, name) for column in unused]
+    days = None
+    if step_column is not None and (found := days_of(features[step_column], name, DATES)) is not None:
+        times = waits(found, sequence, step_column, name)
+        equal = equal_steps(found, sequence)
+        if equal is None:
+            days, features = found, features.assign(**{step_column: times})
+            notes.append(f"{step_column} is a date, in days since the row before, of a first row the median")
+        else:
+            features, step_column = features.drop(columns=step_column), None
+            notes.append(f"the dates of {asked[-1]} are {equal} apart: steps are equally long")
+    encoding = Encoding.of(features, name, CONTROLS)
+    features, notes = encoding.apply(features, name), [*notes, *encoding.notes]
     u, y = _controls(features, name), _observed(targets, name)
     enough(len(y), name, notes)
     varies = (u != u[:1]).any(axis=0)
     if step_column is not None:
-        _check_step_times(u[:, -1], step_column, name)
+        check_waits(u[:, -1], step_column, name)
         if not varies[-1]:
             raise DataError(
                 f"step column {step_column!r} of {name} is {u[0, -1]:g} in every row: leave --step-column out, for its "
@@ -93,8 +116,9 @@ def load_series(
         test=halves[1] if halves else None,
         notes=tuple(notes),
         name=name,
+        encoding=encoding,
     )
-    return Series(table, sequence, labels)
+    return Series(table, sequence, labels, days)
 
 
 def load_steps(
@@ -108,18 +132,24 @@ def load_steps(
     step_column: str | None = None,
     *,
     seed: int = 0,
+    encoding: Encoding | None = None,
+    ends: Sequence[float] = (),
 ) -> tuple[Float[np.ndarray, "H C"], Float[np.ndarray, "H P"] | None, Int[np.ndarray, " H"]]:
     """Steps that come after a series: controls, what was observed where ``source`` has all targets, and the sequences.
 
     :param source, target, controls, sequence_column, step_column, seed: as in ``load_series``; a source without the
         sequence column is of the only sequence, where there is no other.
     :param control_names, target_names, labels: of the series that these steps follow.
+    :param encoding: that of the series' table.
+    :param ends: of each sequence the date of the step before, in days, where ``step_column`` is of dates.
     :raises DataError: for a source that cannot be read, lacks a control, or has sequences that the series had not.
 
     """
     name, raw = _read_series(source, target, controls, {}, seed, need_target=False)
     columns = raw.features if raw.targets is None else pd.concat([raw.features, raw.targets], axis=1)
-    for column in control_names:
+    kinds = encoding or Encoding()
+    wanted = kinds.sources(control_names)
+    for column in wanted:
         if column not in columns:
             raise DataError(
                 f"{name} has no column {column!r}, a control that the model was fitted with; it holds "
@@ -137,9 +167,19 @@ def load_steps(
                     f"{listing(list(labels))}"
                 )
         sequence = np.array([labels.index(label) for label in step_labels])[numbered]
-    given = _controls(columns[list(control_names)], name)
-    if step_column is not None:
-        _check_step_times(given[:, -1], step_column, name)
+    chosen = columns[wanted]
+    if ends and step_column is not None:
+        days = days_of(chosen[step_column], name, DATES)
+        if days is None:
+            raise DataError(
+                f"step column {step_column!r} of {name} holds no dates, but the model was fitted to dates: write "
+                "them as 2024-12-31"
+            )
+        chosen = chosen.assign(**{step_column: waits(days, sequence, step_column, name, ends)})
+    given = _controls(kinds.apply(chosen, name)[list(control_names)], name)
+    if step_column in control_names:
+        assert step_column is not None
+        check_waits(given[:, -1], step_column, name)
     complete = all(column in columns for column in target_names)
     y = _observed(columns[list(target_names)], name) if complete else None
     return (
@@ -147,61 +187,6 @@ def load_steps(
         None if y is None or np.isnan(y).all() else y,
         sequence,
     )
-
-
-def _check_step_times(times: Float[np.ndarray, " T"], column: str, name: str) -> None:
-    """Refuse times between rows that are not positive."""
-    if (wrong := np.flatnonzero(times <= 0.0)).size:
-        raise DataError(
-            f"step column {column!r} of {name} is {times[wrong[0]]:g} in row {wrong[0]} (counted from 0): give the "
-            "time since the row before, a positive number, of the first row of a sequence a usual one"
-        )
-
-
-def split_series(
-    series: Series, number: int | None = None, test_fraction: float | int = 0.1
-) -> tuple[Int[np.ndarray, " train"], Int[np.ndarray, " test"]]:
-    """Steps to train on and the steps after them, to forecast: (train, test) rows.
-
-    A series that came with time indices gives its own split ``number`` (default 0). Of any other the last
-    round(``test_fraction`` T) steps of each sequence, at least one, are for the test. ``test_fraction`` 0 leaves none.
-
-    :raises DataError: for indices of which train are not the first steps and test those that follow; otherwise as
-        ``split``.
-
-    """
-    table = series.table
-    if table.train is not None and table.test is not None:
-        train, test = split(table, number, test_fraction)
-        both = np.concatenate([train, table.test[number or 0]])
-        if len(train) < MIN_ROWS or not np.array_equal(both, np.arange(len(both))):
-            raise DataError(
-                f"'train' of {table.name} must be its first steps in order, at least {MIN_ROWS}, and 'test' those that "
-                "follow: a forecast begins where training ends"
-            )
-        return train, test
-    if number:
-        raise DataError(f"split is {number}, but a series is split at one place alone: leave --split out")
-    if not 0.0 <= test_fraction < 1.0:
-        raise DataError(
-            f"test fraction: found {test_fraction}, expected a number in [0, 1); 0 trains on every step"
-        )
-    lengths = np.bincount(series.sequence)
-    held_out = np.maximum(1, np.round(test_fraction * lengths)).astype(int) * (test_fraction > 0)
-    for label, length, train_length in zip(series.labels, lengths, lengths - held_out, strict=True):
-        if train_length < MIN_ROWS:
-            raise DataError(
-                f"sequence {label!r} of {table.name}: found {length} steps, which leaves {train_length} to train on, "
-                f"expected at least {MIN_ROWS}; lower the test fraction (0 for none) or give more steps"
-            )
-    tested = steps(series.sequence) >= (lengths - held_out)[series.sequence]
-    return np.flatnonzero(~tested), np.flatnonzero(tested)
-
-
-def steps(sequence: Int[np.ndarray, " T"]) -> Int[np.ndarray, " T"]:
-    """The number of each row within its sequence, from 0, where the rows of each follow each other."""
-    begins = np.flatnonzero(np.diff(sequence, prepend=-1))
-    return np.arange(len(sequence)) - np.repeat(begins, np.diff(begins, append=len(sequence)))
 
 
 def _read_series(
@@ -303,7 +288,7 @@ def _controls(frame: pd.DataFrame, name: str) -> Float[np.ndarray, "T C"]:
 
 
 def _observed(frame: pd.DataFrame, name: str) -> Float[np.ndarray, "T P"]:
-    values = numbers(frame, name)
+    values = numbers(frame, name, "name a target of numbers with --target")
     if np.isinf(values).any():
         row, column = np.argwhere(np.isinf(values))[0]
         raise DataError(

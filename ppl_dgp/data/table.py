@@ -141,6 +141,8 @@ class Standardiser:
         array = np.asarray(array, dtype=np.float64)
         if array.ndim != 2 or len(array) == 0:
             raise DataError(f"array: found shape {array.shape}, expected [N D] with N > 0; reshape it")
+        if array.shape[1] == 0:  # of which np.average divides by their number
+            return cls(np.empty(0), np.empty(0))
         mean = np.average(array, axis=0, weights=weights)
         deviation = array - mean
         # s_d = r_d sqrt(mean((x_nd - m_d)² / r_d²)), r_d = max_n |x_nd - m_d|: no square overflows

@@ -152,6 +152,7 @@ class Comparison:
         for panel in (bounds, density, trust):
             panel.spines[["top", "right"]].set_visible(False)
             panel.grid(axis="y", alpha=0.25)
+            panel.locator_params(axis="x", nbins=4)  # more of long numbers touch each other
         return figure
 
 

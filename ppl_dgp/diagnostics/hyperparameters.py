@@ -15,12 +15,16 @@ MOST_NUMBERS = 100
 #: parameters of q are named after the latent they are of: u_loc, h_scale, x_net
 OF_GUIDE = re.compile(r"(^|/)[a-z]\d?_")
 
+#: parameters that are places, or that nothing trains: where latents of new rows begin
+NO_HYPERPARAMETERS = ("inducing", "components")
+
 
 @takes_fit
 def summary(fit: Posterior) -> pd.DataFrame:
     """The hyperparameters in their constrained units, layer by layer: kernels, noises, means, likelihoods.
 
-    Inducing inputs and what q has for parameters are left out, and arrays of more than a hundred numbers.
+    Inducing inputs, the principal components at which latents begin and what q has for parameters are left out, and
+    arrays of more than a hundred numbers.
 
     :param fit: of any model whose parameters are named ``layer/parameter``.
     :return: one column ``value``; the rows are by ``layer``, ``parameter`` and ``dimension``, which counts from 0 and
@@ -31,7 +35,7 @@ def summary(fit: Posterior) -> pd.DataFrame:
     for name, value in fit.params.items():
         layer, _, parameter = name.rpartition("/")
         numbers = np.asarray(value)
-        if OF_GUIDE.search(name) or parameter == "inducing" or numbers.size > MOST_NUMBERS:
+        if OF_GUIDE.search(name) or parameter in NO_HYPERPARAMETERS or numbers.size > MOST_NUMBERS:
             continue
         for place, number in np.ndenumerate(numbers):
             rows.append((layer, parameter, ", ".join(map(str, place)), float(number)))

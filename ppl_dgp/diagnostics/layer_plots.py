@@ -69,9 +69,21 @@ def plot_layers(maps: Sequence[LayerMap]) -> Figure:
                 handles=handles, fontsize="x-small", facecolor=FAINT, labelcolor=ON_LIGHT, framealpha=0.9
             )
             legend.set_zorder(5)
+        elif layer.grid is None:
+            _legend_across(panels[row, 0])
         else:
             _legend(panels[row, 0])
     return figure
+
+
+def _legend_across(panel: Axes) -> None:
+    """Above the first of a row of panels full of points, as wide as the row."""
+    panel.set_title(" ", fontsize="small")  # the height of it
+    legend = panel.legend(
+        frameon=False, fontsize="small", loc="lower left", bbox_to_anchor=(0.0, 1.0), borderaxespad=0.1,
+        ncols=len(COLOURS) + 1, handlelength=1.6, columnspacing=1.2,
+    )  # fmt: skip
+    legend.set_in_layout(False)  # which would make room for its width in the first panel
 
 
 def plot_layer_draws(

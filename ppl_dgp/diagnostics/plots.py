@@ -97,7 +97,8 @@ def plot_losses(losses: ArrayLike | Fit, *, axes: Axes | None = None) -> Figure:
     for restart, trace in enumerate(traces):
         colour = COLOURS[restart % len(COLOURS)]
         panel.plot(np.arange(1, steps + 1), trace, color=colour, alpha=0.25, linewidth=0.6)
-        label = f"restart {restart + 1}" if len(traces) > 1 else f"median of {window} steps"
+        one = f"median of {window} steps" if window > 1 else "loss"
+        label = f"restart {restart + 1}" if len(traces) > 1 else one
         panel.plot(*_running_median(trace, window), color=colour, linewidth=1.8, label=label)
     trials = [(phase.begin, (phase.end - phase.begin) // 4) for phase in annealed if phase.kind == "trial"]
     later = np.ones(steps, bool)

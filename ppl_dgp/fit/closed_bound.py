@@ -43,6 +43,8 @@ def descended(
 ) -> Fit:
     """The fit that ``fit_lbfgs`` ends at, under the guide and the objective that are given."""
     collapsed = replace(guide, inducing=Optimal())
-    bound = _COLLAPSED.weighted(getattr(objective, "weights", None))
+    bound = objective
+    if not isinstance(objective, Collapsed):
+        bound = _COLLAPSED.weighted(getattr(objective, "weights", None))
     fit = fit_lbfgs(key, model, x, y, guide=collapsed, objective=bound, **settings)
     return replace(fit, guide=guide, objective=objective)

@@ -21,7 +21,7 @@ from ppl_dgp.gp.contract import Parameters
 from ppl_dgp.gp.shallow import shallow_of
 from ppl_dgp.guides import Guide, MeanField
 from ppl_dgp.guides.nesting import nested_start
-from ppl_dgp.objectives import PowerEP
+from ppl_dgp.objectives import Collapsed, PowerEP
 
 #: rows, at most, whose kernel expectations are affordable in every iteration, and those of one layer
 CLOSED_ROWS, ROWS_OF_ONE = 2000, 10_000
@@ -71,6 +71,29 @@ def fit_table(
     return fit_svi(key, model, guide, objective, x, y, steps=steps, **settings)
 
 
+def fit_collapsed(
+    key: Shaped[Array, "..."],
+    model: Callable[..., Any],
+    guide: Guide,
+    objective: Collapsed,
+    x: ArrayLike,
+    y: ArrayLike,
+    *,
+    steps: int | str = "auto",
+    **settings: Any,
+) -> Fit:
+    """``fit_lbfgs`` on an objective that is closed, with q(u) at its optimum in the fit's parameters.
+
+    A deep GP begins where :func:`fit_table` begins it.
+
+    :param settings: as of :func:`fit_table`; those that are of draws are not looked at.
+    """
+    rows = checked_data(x, y, model)
+    if shallow_of(model, rows[0]) is None:
+        return descended(key, model, guide, objective, *rows, steps=steps, **_of_descent(settings))
+    return _closed(key, model, guide, objective, *rows, settings, steps)
+
+
 def _may_be_closed(guide: Any, objective: ELBO, steps: int | str, settings: dict[str, Any]) -> bool:
     """What can be said before the data are looked at."""
     bound = isinstance(objective, PowerEP) and objective.at_alpha(0.0) == objective
@@ -87,6 +110,7 @@ def _closed(
     x: Array,
     y: Array,
     given: dict[str, Any],
+    steps: int | str = "auto",
 ) -> Fit:
     settings = _of_descent(given)
 
@@ -97,7 +121,7 @@ def _closed(
 
     if settings.get("start") is None and not settings.get("resume"):
         settings["start"] = _best_start(key, guide, (x, y), settings, descend)
-    return descend(guide, **settings)
+    return descend(guide, steps=steps, **settings)
 
 
 def _of_descent(given: dict[str, Any]) -> dict[str, Any]:
