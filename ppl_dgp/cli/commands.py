@@ -200,7 +200,8 @@ def finish(folder: Path, record: Record, task: Task, program: Program, fitted: F
         measures = labelled.evaluate_classes(folder, record, task, program, fitted)
     else:
         measures = _evaluate(folder, record, task, program, fitted)
-    told = advice_of(fitted, khat=measures.get("khat"), bound=tightest_bound(task, measures))
+    bound = tightest_bound(task, measures)
+    told = advice_of(fitted, khat=measures.get("khat"), bound=bound, onward="--resume")
     if isinstance(task, labelled.ClassTask):
         told += labelled.of_held_out_labels(task, measures)
     elif record.settings.likelihood not in OWN_SCALE:  # beside which a Gaussian is no measure

@@ -32,7 +32,7 @@ ADVICE = {
     ),
     "gap": (
         "convergence: found an estimated {gap:.2g} ± {error:.1g} nats yet to gain, expected at most {tolerance:.2g}; "
-        "raise {more}, or go on with start=fit.params, before comparing this fit with others"
+        "raise {more}, or go on with {onward}, before comparing this fit with others"
     ),
     "risen": (
         "losses: found {end:.3g} ± {error:.1g} at the end, above the {begin:.3g} at which they began; it is no result: "
@@ -98,13 +98,17 @@ MOST_INDUCING = 1000
 
 
 def advice_of(
-    fit: Fit, khat: float | None = None, bound: tuple[float, float] | None = None
+    fit: Fit,
+    khat: float | None = None,
+    bound: tuple[float, float] | None = None,
+    onward: str = "start=fit.params",
 ) -> tuple[str, ...]:
     """What may be wrong with a fit, a line each with its remedy.
 
     :param khat: of its global sites, where it is known.
     :param bound: of the log evidence, in the units of the losses, with its standard error; beside an energy, which is
         no bound itself.
+    :param onward: what a fit is continued by, where it is made.
     """
     found = []
     if fit.rejected_steps:
@@ -118,7 +122,7 @@ def advice_of(
     elif known is not None and np.isfinite(known.gap + known.error) and not known.converged:
         more = "steps" if any(phase.kind == "part" for phase in known.phases) else _budget(known.phases)
         about = {"gap": known.gap, "error": known.error, "tolerance": known.tolerance}
-        found.append(ADVICE["gap"].format(more=more, **about))
+        found.append(ADVICE["gap"].format(more=more, onward=onward, **about))
     found += _noise(fit.params) + _inducing(fit.params)
     if khat is not None and not khat <= LARGEST_K_HAT:
         found.append(ADVICE["khat"].format(khat=khat))
