@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
@@ -32,6 +33,7 @@ from ppl_dgp import (
     sparse_gp_regression,
     to_arviz,
 )
+from ppl_dgp.diagnostics import CrossValidation
 from ppl_dgp.diagnostics.arviz_api import pointwise_elpd, stacking_weights
 from ppl_dgp.kernels import Linear
 
@@ -209,6 +211,20 @@ def test_stacking_weights_are_those_of_another_optimiser(offset):
     assert -logsumexp(log_density + np.log(weights + 1e-300)[:, None], axis=0).sum() == pytest.approx(
         least, abs=1e-3
     )
+
+
+def test_densities_of_other_targets_are_not_compared():
+    """Their sums would differ by the logarithm of the units, or by what each row holds."""
+
+    def one(y):
+        rows = np.arange(len(y))
+        return CrossValidation(-np.square(y[:, 0]), 0 * rows, pd.DataFrame(), [], 1, y)
+
+    y = np.random.default_rng(5).normal(size=(12, 1))
+    assert len(compare_elpd({"a": one(y), "b": one((3.0 + y).astype(np.float32))})) == 2
+    for other in (10.0 * y, y[::-1], np.hstack([y, y])):
+        with pytest.raises(ValueError, match="results: found 'b' of other targets than 'a'"):
+            compare_elpd({"a": one(y), "b": one(other)})
 
 
 @pytest.mark.slow

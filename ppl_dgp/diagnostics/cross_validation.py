@@ -14,11 +14,11 @@ import jax
 import numpy as np
 import pandas as pd
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Num
 from numpyro.infer import ELBO
 
 from ppl_dgp.data.table import Standardiser, standardise
-from ppl_dgp.diagnostics.arviz_api import elpd_data, pointwise_elpd, stacking_weights
+from ppl_dgp.diagnostics.arviz_api import elpd_data, is_container, pointwise_elpd, stacking_weights
 from ppl_dgp.diagnostics.fold_scores import row_scores
 from ppl_dgp.diagnostics.folds import Splitter, folds_of
 from ppl_dgp.diagnostics.scores import positive_scale, sum_with_error
@@ -27,6 +27,8 @@ from ppl_dgp.fit.arguments import check_key
 from ppl_dgp.fit.padding import UnequalLengthError
 from ppl_dgp.fit.watching import LOG
 
+#: by what share of their deviation targets may differ that are the same, as those kept in 32 bits do
+ALIKE = 1e-4
 #: trains one fold, as ``fit_svi``, ``fit_table`` and ``fit_series`` do
 Train = Callable[..., Fit]
 
@@ -42,6 +44,7 @@ class CrossValidation:
         has ``converged``, and the ``gap`` in nats that it had yet to gain.
     :param fits: those of the folds, in order, in the units of training.
     :param num_samples: draws that predictions are averages of.
+    :param targets: y (N, P) in the units of ``log_density``, but for where its zero is.
     """
 
     log_density: Float[np.ndarray, " N"]
@@ -49,6 +52,7 @@ class CrossValidation:
     scores: pd.DataFrame
     fits: list[Fit]
     num_samples: int
+    targets: Num[np.ndarray, "N P"]
 
     def __repr__(self) -> str:
         about = "all converged" if self.converged else "not all converged"
@@ -144,7 +148,8 @@ def cross_validate(
     key_folds, key_fit, key_rows = jax.random.split(key, 3)
     pairs = folds_of(key_folds, folds, np.zeros((len(targets), 0)) if inputs is None else inputs, targets)
     given = target_scale.scale if isinstance(target_scale, Standardiser) else target_scale
-    scales, tables = [positive_scale(given)] * len(pairs), [(inputs, targets)] * len(pairs)
+    scale = positive_scale(given)
+    scales, tables = [scale] * len(pairs), [(inputs, targets)] * len(pairs)
     if standardise:
         _check_standardised(model, given)
         tables, scales = map(
@@ -164,7 +169,7 @@ def cross_validate(
         log_density[held], fold[held] = found, number
         scores.append(about | measures | {"converged": fit.converged, "gap": fit.gap})
     table = pd.DataFrame(scores, index=pd.RangeIndex(len(fits), name="fold"))
-    return CrossValidation(log_density, fold, table, fits, num_samples)
+    return CrossValidation(log_density, fold, table, fits, num_samples, targets * scale)
 
 
 def compare_elpd(results: Mapping[str, Any]) -> pd.DataFrame:
@@ -175,7 +180,7 @@ def compare_elpd(results: Mapping[str, Any]) -> pd.DataFrame:
 
     :param results: by name, a ``CrossValidation``, ArviZ's ``ELPDData`` with pointwise values, or what ``to_arviz``
         makes, whose LOO is taken. All of the same rows in the same units: LOO is in the units of training.
-    :raises ValueError: for fewer than two, or of other rows.
+    :raises ValueError: for fewer than two, or of other rows, units or targets, which ArviZ's ``ELPDData`` do not tell.
     """
     if len(results) < 2:
         raise ValueError(f"results: found {len(results)}, expected at least two to compare")
@@ -190,6 +195,7 @@ def compare_elpd(results: Mapping[str, Any]) -> pd.DataFrame:
         raise ValueError(
             f"results: found those of other rows, in number {counts}, expected the same of all; take the same folds"
         )
+    _check_targets(results)
     table = pd.DataFrame(index=pd.Index(values, name="model"))
     pointwise = np.stack(list(values.values()))
     best = pointwise[pointwise.sum(1).argmax()]
@@ -197,6 +203,27 @@ def compare_elpd(results: Mapping[str, Any]) -> pd.DataFrame:
     table["elpd_diff"], table["dse"] = sum_with_error(pointwise - best)
     table["weight"] = stacking_weights(pointwise)
     return table.sort_values("elpd", ascending=False)
+
+
+def _check_targets(results: Mapping[str, Any]) -> None:
+    """Refuse densities of other targets: of rows in another order, of another column, or in other units."""
+    targets = {}
+    for name, each in results.items():
+        if isinstance(each, CrossValidation):
+            targets[name] = each.targets[each.rows].astype(float)
+        elif is_container(each):
+            targets[name] = np.asarray(each["observed_data"]["y"], float).reshape(
+                len(each["observed_data"]["y"]), -1
+            )
+    for name, y in targets.items():
+        first, one = next(iter(targets.items()))
+        apart = ALIKE * np.nanstd(one)
+        a, b = (each - np.nanmean(each, 0) for each in (y, one))
+        if y.shape != one.shape or not np.allclose(a, b, rtol=0.0, atol=apart, equal_nan=True):
+            raise ValueError(
+                f"results: found {name!r} of other targets than {first!r}, or of the same in other units or order, "
+                "expected densities of the same; predict the same y, and give target_scale where it was divided"
+            )
 
 
 def _trained(
