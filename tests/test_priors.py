@@ -10,7 +10,16 @@ import pytest
 from numpyro.handlers import lift
 from scipy import stats
 
-from ppl_dgp import SamplingWarning, deep_gp, default_priors, fit_nuts, sparse_gp_regression
+from ppl_dgp import (
+    Guide,
+    PowerEP,
+    SamplingWarning,
+    deep_gp,
+    default_priors,
+    fit_nuts,
+    fit_svi,
+    sparse_gp_regression,
+)
 from ppl_dgp.kernels import Periodic
 
 X = jnp.linspace(-1.5, 1.5, 12)[:, None] * jnp.ones((1, 2))
@@ -49,6 +58,19 @@ def test_a_model_without_hyperparameters_is_refused():
 
     with pytest.raises(ValueError, match="found the parameters weights, expected some of a kernel"):
         default_priors(model, X, Y)
+
+
+@pytest.mark.parametrize("train", ["svi", "nuts"])
+def test_a_prior_of_nothing_is_refused(train):
+    """NumPyro passes over it, and the parameter that was meant would have none."""
+    prior = {"gp/lengthscales": numpyro.distributions.LogNormal(0.0, 1.0)}
+    model = lift(sparse_gp_regression(4), prior=prior)
+    said = "prior: found 'gp/lengthscales', which the model does not have; the nearest .* 'gp/lengthscale'"
+    with pytest.raises(ValueError, match=said):
+        if train == "svi":
+            fit_svi(jax.random.key(0), model, Guide(model), PowerEP(0.0), X, Y, steps=1)
+        else:
+            fit_nuts(jax.random.key(0), model, X, Y, num_warmup=1, num_samples=4)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from numpyro.primitives import Messenger, prng_key
 
 from ppl_dgp.fit.result import Fit, fingerprint
 from ppl_dgp.gp.contract import Model, Parameters, role_of
+from ppl_dgp.gp.parameters import check_lifted
 from ppl_dgp.gp.wrappers import unwrap
 
 #: deviation, unconstrained, of the chains around the one value that a start has of a hyperparameter
@@ -40,7 +41,9 @@ class SampledModel:
         shapes: dict[str, tuple[int, ...]] = {}
 
         def look(key: Array) -> None:
-            sites = trace(seed(model, key)).get_trace(x, y).values()
+            run = trace(seed(model, key)).get_trace(x, y)
+            check_lifted(model, run)
+            sites = run.values()
             samples = [site for site in sites if site["type"] == "sample"]
             data = {
                 frame.name for site in samples if site["is_observed"] for frame in site["cond_indep_stack"]

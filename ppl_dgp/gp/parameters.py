@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import constraints
+from numpyro.handlers import lift
 from numpyro.primitives import Messenger
 
 from ppl_dgp.gp.contract import INDUCING_SUFFIX, Parameters
@@ -91,6 +92,25 @@ def check_starting_values(
             raise ValueError(
                 f"start: found a value of {name!r} that is not finite, or outside of {inside}, which it has to obey"
             )
+
+
+def check_lifted(model: Any, sites: Collection[str], others: Collection[str] = ()) -> None:
+    """Refuse, by a ValueError, priors that ``numpyro.handlers.lift`` is given for sites which the model does not have.
+
+    NumPyro passes over them, and such a parameter stays without a prior.
+
+    :param sites: the names of those of one run of the model.
+    :param others: names that may be meant.
+    """
+    while isinstance(model, Messenger):
+        priors = model.prior if isinstance(model, lift) and isinstance(model.prior, dict) else {}
+        for name in priors:
+            if name not in sites:
+                known = {*sites, *others}
+                raise ValueError(
+                    f"prior: found {name!r}, which the model does not have; {_nearest(name, known)}"
+                )
+        model = model.fn
 
 
 def _nearest(name: str, known: Collection[str]) -> str:

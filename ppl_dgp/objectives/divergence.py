@@ -22,6 +22,7 @@ from numpyro.infer import ELBO
 from numpyro.primitives import Messenger
 
 from ppl_dgp.gp.contract import Model, Parameters, Propagation, Representation, Trace
+from ppl_dgp.gp.parameters import check_lifted
 from ppl_dgp.gp.representation import check_propagation
 from ppl_dgp.numerics.content import content
 from ppl_dgp.numerics.power_mean import Alpha, is_number
@@ -181,6 +182,7 @@ class AlphaDivergence(ELBO):
         """One run of guide and model."""
         probe_key, shared_key, particle_key = jax.random.split(key, 3)
         model, guide = runs.traces(probe_key, params)
+        check_lifted(runs.model, model, params)
         roles = classify_sites(model, guide, self._powered)
         values = {**params, **roles.plates}
         return Probe(runs, roles, model, guide, values, params, shared_key, particle_key)
