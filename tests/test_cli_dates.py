@@ -64,7 +64,7 @@ def test_controls_of_words_and_dates_are_numbers(tmp_path: Path) -> None:
 
 def test_dates_tell_how_long_steps_are(tmp_path: Path) -> None:
     even = load_series(_written(tmp_path, _frame(DAYS)), "level", "flow", None, "when")
-    assert even.table.feature_names == ("flow",) and even.days is None
+    assert even.table.feature_names == ("flow",) and np.unique(np.diff(even.days)).tolist() == [1.0]
     assert "the dates of when are 1 day apart: steps are equally long" in even.table.notes
     left = load_series(_written(tmp_path, _frame(DAYS)), "level", "flow").table.notes
     assert any(
@@ -83,11 +83,11 @@ def test_dates_tell_how_long_steps_are(tmp_path: Path) -> None:
     # what comes after day 100 and day 200 of the two
     new = frame[10:14].assign(when=["1970-04-14", "1970-04-15", "1970-07-21", "1970-07-25"])
     names = ("flow", "when"), ("level",), ("a", "b"), "level", "flow", "place", "when"
-    u, _, sequence = load_steps(_written(tmp_path, new), *names, ends=(100.0, 200.0))
+    u, _, sequence = load_steps(_written(tmp_path, new), *names, ends=((98.0, 100.0), (200.0,)))
     assert_allclose(u[:, 1], [3.0, 1.0, 1.0, 4.0])
     assert sequence.tolist() == [0, 0, 1, 1]
     with pytest.raises(DataError, match="row 2 .* is not after 1970-07-21, "):
-        load_steps(_written(tmp_path, new), *names, ends=(100.0, 201.0))
+        load_steps(_written(tmp_path, new), *names, ends=((98.0, 100.0), (201.0,)))
     with pytest.raises(DataError, match="row 5 .*'when'.*sort"):
         load_series(
             _written(tmp_path, frame.assign(when=frame["when"].where(frame.index != 5, "2020-01-01"))),
@@ -110,14 +110,35 @@ def test_months_are_equally_long(dates: list[str], told: str | None) -> None:
     assert span(1.0 / 1440.0) == "1 minute"
 
 
+@pytest.mark.parametrize(
+    "new, said",
+    [
+        (["2024-03-31", "2024-04-30"], None),
+        (["2024-04-30", "2024-05-31"], "goes on at 2024-04-30 after 2024-02-29"),
+        (["2024-02-29", "2024-03-31"], "row 0 .* is not after 2024-02-29"),
+    ],
+    ids=["next", "a gap", "again"],
+)
+def test_equally_long_steps_go_on(tmp_path: Path, new: list[str], said: str | None) -> None:
+    """Without a gap, which would be forecast as if it were none."""
+    source = _written(tmp_path, pd.DataFrame({"when": new, "flow": [1.0, 2.0]}))
+    ends = ((np.array(["2024-01-31", "2024-02-29"], "datetime64[D]").astype(float)).tolist(),)
+    given = source, ("flow",), ("level",), ("all",), "level", "flow", None, "when"
+    if said is None:
+        assert load_steps(*given, ends=ends)[0].tolist() == [[1.0], [2.0]]
+        return
+    with pytest.raises(DataError, match=said):
+        load_steps(*given, ends=ends)
+
+
 def test_a_run_of_dates_goes_on_after_its_last(tmp_path: Path, capsys, refuses) -> None:
     frame, folder = _frame(UNEVEN), tmp_path / "run"
     source = _written(tmp_path, frame)
     named = ["--target", "level", "--controls", "weather", "--step-column", "when"]
     argv = ["fit", source, "--model", "gpssm", *named, *TINY, "--test-fraction", "0", "--out", str(folder)]
     assert main(argv) == 0
-    last = (UNEVEN[-1] - pd.Timestamp("1970-01-01")).days
-    assert run_directory.read(folder).ends == (last,)
+    last = (UNEVEN[-2:] - pd.Timestamp("1970-01-01")).days
+    assert run_directory.read(folder).ends == (tuple(last),)
     capsys.readouterr()
     refuses(["predict", str(folder), source], f"is not after {UNEVEN[-1]:%Y-%m-%d}")
     new = frame[:3].assign(when=(UNEVEN[:3] + pd.Timedelta(days=100)).strftime("%Y-%m-%d"))
@@ -126,11 +147,13 @@ def test_a_run_of_dates_goes_on_after_its_last(tmp_path: Path, capsys, refuses) 
 
 
 @pytest.mark.slow
-def test_equal_steps_and_a_gplvm_with_dates_are_fitted(tmp_path: Path, capsys) -> None:
+def test_equal_steps_and_a_gplvm_with_dates_are_fitted(tmp_path: Path, capsys, refuses) -> None:
     source, folder = _written(tmp_path, _frame(DAYS)), tmp_path / "series"
     argv = ["fit", source, "--model", "gpssm", "--target", "level", "--step-column", "when", *TINY]
     assert main([*argv, "--out", str(folder)]) == 0 and run_directory.read(folder).feature_names == ()
-    assert main(["predict", str(folder), source, "--quiet"]) == 0
+    assert len(run_directory.read(folder).ends[0]) == 2
+    capsys.readouterr()
+    refuses(["predict", str(folder), source], "is not after")
     folder = tmp_path / "latent"
     argv = ["fit", source, "--model", "gplvm", "--latent", "1", "--target", "weather", *TINY]
     assert main([*argv, "--out", str(folder)]) == 0

@@ -52,7 +52,7 @@ class Record:
     #: what the source calls its sequences, of a series
     sequences: tuple[str, ...] = ()
     #: the date of the last step of each, in days, of a series whose steps have dates and differ in length
-    ends: tuple[float, ...] = ()
+    ends: tuple[tuple[float, ...], ...] = ()
     #: of classes, sorted, which the target's numbers count
     labels: tuple[Label, ...] = ()
     #: which features were words or dates
@@ -146,7 +146,7 @@ def read(folder: Path) -> Record:
             status=_text(values["status"]),
             result=dict(values["result"]),
             sequences=_texts(values.get("sequences", [])),
-            ends=_finite(values.get("ends", [])),
+            ends=tuple(map(_finite, values.get("ends", []))),
             labels=_labels(values.get("labels", [])),
             encoding=Encoding.from_json(values.get("encoding", {"categories": {}, "dates": []})),
             notes=_texts(values.get("notes", [])),

@@ -44,12 +44,12 @@ class SeriesTask(Task):
         return np.column_stack([u, self.series.sequence[which]]) if several else u, y
 
     @property
-    def ends(self) -> tuple[float, ...]:
-        """The date of each sequence's last step to train on, in days, where dates tell the times of steps."""
-        days, numbers = self.series.days, self.series.sequence[self.train_rows]
-        if days is None:
+    def ends(self) -> tuple[tuple[float, ...], ...]:
+        """The dates of each sequence's last two steps to train on, in days, where dates tell the times of steps."""
+        if self.series.days is None:
             return ()
-        return tuple(float(days[self.train_rows][numbers == s].max()) for s in range(len(self.series.labels)))
+        days, numbers = self.series.days[self.train_rows], self.series.sequence[self.train_rows]
+        return tuple(tuple(days[numbers == s][-2:].tolist()) for s in range(len(self.series.labels)))
 
     def fingerprint(self) -> str:
         """SHA-256 of the series, of where its sequences begin and of which steps are trained on."""

@@ -16,7 +16,7 @@ from ppl_dgp.data.gaps import enough
 from ppl_dgp.data.load import BUILT_INS, checked_suffix, numbers, read_source
 from ppl_dgp.data.messages import DataError, listing
 from ppl_dgp.data.splits import index_splits
-from ppl_dgp.data.step_times import check_waits, equal_steps, left_out, waits
+from ppl_dgp.data.step_times import check_follows, check_waits, equal_steps, left_out, waits
 from ppl_dgp.data.table import Table
 
 #: what to do about a control, or dates of steps, that cannot be used
@@ -80,11 +80,11 @@ def load_series(
         features, targets, unused = _series_columns(raw.features, *asked, name)
         notes += [left_out(raw.features[column], sequence, name) for column in unused]
     days = None
-    if step_column is not None and (found := days_of(features[step_column], name, DATES)) is not None:
-        times = waits(found, sequence, step_column, name)
-        equal = equal_steps(found, sequence)
+    if step_column is not None and (days := days_of(features[step_column], name, DATES)) is not None:
+        times = waits(days, sequence, step_column, name)
+        equal = equal_steps(days, sequence)
         if equal is None:
-            days, features = found, features.assign(**{step_column: times})
+            features = features.assign(**{step_column: times})
             notes.append(f"{step_column} is a date, in days since the row before, of a first row the median")
         else:
             features, step_column = features.drop(columns=step_column), None
@@ -133,7 +133,7 @@ def load_steps(
     *,
     seed: int = 0,
     encoding: Encoding | None = None,
-    ends: Sequence[float] = (),
+    ends: Sequence[Sequence[float]] = (),
 ) -> tuple[Float[np.ndarray, "H C"], Float[np.ndarray, "H P"] | None, Int[np.ndarray, " H"]]:
     """Steps that come after a series: controls, what was observed where ``source`` has all targets, and the sequences.
 
@@ -141,7 +141,7 @@ def load_steps(
         sequence column is of the only sequence, where there is no other.
     :param control_names, target_names, labels: of the series that these steps follow.
     :param encoding: that of the series' table.
-    :param ends: of each sequence the date of the step before, in days, where ``step_column`` is of dates.
+    :param ends: of each sequence the dates of the last two steps before, in days, where ``step_column`` is of dates.
     :raises DataError: for a source that cannot be read, lacks a control, or has sequences that the series had not.
 
     """
@@ -168,14 +168,18 @@ def load_steps(
                 )
         sequence = np.array([labels.index(label) for label in step_labels])[numbered]
     chosen = columns[wanted]
-    if ends and step_column is not None:
-        days = days_of(chosen[step_column], name, DATES)
+    if ends and step_column is not None and step_column in columns:
+        days = days_of(columns[step_column], name, DATES)
         if days is None:
             raise DataError(
                 f"step column {step_column!r} of {name} holds no dates, but the model was fitted to dates: write "
                 "them as 2024-12-31"
             )
-        chosen = chosen.assign(**{step_column: waits(days, sequence, step_column, name, ends)})
+        times = waits(days, sequence, step_column, name, [end[-1] for end in ends])
+        if step_column in wanted:
+            chosen = chosen.assign(**{step_column: times})
+        else:
+            check_follows(days, sequence, ends, step_column, name)
     given = _controls(kinds.apply(chosen, name)[list(control_names)], name)
     if step_column in control_names:
         assert step_column is not None

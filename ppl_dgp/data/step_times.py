@@ -46,13 +46,9 @@ def waits(
     if (wrong := np.flatnonzero(times <= 0.0)).size:
         row = int(wrong[0])
         if row in begins:
-            moment = np.datetime64("1970-01-01") + np.timedelta64(
-                round(86400 * (days[row] - times[row])), "s"
-            )
-            last = str(moment).removesuffix("T00:00:00")
             raise DataError(
-                f"row {row} (counted from 0) of {name} is not after {last}, the last step that was trained on: give "
-                "the steps that come after it"
+                f"row {row} (counted from 0) of {name} is not after {_date(days[row] - times[row])}, the last step "
+                "that was trained on: give the steps that come after it"
             )
         raise DataError(
             f"row {row} (counted from 0) of {name} is not after the row above it in step column {column!r}: sort the "
@@ -76,6 +72,28 @@ def equal_steps(days: Float[np.ndarray, " T"], sequence: Int[np.ndarray, " T"]) 
     if alike and apart[0] > 0 and (apart == apart[0]).all() and np.ptp(days % 1.0) <= ROUNDING:
         return "1 month" if apart[0] == 1 else f"{apart[0]} months"
     return None
+
+
+def check_follows(
+    days: Float[np.ndarray, " T"],
+    sequence: Int[np.ndarray, " T"],
+    ends: Sequence[Sequence[float]],
+    column: str,
+    name: str,
+) -> None:
+    """Refuse dates that do not go on from the ``ends`` of sequences in the steps between these.
+
+    :param ends: of each sequence its last two dates, or its only one.
+    """
+    for number in np.unique(sequence):
+        ahead, before = days[sequence == number], ends[number]
+        joined = np.concatenate([before, ahead])
+        if equal_steps(joined, np.zeros(len(joined), int)) is None:
+            raise DataError(
+                f"{name} goes on at {_date(ahead[0])} after {_date(before[-1])}, not in the equally long steps that "
+                f"the model was fitted to: give every step after {_date(before[-1])}, also those of which nothing is "
+                f"known but the controls, or leave {column!r} out where the rows are these"
+            )
 
 
 def check_waits(times: Float[np.ndarray, " T"], column: str, name: str) -> None:
@@ -116,6 +134,11 @@ def span(days: float) -> str:
     unit, size = next((each for each in _UNITS if days >= each[1] * (1.0 - ROUNDING)), _UNITS[-1])
     number = float(f"{days / size:.4g}")
     return f"{number:g} {unit}{'s' * (number != 1.0)}"
+
+
+def _date(days: float) -> str:
+    moment = np.datetime64("1970-01-01") + np.timedelta64(round(86400 * days), "s")
+    return str(moment).removesuffix("T00:00:00")
 
 
 def _begins(sequence: Int[np.ndarray, " T"]) -> Int[np.ndarray, " S"]:
