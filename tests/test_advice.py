@@ -15,7 +15,7 @@ from ppl_dgp.cli.task import Task
 from ppl_dgp.data import Standardiser, Table
 from ppl_dgp.diagnostics import Comparison, compare_fits
 from ppl_dgp.fit import Fit, fit_svi
-from ppl_dgp.fit.advice import ADVICE, advice_of, held_out_advice
+from ppl_dgp.fit.advice import ADVICE, advice_of, few_steps_advice, held_out_advice
 from ppl_dgp.fit.chains import chains_of
 from ppl_dgp.fit.convergence import FEWEST_STEPS, convergence_of
 from ppl_dgp.guides import Guide
@@ -76,8 +76,8 @@ CASES = {
 }
 
 
-#: said of predictions of what was held out, not of a fit
-HELD_OUT = {"density", "coverage", "frequencies"}
+#: said of predictions of what was held out, or on the command line, not of a fit
+HELD_OUT = {"density", "coverage", "frequencies", "few"}
 
 
 def test_every_text_has_a_case():
@@ -109,6 +109,11 @@ def test_it_is_said_where_it_is_due(name):
 )
 def test_it_is_said_nowhere_else(losses, known):
     assert advice_of(fit_of(losses), **known) == ()
+
+
+def test_the_command_line_says_that_steps_were_too_few():
+    few = few_steps_advice(fit_of(np.linspace(100.0, 0.0, FEWEST_STEPS - 1)))
+    assert few == (ADVICE["few"].format(more="steps"),) and few_steps_advice(fit_of()) == ()
 
 
 def test_a_bound_is_no_energy_that_lies_too_high():

@@ -141,6 +141,14 @@ def test_wrong_horizons_controls_and_series_name_themselves(fitted: GPSSMForecas
     for call, words in [
         (lambda: fitted.predict([7], X[SIZE:]), "X: found 6 rows, expected 7"),
         (lambda: fitted.predict([1]), "X: found None, expected controls"),
+        (
+            lambda: fitted.predict([1, 2], X[SIZE + 2 :]),
+            "X: found an index that begins at 2024-03-03.* 2024-03-01",
+        ),
+        (lambda: fitted.predict([1, 2], X[SIZE:][::-1]), "X: found an index that begins at 2024-03-06"),
+        (lambda: fitted.update(Y[SIZE:], X[SIZE:][::-1]), "X: found an index that begins at"),
+        (lambda: new.fit(Y, X[::-1]), "X: found an index that begins at 2024-03-06"),
+        (lambda: new.fit(Y[::-1], X[::-1]), "y: found an index that does not rise"),
         (lambda: fitted.predict([1], np.ones((1, 2))), "X: found 2 columns, expected 1"),
         (lambda: fitted.predict_interval([1], X[SIZE:], 1.0), "coverage: found 1.0"),
         (lambda: fitted.predict_quantiles([1], X[SIZE:], 0.0), "alpha: found 0.0"),
@@ -152,3 +160,4 @@ def test_wrong_horizons_controls_and_series_name_themselves(fitted: GPSSMForecas
     ]:
         with pytest.raises(ValueError, match=words):
             call()
+    assert len(fitted.predict([1, 2], X[SIZE:].reset_index(drop=True))) == 2  # an index of its own

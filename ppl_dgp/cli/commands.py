@@ -34,7 +34,7 @@ from ppl_dgp.cli.targets import check_meaning
 from ppl_dgp.cli.task import Task
 from ppl_dgp.cli.terms import explain_terms
 from ppl_dgp.fit import Fit, Interrupted, JitterWarning
-from ppl_dgp.fit.advice import advice_of
+from ppl_dgp.fit.advice import advice_of, few_steps_advice
 
 CONTINUE = "continue it with the same command and --resume"
 
@@ -201,7 +201,8 @@ def finish(folder: Path, record: Record, task: Task, program: Program, fitted: F
     else:
         measures = _evaluate(folder, record, task, program, fitted)
     bound = tightest_bound(task, measures)
-    told = advice_of(fitted, khat=measures.get("khat"), bound=bound, onward="--resume")
+    told = few_steps_advice(fitted)
+    told += advice_of(fitted, khat=measures.get("khat"), bound=bound, onward="--resume")
     if isinstance(task, labelled.ClassTask):
         told += labelled.of_held_out_labels(task, measures)
     elif record.settings.likelihood not in OWN_SCALE:  # beside which a Gaussian is no measure

@@ -43,7 +43,7 @@ class _Classifier(Scored, ClassifierMixin, GPEstimator):
         self.classes_, encoded = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(
-                f"y: found one class, {self.classes_[0]!r}, expected at least two; check how rows were cut"
+                f"y: found one class, {self.classes_[:1].tolist()[0]!r}, expected at least two; check how rows were cut"
             )
         self._train(rows, encoded.reshape(-1, 1), weights)
         return self

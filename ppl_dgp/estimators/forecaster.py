@@ -98,6 +98,8 @@ class GPSSMForecaster(Trained):
         targets = as_table("y", y, missing=True)
         controls = None if X is None else as_table("X", X, rows=len(targets))
         self.timeline_ = Timeline.of(y, len(targets))
+        if self.timeline_.index is not None:
+            self.timeline_.check_controls(X, self.timeline_.index)
         self._name_targets(y)
         self.__dict__.pop("feature_names_in_", None)
         if X is not None and hasattr(X, "columns"):
@@ -221,9 +223,12 @@ class GPSSMForecaster(Trained):
         targets = as_table("y", y, missing=True, columns=len(self.y_units_.mean))
         controls = self._checked_controls(X, len(targets), exact=True)
         before = self._history
+        longer = self.timeline_.longer(y, len(targets))
+        if longer.index is not None:
+            longer.check_controls(X, longer.index[-len(targets) :])
         both = None if controls is None else np.concatenate([before[1], controls])
         self._history = np.concatenate([before[0], targets]), both
-        self.timeline_ = self.timeline_.longer(y, len(targets))
+        self.timeline_ = longer
         if update_params:
             self._train_series()
             return self
@@ -241,6 +246,7 @@ class GPSSMForecaster(Trained):
         steps = checked_horizon(fh)
         size = int(steps[-1])
         controls = self._checked_controls(X, size)
+        self.timeline_.check_controls(X, self.timeline_.ahead(np.arange(1, size + 1)))
         with jax.enable_x64(True):
             rows, targets = self._training("predict", ValueError)
             seen = None if self._seen is None else (jnp.asarray(self._seen[0]), jnp.asarray(self._seen[1]))

@@ -22,9 +22,17 @@ class Timeline:
 
     @classmethod
     def of(cls, y: Any, size: int) -> Timeline:
-        """That of a series of so many steps."""
+        """That of a series of so many steps.
+
+        :raises ValueError: for an index whose labels do not rise.
+        """
         kind = {pd.Series: "series", pd.DataFrame: "frame"}.get(type(y), "array")
         index = None if kind == "array" else y.index
+        named = index is None or index.dtype == object or pd.api.types.is_string_dtype(index)
+        if index is not None and not named and not index.is_monotonic_increasing:
+            raise ValueError(
+                "y: found an index that does not rise, expected steps in their order; sort them by it"
+            )
         return cls(kind, size, np.ndim(y) == 1, index, getattr(y, "name", None))
 
     def longer(self, y: Any, steps: int) -> Timeline:
@@ -61,6 +69,27 @@ class Timeline:
         elif index is not None and self.size > 1 and np.issubdtype(index.dtype, np.integer):
             return pd.Index(index[-1] + steps * (index[-1] - index[-2]))
         return pd.Index(self.size - 1 + steps)
+
+    def check_controls(self, X: Any, labels: Any) -> None:
+        """Refuse controls whose index says that they are of other steps.
+
+        :param labels: of the steps that they are for, up to as many rows as X has.
+        :raises ValueError: for other labels; an index that pandas gives on its own, from 0, says nothing.
+        """
+        index = getattr(X, "index", None)
+        if self.index is None or not isinstance(index, pd.Index) or len(labels) == 0:
+            return
+        if isinstance(index, pd.RangeIndex) and (index.start, index.step) == (0, 1):
+            return
+        if labels.dtype.kind != self.index.dtype.kind:  # numbers, of an index without rhythm
+            wrong, expected = index[0] <= self.index[-1], f"one after {self.index[-1]}"
+        else:
+            wrong = list(index[: len(labels)]) != list(labels)
+            expected = f"the steps {labels[0]} to {labels[-1]} in their order"
+        if wrong:
+            raise ValueError(
+                f"X: found an index that begins at {index[0]}, expected {expected}; give their controls"
+            )
 
     def dressed(
         self, values: Float[np.ndarray, "H P"], steps: Int[np.ndarray, " H"], names: list[Any]

@@ -31,9 +31,11 @@ ADVICE = {
         "{usual:.0e} to suffice; {remedy}, or check for columns that hardly vary"
     ),
     "gap": (
-        "convergence: found an estimated {gap:.2g} ± {error:.1g} nats yet to gain, expected at most {tolerance:.2g}; "
-        "raise {more}, or go on with {onward}, before comparing this fit with others"
+        "convergence: found some {gap:.2g} nats yet to gain by how the losses fell, ± {error:.1g} by their noise "
+        "alone, expected at most {tolerance:.2g}; raise {more}, or go on with {onward}, before comparing this fit with "
+        "others"
     ),
+    "few": "convergence: found too few steps to tell whether converged; raise {more}, before reading anything into it",
     "risen": (
         "losses: found {end:.3g} ± {error:.1g} at the end, above the {begin:.3g} at which they began; it is no result: "
         "lower the learning rate"
@@ -133,6 +135,14 @@ def advice_of(
     if fit.chains is not None:
         found += chains_advice(fit.chains)
     return tuple(found)
+
+
+def few_steps_advice(fit: Fit) -> tuple[str, ...]:
+    """Where nothing is known of convergence, for those who see no more of a fit than what is printed."""
+    known = fit.convergence
+    if known is None or np.isfinite(known.gap + known.error):
+        return ()
+    return (ADVICE["few"].format(more="steps"),)
 
 
 def held_out_advice(

@@ -157,7 +157,10 @@ def _assign_part(roles: SiteRoles, site: dict[str, Any], guide: Trace, inside: b
         (roles.guided_discrete if name in guide else roles.summed).append(name)
         return
     if name not in guide:
-        raise ValueError(f"guide: found no site {name!r}, a latent of the model; give it a role or a guide")
+        raise ValueError(
+            f"guide: found no site {name!r}, a latent of the model; give it a role, as infer=hidden_role() does, or a "
+            "guide, or take the guide of this model"
+        )
     role = role_of(site)
     # a point needs no moments
     if role.hidden and not isinstance(unwrap(guide[name]["fn"]), dist.Delta):
