@@ -40,8 +40,8 @@ _DRAWS = 20_000
 def check_kernel(kernel: Kernel, num_dims: int = 2, only: Collection[str] | None = None) -> CheckReport:
     """Symmetry, positive semidefiniteness, gradients, precision and kernel expectations of a covariance function.
 
-    :param kernel: with its values; numbers far from 1 are fine. Inputs are standard normal, and for the eigenvalues up to
-        three times as wide, about −9 to 9: a kernel of less than the real line fails there.
+    :param kernel: with its values; numbers far from 1 are fine. Inputs are standard normal, and up to three times as
+        wide where eigenvalues are looked at, about −9 to 9: a kernel of less than the real line fails there.
     :param num_dims: D, the columns of the inputs that it is tried on.
     :param only: the names of the checks to make; all if not given.
     :returns: a report; ``print`` it, or call its ``raise_for_failure()``.
@@ -114,13 +114,8 @@ def _semidefinite(kernel: Kernel, num_dims: int) -> CheckRow:
         found = float(np.linalg.eigvalsh(0.5 * (gram + gram.T)).min())
         smallest, widest = (found, float(np.abs(cloud).max())) if found < smallest else (smallest, widest)
     # a rounding error of 1e-16 in r² is one of 1e-8 in √r²
-    return at_most_row(
-        "positive semidefinite",
-        -smallest,
-        0.0,
-        1e-6,
-        f"minus the smallest eigenvalue, of inputs from −{widest:.1f} to {widest:.1f}",
-    )
+    about = f"minus the smallest eigenvalue, of inputs from −{widest:.1f} to {widest:.1f}"
+    return at_most_row("positive semidefinite", -smallest, 0.0, 1e-6, about)
 
 
 def _diagonal_rows(kernel: Kernel, x: Array) -> CheckRow:
