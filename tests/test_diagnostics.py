@@ -17,6 +17,7 @@ from ppl_dgp.data import Table
 from ppl_dgp.diagnostics import compare, khat, scores, tabulate, to_arviz
 from ppl_dgp.diagnostics.arviz_api import ONE, container, group, pareto_smoothed, read_netcdf, write_netcdf
 from ppl_dgp.diagnostics.arviz_axes import parts_of
+from ppl_dgp.diagnostics.comparison import Comparison
 from ppl_dgp.diagnostics.draws import joint_draws
 from ppl_dgp.diagnostics.layers import layer_maps
 from ppl_dgp.fit import Posterior, fit_svi
@@ -324,6 +325,11 @@ def test_comparison_prints_draws_and_adds(comparison, tmp_path):
     (comparison + exact).figure().savefig(tmp_path / "comparison.png")
     with pytest.raises(ValueError, match="in both comparisons"):
         comparison + comparison
+
+
+def test_a_comparison_shows_its_table_and_no_fits():
+    found = repr(Comparison(pd.DataFrame({"fit": ["a"], "alpha": [0.5], "elbo": [-12.3456]}), {}))
+    assert found.split() == ["fit", "alpha", "elbo", "a", "0.5", "-12.35"]
 
 
 def test_comparison_needs_something_to_compare(table):

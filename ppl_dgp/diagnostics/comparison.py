@@ -41,7 +41,7 @@ MEASURES = {
 OF_NUMBERS, OF_LABELS = ("test_rmse", "coverage95"), ("test_accuracy", "test_calibration_error")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
     """One row per fit and α.
 
@@ -56,6 +56,9 @@ class Comparison:
 
     table: pd.DataFrame
     fits: dict[tuple[str, float], Fit] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return self.table.to_string(index=False, na_rep="", float_format="{:.4g}".format)
 
     def __add__(self, other: Comparison) -> Comparison:
         """Both tables, one below the other (two objectives on the same data).
