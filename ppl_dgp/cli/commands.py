@@ -223,7 +223,7 @@ def _evaluate(folder: Path, record: Record, task: Task, program: Program, fitted
     standardised = predict_rows(program, fitted.params, *task.rows(rows), training=(x, y))
     targets, nats = task.table.y[rows], float(nats_of_units(task.units(task.train_rows), y).sum())
     prediction = in_units(standardised, task.units(rows), targets)
-    frame = prediction_frame(prediction, targets, record.target_names, rows)
+    frame = prediction_frame(prediction, targets, record.target_names, task.table.row_numbers(rows))
     run_directory.place(folder / "predictions.csv", lambda path: frame.to_csv(path, index=False))
     result: dict[str, Any] = {
         # log p(y) of the data = log p of the standardised data − Σ log s over its entries

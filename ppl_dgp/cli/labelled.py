@@ -32,7 +32,8 @@ from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.settings import Settings
 from ppl_dgp.cli.table_units import named_maps
 from ppl_dgp.cli.task import Task
-from ppl_dgp.data import Standardiser, load_rows, load_table, split
+from ppl_dgp.data import Standardiser, load_table, split
+from ppl_dgp.data.rows import load_numbered_rows
 from ppl_dgp.estimators.estimator import PREDICTED_AT_ONCE
 from ppl_dgp.estimators.images import rows_at_once, square_image, usual_patch
 from ppl_dgp.fit import Fit
@@ -176,7 +177,7 @@ def evaluate_classes(
     rows = task.test_rows if tested else task.train_rows
     prediction = _predicted_classes(program, fitted.params, *task.rows(rows))
     codes = task.table.y[rows][:, 0]
-    frame = class_frame(prediction, record, codes, rows)
+    frame = class_frame(prediction, record, codes, task.table.row_numbers(rows))
     run_directory.place(folder / "predictions.csv", lambda path: frame.to_csv(path, index=False))
     result |= class_metrics(prediction if tested else None, codes)
     if joint >= FEWEST_JOINT_DRAWS:
@@ -201,7 +202,7 @@ def predict_classes(
     :raises BadInput, DataError: for rows that cannot be used, or a label that the run has not seen.
     """
     names = record.feature_names, record.target_names
-    x, y, notes = load_rows(
+    x, y, notes, numbers = load_numbered_rows(
         source, *names, target, drop_missing, seed, labels=record.labels, encoding=record.encoding
     )
     for note in notes:
@@ -214,7 +215,7 @@ def predict_classes(
             "look for values far outside of those it was trained on, or fit again",
         )
     codes = None if y is None else y[:, 0]
-    frame = class_frame(prediction, record, codes, np.arange(len(x)))
+    frame = class_frame(prediction, record, codes, numbers)
     return frame, {"rows": len(x), **class_metrics(prediction, codes)}
 
 
