@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from jax import export
+from scipy.stats import norm
 
 from ppl_dgp.cli import main, run_directory
 
@@ -86,11 +87,11 @@ def test_an_exported_predictor_says_what_predict_says(
         # no hidden layers: nothing of these two is drawn
         for name in ("mean", "sd"):
             np.testing.assert_allclose(found[name][:, 0], expected[f"y_{name}"][:count], rtol=1e-9)
-        exact = found["mean"] + 1.959964 * found["sd"] * np.array([-1.0, 1.0])
-        both = np.column_stack([found["lower95"], found["upper95"]])
-        assert (
-            np.abs(both - exact) < 0.6 * np.asarray(found["sd"])
-        ).all()  # of 200 draws: four standard errors
+        # and quantiles are a Gaussian's
+        for name, level in (("lower95", 0.025), ("median", 0.5), ("upper95", 0.975)):
+            exact = norm.ppf(level, found["mean"], found["sd"])[:, 0]
+            np.testing.assert_allclose(found[name][:, 0], exact, rtol=1e-9)
+            np.testing.assert_allclose(expected[f"y_{name}"][:count], exact, rtol=1e-9)
 
 
 def test_export_refuses(run: Path, tmp_path: Path, refuses, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,6 +110,7 @@ import importlib.util, json, sys
 import numpy as np
 import jax
 from jax import export
+from scipy.stats import norm
 
 jax.config.update("jax_enable_x64", True)
 assert not any(map(importlib.util.find_spec, ("ppl_dgp", "numpyro", "pandas")))

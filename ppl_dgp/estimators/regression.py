@@ -100,7 +100,8 @@ class _Regressor(Scored, RegressorMixin, GPEstimator):
     def predict_quantiles(self, X: Any, quantiles: Sequence[float] = (0.025, 0.5, 0.975)) -> np.ndarray:
         """Quantiles of y at K rows, noise included, in the targets' units, (K, L) or (K, P, L) as y was.
 
-        Of one layer under Gaussian noise in closed form; else of a thousand draws.
+        Of one layer under Gaussian noise in closed form, of hidden layers those of a mixture over a thousand draws of
+        them; under other noise of a thousand draws of y.
 
         :param X: features (K, D).
         :param quantiles: L levels, each in (0, 1).
