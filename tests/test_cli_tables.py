@@ -16,6 +16,9 @@ from jax import export
 from scipy.stats import norm
 
 from ppl_dgp.cli import main, run_directory
+from ppl_dgp.cli.settings import Settings
+from ppl_dgp.cli.targets import counts_notes
+from ppl_dgp.data import load_table
 
 RNG = np.random.default_rng(5)
 ROWS = 40
@@ -300,3 +303,15 @@ def test_help_of_fit_comes_in_groups(capsys: pytest.CaptureFixture[str]) -> None
     out = capsys.readouterr().out
     places = [out.index(f"─ {group} ─") for group in GROUPS]
     assert places == sorted(places)
+
+
+def test_targets_that_may_be_counts_are_told_of_their_likelihoods(tmp_path: Path) -> None:
+    few = np.arange(ROWS) % 5
+    targets = {"boats": few, "half": few + 0.5, "both": few % 2, "many": 200 + few, "below": few - 1}
+    FRAME[["a"]].assign(**targets).to_csv(tmp_path / "t.csv", index=False)
+    table = load_table(str(tmp_path / "t.csv"), ",".join(targets))
+    (note,) = counts_notes(Settings(), table, ())
+    assert note.startswith("boats of t.csv ")
+    assert note.endswith("--likelihood poisson or negative-binomial is of counts")
+    assert "sparse-gp" in counts_notes(Settings(model="gp"), table, ())[0]
+    assert counts_notes(Settings(), table, ("likelihood",)) == ()

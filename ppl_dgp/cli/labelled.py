@@ -26,6 +26,7 @@ from ppl_dgp.cli.artefacts import (
 from ppl_dgp.cli.class_report import class_frame, class_metrics, class_probabilities
 from ppl_dgp.cli.classes import IMAGE_MODELS, check_labels, strides_of
 from ppl_dgp.cli.errors import BadInput
+from ppl_dgp.cli.label_order import labels_in_order
 from ppl_dgp.cli.programs import ELBO_DRAWS, PREDICTION_DRAWS, Program, predict_rows
 from ppl_dgp.cli.report import finite
 from ppl_dgp.cli.run_directory import Record
@@ -89,6 +90,8 @@ def load_class_task(source: str, settings: Settings) -> ClassTask:
             "choose another --target, or a likelihood of numbers",
         )
     check_labels(settings, labels, target, table.name)
+    table = labels_in_order(table, settings)
+    labels = table.labels
     if taken := [str(label) for label in labels if f"p({label})" == target]:
         raise BadInput(f"target {target!r} is named as the probability of {taken[0]!r} will be", "rename it")
     if target in ("row", "log_density"):
