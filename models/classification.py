@@ -26,6 +26,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ppl_dgp.data.messages import unknown_name
 from ppl_dgp.gp.shallow import Shallow
 from ppl_dgp.kernels import RBF
 from ppl_dgp.likelihoods import LIKELIHOODS, Likelihood, likelihood_class, names_of
@@ -187,9 +188,12 @@ def checked_classes(num_classes: Any, likelihood: Any) -> dict[str, Any]:
     if likelihood is None:
         return {"num_classes": num_classes, "likelihood": None}
     if isinstance(likelihood, str) and likelihood not in OF_CLASSES:
-        raise ValueError(
-            f"likelihood: found {likelihood!r}, expected one of {', '.join(OF_CLASSES)}, or None"
-        )
+        if likelihood in LIKELIHOODS:
+            raise ValueError(
+                f"likelihood: found {likelihood!r}, which is of no classes; choose from {', '.join(OF_CLASSES)}, or "
+                "None"
+            )
+        raise unknown_name(f"likelihood: found {likelihood!r}", likelihood, OF_CLASSES)
     checked = checked_observation(likelihood, None, 1, num_classes)[0]
     target = _class_target(likelihood)
     if num_classes > 2 and target == "two classes":

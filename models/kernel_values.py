@@ -19,6 +19,7 @@ from typing import Any
 from jaxtyping import Array, Float
 from numpyro.handlers import scope, trace
 
+from ppl_dgp.data.messages import unknown_name
 from ppl_dgp.kernels import KERNELS, Kernel, Product, Sum
 from ppl_dgp.models.learnt import (
     check_start,
@@ -58,10 +59,8 @@ def named_kernel(text: str) -> type[Kernel] | Composed:
     terms = [[name.strip() for name in term.split("*")] for term in text.split("+")]
     for name in (name for term in terms for name in term):
         if name not in KERNELS:
-            raise ValueError(
-                f"kernel: found {name!r} in {text!r}, which is unknown; choose from {', '.join(KERNELS)}, "
-                "with + and * between to compose them"
-            )
+            error = unknown_name(f"kernel: found {name!r} in {text!r}", name, KERNELS)
+            raise ValueError(f"{error}, with + and * between to compose them")
     if len(terms) == len(terms[0]) == 1:
         return KERNELS[terms[0][0]]
     return Composed(tuple(tuple(KERNELS[name] for name in term) for term in terms))

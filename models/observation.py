@@ -23,6 +23,7 @@ from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 from numpyro.handlers import block, seed
 
+from ppl_dgp.data.messages import unknown_name
 from ppl_dgp.gp.emission import Emission
 from ppl_dgp.gp.marginal import Marginal
 from ppl_dgp.likelihoods import (
@@ -81,9 +82,7 @@ def checked_observation(
         )
     _check_choice(likelihood)
     if isinstance(likelihood, str) and likelihood not in LIKELIHOODS:
-        raise ValueError(
-            f"likelihood: found {likelihood!r}, which is unknown; choose from {', '.join(LIKELIHOODS)}"
-        )
+        raise unknown_name(f"likelihood: found {likelihood!r}", likelihood, LIKELIHOODS)
     if _name(likelihood) in OF_SEVERAL and num_classes is None:
         raise ValueError(
             f"likelihood: found {_name(likelihood)!r}, which is one of classes; use sparse_gp_classification, "
@@ -125,10 +124,8 @@ def _checked_sequence(likelihoods: tuple[Any, ...], noise: Any, num_outputs: int
 
 def _check_column(likelihood: Any, column: int) -> None:
     if isinstance(likelihood, str) and likelihood not in LIKELIHOODS:
-        raise ValueError(
-            f"likelihood: found {likelihood!r} for column {column}, which is unknown; choose from "
-            f"{', '.join(name for name in LIKELIHOODS if name not in OF_SEVERAL)}"
-        )
+        single = [name for name in LIKELIHOODS if name not in OF_SEVERAL]
+        raise unknown_name(f"likelihood: found {likelihood!r} for column {column}", likelihood, single)
     _check_choice(likelihood, f" for column {column}")
     name = _name(likelihood)
     if name in OF_SEVERAL:

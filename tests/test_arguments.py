@@ -28,7 +28,7 @@ ERRORS = {
     "guide class": "TypeError: guide: found the class AutoNormal",
     "widths": "ValueError: widths: found 2, .*write \\(2,\\) for one",
     "others": "TypeError: others: .*give others=AutoNormal",
-    "rule": "ValueError: hidden: found 'meanfield', expected one of mean-field",
+    "rule": "ValueError: hidden: found 'meanfield', which is unknown; did you mean 'mean-field'",
     "rule class": "TypeError: hidden: found .*expected a rule such as MeanField",
     "seed": "TypeError: key: found 7, .*pass jax.random.key\\(7\\)",
     "seed of a verb": "TypeError: key: found 7, .*pass jax.random.key\\(7\\)",

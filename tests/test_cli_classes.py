@@ -1,5 +1,6 @@
 """`ppl-dgp fit` of classes and of images: the API's fit, labels of every kind, what is written and what is refused."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -473,3 +474,21 @@ def test_two_classes_have_two_probabilities() -> None:
     mean = np.array([[0.2], [0.9]])
     found = labelled.class_probabilities(Prediction(mean, mean, mean, mean, ()))
     assert_allclose(found, [[0.8, 0.2], [0.1, 0.9]])
+
+
+def test_words_under_ordinal_are_told_in_their_order_or_given_one(tmp_path: Path, refuses) -> None:
+    source = _write(tmp_path, _frame(("low", "medium", "high")))
+    ordinal = Settings(model="sparse-gp", likelihood="ordinal")
+    task = load_task(source, ordinal)
+    assert task.table.labels == ("high", "low", "medium")
+    assert "ordinal takes the labels in this order: high < low < medium;" in task.notes[0]
+    given = load_task(source, dataclasses.replace(ordinal, label_order="low, medium,high"))
+    assert given.table.labels == ("low", "medium", "high") and given.notes == ()
+    words = pd.read_csv(source).kind
+    assert [given.table.labels[int(code)] for code in given.table.y[:, 0]] == list(words)
+    _, again, _ = load_rows(source, ("u",), ("kind",), labels=given.table.labels)
+    assert_array_equal(again, given.table.y)
+    assert load_task(_write(tmp_path, _frame((1, 2, 10)), "numbers.csv"), ordinal).notes == ()
+    fit = ["fit", source, "--model", "sparse-gp", "--label-order"]
+    refuses([*fit, "low,high", "--likelihood", "ordinal"], "'low,high'", "high, low, medium", "once")
+    refuses([*fit, "low,medium,high", "--likelihood", "softmax"], "knows no order", "--likelihood ordinal")

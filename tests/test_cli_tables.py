@@ -13,8 +13,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from jax import export
+from scipy.stats import norm
 
 from ppl_dgp.cli import main, run_directory
+from ppl_dgp.cli.settings import Settings
+from ppl_dgp.cli.targets import counts_notes
+from ppl_dgp.data import load_table
 
 RNG = np.random.default_rng(5)
 ROWS = 40
@@ -86,11 +90,11 @@ def test_an_exported_predictor_says_what_predict_says(
         # no hidden layers: nothing of these two is drawn
         for name in ("mean", "sd"):
             np.testing.assert_allclose(found[name][:, 0], expected[f"y_{name}"][:count], rtol=1e-9)
-        exact = found["mean"] + 1.959964 * found["sd"] * np.array([-1.0, 1.0])
-        both = np.column_stack([found["lower95"], found["upper95"]])
-        assert (
-            np.abs(both - exact) < 0.6 * np.asarray(found["sd"])
-        ).all()  # of 200 draws: four standard errors
+        # and quantiles are a Gaussian's
+        for name, level in (("lower95", 0.025), ("median", 0.5), ("upper95", 0.975)):
+            exact = norm.ppf(level, found["mean"], found["sd"])[:, 0]
+            np.testing.assert_allclose(found[name][:, 0], exact, rtol=1e-9)
+            np.testing.assert_allclose(expected[f"y_{name}"][:count], exact, rtol=1e-9)
 
 
 def test_export_refuses(run: Path, tmp_path: Path, refuses, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,6 +113,7 @@ import importlib.util, json, sys
 import numpy as np
 import jax
 from jax import export
+from scipy.stats import norm
 
 jax.config.update("jax_enable_x64", True)
 assert not any(map(importlib.util.find_spec, ("ppl_dgp", "numpyro", "pandas")))
@@ -298,3 +303,15 @@ def test_help_of_fit_comes_in_groups(capsys: pytest.CaptureFixture[str]) -> None
     out = capsys.readouterr().out
     places = [out.index(f"─ {group} ─") for group in GROUPS]
     assert places == sorted(places)
+
+
+def test_targets_that_may_be_counts_are_told_of_their_likelihoods(tmp_path: Path) -> None:
+    few = np.arange(ROWS) % 5
+    targets = {"boats": few, "half": few + 0.5, "both": few % 2, "many": 200 + few, "below": few - 1}
+    FRAME[["a"]].assign(**targets).to_csv(tmp_path / "t.csv", index=False)
+    table = load_table(str(tmp_path / "t.csv"), ",".join(targets))
+    (note,) = counts_notes(Settings(), table, ())
+    assert note.startswith("boats of t.csv ")
+    assert note.endswith("--likelihood poisson or negative-binomial is of counts")
+    assert "sparse-gp" in counts_notes(Settings(model="gp"), table, ())[0]
+    assert counts_notes(Settings(), table, ("likelihood",)) == ()

@@ -264,6 +264,31 @@ def test_targets_of_another_likelihood_keep_their_units() -> None:
 
 
 @pytest.mark.parametrize(
+    "wrong, words",
+    [
+        (
+            lambda: SparseGPRegressor(likelihood="studentt"),
+            "likelihood: .*; did you mean 'student-t'\\? choose from",
+        ),
+        (lambda: SparseGPRegressor(likelihood="negative_binomial"), "did you mean 'negative-binomial'\\?"),
+        (lambda: SparseGPRegressor(likelihood="softmax"), "which is one of classes; take SparseGPClassifier"),
+        (lambda: SparseGPRegressor(kernel="RBF"), "kernel: .*did you mean 'rbf'\\?"),
+        (
+            lambda: DeepGPRegressor(hidden="doubly_stochastic"),
+            "hidden: .*did you mean 'doubly-stochastic'\\?",
+        ),
+        (lambda: SparseGPRegressor(objective="power_ep"), "objective: .*did you mean 'power-ep'\\?"),
+        (lambda: SparseGPClassifier(likelihood="robustmax"), "likelihood: .*did you mean 'robust-max'\\?"),
+        (lambda: SparseGPClassifier(likelihood="poisson"), "which is of no classes; choose from bernoulli"),
+    ],
+)
+def test_unknown_names_ask_for_the_nearest(wrong, words: str) -> None:
+    x = np.linspace(0.0, 1.0, 6)[:, None]
+    with pytest.raises(ValueError, match=words):
+        wrong().fit(x, np.arange(6) % 2)
+
+
+@pytest.mark.parametrize(
     "settings, labels, words",
     [
         ({}, np.zeros(20), "at least two"),

@@ -116,7 +116,7 @@ def test_bad_arguments_are_named():
     for argument in ("hidden", "inducing", "latent"):
         with pytest.raises(TypeError, match=argument):
             Guide(MODEL, **{argument: FullRank() if argument != "inducing" else MeanField()})
-        with pytest.raises(ValueError, match=f"{argument}: found 'no-rule', expected one of"):
+        with pytest.raises(ValueError, match=f"{argument}: found 'no-rule', which is unknown; choose from"):
             Guide(MODEL, **{argument: "no-rule"})
     assert Guide(MODEL, "mean-field", "low-rank") == Guide(MODEL, MeanField(), LowRank(10))
     assert Guide(MODEL) == Guide(MODEL, DoublyStochastic(), FullRank())

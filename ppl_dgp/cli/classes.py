@@ -12,7 +12,7 @@ CLASS_LIKELIHOODS = {
     "bernoulli-logit": "two classes by a logit",
     "robust-max": "classes, of which the function that is the largest decides, but for errors",
     "softmax": "classes, whose probabilities are softer",
-    "ordinal": "classes in an order, that of the sorted labels",
+    "ordinal": "classes in an order, that of the sorted labels or of --label-order",
 }
 IMAGE_MODELS = {
     "convolutional-gp": "classes of images by their patches: an answer to patches is learnt, wherever they are",

@@ -30,7 +30,7 @@ from ppl_dgp.cli.report import (
 )
 from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.settings import Settings
-from ppl_dgp.cli.targets import check_meaning
+from ppl_dgp.cli.targets import check_meaning, counts_notes
 from ppl_dgp.cli.task import Task
 from ppl_dgp.cli.terms import explain_terms
 from ppl_dgp.fit import Fit, Interrupted, JitterWarning
@@ -80,7 +80,12 @@ def fit(
         check_meaning(settings, task.table, given)
     record = record_of(source, task, settings)
     run_directory.check_same_data(folder, earlier, record)
-    for note in task.notes:
+    if earlier is not None:
+        record = dataclasses.replace(record, notes=earlier.notes)
+    elif settings.model not in ("gplvm", "gpssm"):
+        counts = counts_notes(settings, task.table, given)
+        record = dataclasses.replace(record, notes=(*record.notes, *counts))
+    for note in record.notes:
         say(f"note: {note}")
     say(f"fitting {settings.model} to {record.num_train} rows, writing to {folder}")
     return folder, run_program(folder, record, task, resume, progress, say)
@@ -224,7 +229,7 @@ def _evaluate(folder: Path, record: Record, task: Task, program: Program, fitted
     standardised = predict_rows(program, fitted.params, *task.rows(rows), training=(x, y))
     targets, nats = task.table.y[rows], float(nats_of_units(task.units(task.train_rows), y).sum())
     prediction = in_units(standardised, task.units(rows), targets)
-    frame = prediction_frame(prediction, targets, record.target_names, rows)
+    frame = prediction_frame(prediction, targets, record.target_names, task.table.row_numbers(rows))
     run_directory.place(folder / "predictions.csv", lambda path: frame.to_csv(path, index=False))
     result: dict[str, Any] = {
         # log p(y) of the data = log p of the standardised data − Σ log s over its entries

@@ -22,7 +22,7 @@ from ppl_dgp.cli.programs import contained
 from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.settings import Settings
 from ppl_dgp.cli.stacks import STACK
-from ppl_dgp.cli.targets import check_meaning
+from ppl_dgp.cli.targets import check_meaning, counts_notes
 from ppl_dgp.cli.task import Task
 from ppl_dgp.cli.uses import OWN_ROWS, SEVERAL_TARGETS, STRICT, UNUSED, unused_defaults
 from ppl_dgp.diagnostics.comparison import Comparison, tabulate
@@ -95,7 +95,7 @@ def compare(
         check_meaning(base, task.table, given)
     # all are checked before the first is fitted
     records = {name: record_of(source, task, candidate) for name, candidate in settings.items()}
-    for note in task.table.notes:
+    for note in (*task.table.notes, *counts_notes(base, task.table, given)):
         say(f"note: {note}")
     finished: dict[str, dict[str, Any]] = {}
 

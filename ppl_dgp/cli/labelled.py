@@ -26,13 +26,15 @@ from ppl_dgp.cli.artefacts import (
 from ppl_dgp.cli.class_report import class_frame, class_metrics, class_probabilities
 from ppl_dgp.cli.classes import IMAGE_MODELS, check_labels, strides_of
 from ppl_dgp.cli.errors import BadInput
+from ppl_dgp.cli.label_order import labels_in_order
 from ppl_dgp.cli.programs import ELBO_DRAWS, PREDICTION_DRAWS, Program, predict_rows
 from ppl_dgp.cli.report import finite
 from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.settings import Settings
 from ppl_dgp.cli.table_units import named_maps
 from ppl_dgp.cli.task import Task
-from ppl_dgp.data import Standardiser, load_rows, load_table, split
+from ppl_dgp.data import Standardiser, load_table, split
+from ppl_dgp.data.rows import load_numbered_rows
 from ppl_dgp.estimators.estimator import PREDICTED_AT_ONCE
 from ppl_dgp.estimators.images import rows_at_once, square_image, usual_patch
 from ppl_dgp.fit import Fit
@@ -88,6 +90,8 @@ def load_class_task(source: str, settings: Settings) -> ClassTask:
             "choose another --target, or a likelihood of numbers",
         )
     check_labels(settings, labels, target, table.name)
+    table = labels_in_order(table, settings)
+    labels = table.labels
     if taken := [str(label) for label in labels if f"p({label})" == target]:
         raise BadInput(f"target {target!r} is named as the probability of {taken[0]!r} will be", "rename it")
     if target in ("row", "log_density"):
@@ -176,7 +180,7 @@ def evaluate_classes(
     rows = task.test_rows if tested else task.train_rows
     prediction = _predicted_classes(program, fitted.params, *task.rows(rows))
     codes = task.table.y[rows][:, 0]
-    frame = class_frame(prediction, record, codes, rows)
+    frame = class_frame(prediction, record, codes, task.table.row_numbers(rows))
     run_directory.place(folder / "predictions.csv", lambda path: frame.to_csv(path, index=False))
     result |= class_metrics(prediction if tested else None, codes)
     if joint >= FEWEST_JOINT_DRAWS:
@@ -201,7 +205,7 @@ def predict_classes(
     :raises BadInput, DataError: for rows that cannot be used, or a label that the run has not seen.
     """
     names = record.feature_names, record.target_names
-    x, y, notes = load_rows(
+    x, y, notes, numbers = load_numbered_rows(
         source, *names, target, drop_missing, seed, labels=record.labels, encoding=record.encoding
     )
     for note in notes:
@@ -214,7 +218,7 @@ def predict_classes(
             "look for values far outside of those it was trained on, or fit again",
         )
     codes = None if y is None else y[:, 0]
-    frame = class_frame(prediction, record, codes, np.arange(len(x)))
+    frame = class_frame(prediction, record, codes, numbers)
     return frame, {"rows": len(x), **class_metrics(prediction, codes)}
 
 

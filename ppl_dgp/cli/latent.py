@@ -63,11 +63,12 @@ def evaluate_latents(folder: Path, record: Record, task: Task, fitted: Fit) -> d
     counts = relevance(fitted, means=latents.mean)
     names = record.target_names
     labels = None if task.labels is None else task.labels[task.train_rows]
-    frame = latent_frame(latents, task.train_rows, labels)
+    rows = task.table.row_numbers(task.train_rows)
+    frame = latent_frame(latents, rows, labels)
     run_directory.place(folder / "latents.csv", lambda path: frame.to_csv(path, index=False))
     raw = task.table.y[task.train_rows]
     if np.isnan(raw).any():
-        filled = filled_frame(_decoded(fitted, latents, record), raw, names, task.train_rows)
+        filled = filled_frame(_decoded(fitted, latents, record), raw, names, rows)
         run_directory.place(folder / "filled.csv", lambda path: filled.to_csv(path, index=False))
     density = None
     if len(task.test_rows) and record.settings.hidden != "point-estimate":

@@ -17,7 +17,7 @@ RUNS, SEVERAL = "Run", "One fit over several processes"
 #: the settings in the groups of ``--help``
 GROUPS = {
     "Data": ("target", "features", "ignore", "drop_missing", "split", "test_fraction"),
-    "Model": ("model", "likelihood", "kernel", "inducing", "widths", "blocks", "latent"),
+    "Model": ("model", "likelihood", "label_order", "kernel", "inducing", "widths", "blocks", "latent"),
     "Approximation": ("hidden", "inducing_rule", "objective", "alpha", "particles"),
     "Training": (
         *("steps", "budget", "tolerance", "batch", "learning_rate", "restarts", "seed", "float32", "float64"),
@@ -96,7 +96,12 @@ SETTINGS: dict[str, tuple[type, str, str | None]] = {
         + ", of most models of numbers"
         + "; of classes, words or numbers, of a sparse-gp, deep-gp, stack or images "
         + " | ".join(classes.CLASS_LIKELIHOODS),
-        "gaussian, of counts poisson, of images bernoulli for two labels and robust-max for more",
+        "gaussian, of a binned-counts-gp poisson, of images bernoulli for two labels and robust-max for more",
+    ),
+    "label_order": (
+        str,
+        "Labels under --likelihood ordinal from the lowest to the highest, with commas between",
+        "as they are sorted, numbers by size and words by letters",
     ),
     "particles": (int, "Draws per step", "1 at α = 0, else 8"),
     "steps": (str, "Training steps, or auto: until the fit has converged or the budget is spent", "auto"),

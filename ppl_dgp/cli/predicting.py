@@ -16,7 +16,8 @@ from ppl_dgp.cli.report import in_units, metrics, prediction_frame
 from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.targets import check_support
 from ppl_dgp.cli.uses import OWN_ROWS, SEVERAL_TARGETS
-from ppl_dgp.data import DataError, load_rows
+from ppl_dgp.data import DataError
+from ppl_dgp.data.rows import load_numbered_rows
 
 
 def predict(
@@ -61,7 +62,7 @@ def _predicted(
     if record.labels:
         read = target, drop_missing, rows_seed
         return labelled.predict_classes(record, program, params, source, *read, say)
-    x, y, notes = load_rows(
+    x, y, notes, numbers = load_numbered_rows(
         source,
         record.feature_names,
         record.target_names,
@@ -87,5 +88,5 @@ def _predicted(
             f"predictions of a {settings.model} at {source} are not finite",
             "look for values far outside of those it was trained on, or fit again",
         )
-    frame = prediction_frame(prediction, y, record.target_names, np.arange(len(x)))
+    frame = prediction_frame(prediction, y, record.target_names, numbers)
     return frame, {"rows": len(x), **metrics(prediction, y)}

@@ -11,6 +11,7 @@ from typing import Any, get_args, get_type_hints
 
 from ppl_dgp.cli.classes import CLASS_LIKELIHOODS, IMAGE_MODELS, TAKE_CLASSES, check_classes, is_of_classes
 from ppl_dgp.cli.errors import BadInput, unknown
+from ppl_dgp.cli.label_order import check_label_order
 from ppl_dgp.cli.names import (
     EMISSION_RULES,
     FIGURE_FORMATS,
@@ -72,6 +73,7 @@ class Settings:
     inducing: int | None = None
     kernel: str = "rbf"
     likelihood: str = "gaussian"
+    label_order: str | None = None
     particles: int | None = None
     steps: int | str = AUTO
     budget: int | None = None
@@ -164,6 +166,7 @@ class Settings:
         check_own_rows(self)
         check_series(self)
         check_classes(self)
+        check_label_order(self)
 
     def _check_likelihood(self) -> None:
         """Raise BadInput for a likelihood of another kind of targets than the model's."""
@@ -256,6 +259,7 @@ class Settings:
             "emission": "linear",
             "separate": False,
             "likelihood": "gaussian",
+            "label_order": None,
             "exposure": None,
             "slope_column": None,
             "budget": None,

@@ -11,10 +11,13 @@ from jaxtyping import Float
 
 from ppl_dgp.cli.classes import TAKE_CLASSES
 from ppl_dgp.cli.errors import BadInput
-from ppl_dgp.cli.names import OWN_SCALE
-from ppl_dgp.cli.uses import OWN_ROWS
+from ppl_dgp.cli.names import OWN_SCALE, WITH_LIKELIHOOD
+from ppl_dgp.cli.uses import COUNT_LIKELIHOODS, OWN_ROWS
 from ppl_dgp.data import Standardiser, Table
 from ppl_dgp.likelihoods import LIKELIHOODS, likelihood_class
+
+#: whole numbers whose mean is more are as good as real ones
+MOST_COUNTED = 100.0
 
 
 def as_they_are(count: int) -> Standardiser:
@@ -42,6 +45,29 @@ def check_support(
                 f"{likelihood.expects.rstrip(',')}",
                 f"take such rows out, or {others}",
             )
+
+
+def counts_notes(settings: Any, table: Table, given: Collection[str]) -> tuple[str, ...]:
+    """A note on targets that look like counts, of whom it was not said that their noise is Gaussian."""
+    if "likelihood" in given or settings.model in OWN_ROWS or table.labels:
+        return ()
+    names = [
+        name for name, values in zip(table.target_names, table.y.T, strict=True) if _look_like_counts(values)
+    ]
+    if not names:
+        return ()
+    takers = "" if settings.model in WITH_LIKELIHOOD else f" (of a {', '.join(WITH_LIKELIHOOD)})"
+    return (
+        f"{', '.join(names)} of {table.name} may be of counts, whole numbers of at least 0, under Gaussian noise: "
+        f"--likelihood {' or '.join(COUNT_LIKELIHOODS)} is of counts{takers}",
+    )
+
+
+def _look_like_counts(values: Float[np.ndarray, " N"]) -> bool:
+    """Whether small whole numbers of at least 0, of more than two values."""
+    there = values[~np.isnan(values)]
+    whole = bool((there >= 0.0).all() and (there == np.round(there)).all())
+    return whole and len(np.unique(there)) > 2 and float(there.mean()) < MOST_COUNTED
 
 
 def check_meaning(settings: Any, table: Table, given: Collection[str]) -> None:

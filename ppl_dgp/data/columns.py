@@ -79,7 +79,14 @@ def load_columns(
         notes.append(f"{gaps} of {values.size} entries are missing ({100 * gaps / values.size:.1f} %)")
     names = tuple(str(c) for c, v in zip(frame.columns, varies, strict=True) if v)
     table = Table(
-        np.empty((len(values), 0)), values, (), names, notes=tuple(notes), name=name, encoding=encoding
+        np.empty((len(values), 0)),
+        values,
+        (),
+        names,
+        notes=tuple(notes),
+        name=name,
+        encoding=encoding,
+        source_rows=None if has_entry.all() else np.flatnonzero(has_entry),
     )
     return table, labels
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 
 
@@ -15,8 +15,13 @@ class DataError(ValueError):
 
 def nearest_of(name: str, names: Sequence[str]) -> str:
     """What to do about a name that is none of ``names``: the nearest, if there is one, and all of them."""
-    near = get_close_matches(name, names, 1)
+    near = get_close_matches(name, names, 1) or get_close_matches(name.lower(), names, 1)
     return f"{f'did you mean {near[0]!r}? ' if near else ''}choose from {listing(list(names))}"
+
+
+def unknown_name(found: str, name: str, names: Collection[str]) -> ValueError:
+    """The error of a name that is none of ``names``, after what was found, such as ``kernel: found 'rfb'``."""
+    return ValueError(f"{found}, which is unknown; {nearest_of(name, list(names))}")
 
 
 def listing(names: list[str], most: int = 20) -> str:

@@ -30,6 +30,7 @@ class Table:
     :param name: where the table came from.
     :param labels: of a single target of classes, whose entries are their positions here; else none.
     :param encoding: which features were words or dates.
+    :param source_rows: of each row its number in what was read, [N], counted from 0; None where none was left out.
     """
 
     X: Float[np.ndarray, "N D"]
@@ -42,6 +43,7 @@ class Table:
     name: str = "table"
     labels: tuple[str | int | float, ...] = ()
     encoding: Encoding = field(default_factory=Encoding)
+    source_rows: Int[np.ndarray, " N"] | None = None
 
     def __post_init__(self) -> None:
         if self.X.ndim != 2 or self.y.ndim != 2 or len(self.X) != len(self.y):
@@ -67,6 +69,10 @@ class Table:
     def coords(self) -> dict[str, list[str]]:
         """The names of its columns as ``to_arviz(coords=…)`` takes them."""
         return {"input": list(self.feature_names), "target": list(self.target_names)}
+
+    def row_numbers(self, which: Int[np.ndarray, " K"]) -> Int[np.ndarray, " K"]:
+        """The numbers that some of its rows have in what was read, [K], counted from 0, as messages count them."""
+        return which if self.source_rows is None else self.source_rows[which]
 
     def fingerprint(self) -> str:
         """SHA-256 (hex) of the shapes and values of X and y; equal for equal data on any machine."""

@@ -14,6 +14,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from ppl_dgp.data.messages import unknown_name
 from ppl_dgp.data.table import standardise
 from ppl_dgp.estimators.estimator import warn_of_convergence
 from ppl_dgp.estimators.trained import Trained
@@ -239,7 +240,7 @@ def latent_program(
     :raises ValueError: for a name that is unknown.
     """
     if hidden not in LATENT_RULES:
-        raise ValueError(f"hidden: found {hidden!r}, expected one of {', '.join(LATENT_RULES)}; change it")
+        raise unknown_name(f"hidden: found {hidden!r}", str(hidden), LATENT_RULES)
     if noise not in ("shared", "per-column"):
         raise ValueError(f"noise: found {noise!r}, expected shared or per-column; change it")
     model = gplvm(

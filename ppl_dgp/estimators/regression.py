@@ -17,7 +17,7 @@ from ppl_dgp.data.table import Standardiser, standardise
 from ppl_dgp.estimators.estimator import GPEstimator, Target
 from ppl_dgp.estimators.scores import Scored
 from ppl_dgp.fit.arguments import checked_levels
-from ppl_dgp.models.observation import is_of_real_targets
+from ppl_dgp.models.observation import OF_SEVERAL, is_of_real_targets
 from ppl_dgp.prediction.exact import exact_quantiles
 from ppl_dgp.prediction.joint import joint_prediction, sample_targets
 from ppl_dgp.prediction.predict import Prediction
@@ -72,6 +72,11 @@ class _Regressor(Scored, RegressorMixin, GPEstimator):
         return rows, np.asarray(targets, np.float64).reshape(len(rows), -1)
 
     def _target(self) -> Target:
+        if isinstance(self.likelihood, str) and self.likelihood in OF_SEVERAL:
+            raise ValueError(
+                f"likelihood: found {self.likelihood!r}, which is one of classes; take SparseGPClassifier, "
+                "DeepGPClassifier or StackClassifier"
+            )
         return Target(columns=len(self.y_units_.mean), likelihood=self.likelihood)
 
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
@@ -100,7 +105,8 @@ class _Regressor(Scored, RegressorMixin, GPEstimator):
     def predict_quantiles(self, X: Any, quantiles: Sequence[float] = (0.025, 0.5, 0.975)) -> np.ndarray:
         """Quantiles of y at K rows, noise included, in the targets' units, (K, L) or (K, P, L) as y was.
 
-        Of one layer under Gaussian noise in closed form; else of a thousand draws.
+        Of one layer under Gaussian noise in closed form, of hidden layers those of a mixture over a thousand draws of
+        them; under other noise of a thousand draws of y.
 
         :param X: features (K, D).
         :param quantiles: L levels, each in (0, 1).

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from ppl_dgp.data.messages import unknown_name
 from ppl_dgp.guides.amortised import Amortised
 from ppl_dgp.guides.conditional import Conditional, NestedCompression
 from ppl_dgp.guides.decoupled import Decoupled
@@ -57,5 +58,5 @@ def named(argument: str, value: Any, choices: Mapping[str, Named]) -> Any:
     if not isinstance(value, str):
         return value
     if value not in choices:
-        raise ValueError(f"{argument}: found {value!r}, expected one of {', '.join(choices)}; change it")
+        raise unknown_name(f"{argument}: found {value!r}", value, choices)
     return choices[value]

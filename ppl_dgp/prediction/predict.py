@@ -27,11 +27,13 @@ from ppl_dgp.prediction.exact import exact_moments, exact_quantiles, is_exact
 from ppl_dgp.prediction.predictive_trace import (
     SiteValues,
     blocks,
+    check_latents,
     drawn,
     global_sites,
     model_sites,
     target_emission,
 )
+from ppl_dgp.prediction.quantiles import drawn_quantiles, has_gaussian_targets, mixture_quantiles
 
 __all__ = [
     "Prediction", "drawn", "global_sites", "log_likelihood", "model_sites", "predict",
@@ -79,7 +81,8 @@ def predict(
     :param fit: of a model of the zoo, or of one like it with a site ``y`` made by ``noisy`` or ``observe``.
     :param x: inputs (N, D), in the units of training; None where there are none and the rows are those of ``latents``.
     :param y: targets (N, P); their log density is then returned.
-    :param levels: quantiles of y wanted, each in (0, 1).
+    :param levels: quantiles of y wanted, each in (0, 1): under Gaussian noise those of the mixture, which of a single
+        layer are a Gaussian's, else the least of ``num_samples`` draws of y that so many do not exceed.
     :param samples: whether to return draws of y, (S, N, P).
     :param row_by_row: whether every row meets the same draws, so that what is said of it depends on no other row, nor
         on their order; the ``samples`` of different rows then belong together in no other sense.
@@ -213,20 +216,6 @@ def _check_prediction(x: np.ndarray, levels: Sequence[float], num_samples: int, 
             raise ValueError(f"{name}: found {value}, expected at least 1")
 
 
-def _check_latents(latents: Mapping[str, Gaussian], sites: SiteValues) -> None:
-    hidden = {
-        name: site["value"].shape
-        for name, site in sites.items()
-        if site["type"] == "sample" and role_of(site).hidden
-    }
-    for name, moments in latents.items():
-        if hidden.get(name) != moments.mean.shape:
-            raise ValueError(
-                f"latents: found {name!r} of shape {moments.mean.shape}, expected one of the model's hidden sites "
-                f"{hidden}"
-            )
-
-
 @lru_cache(maxsize=32)
 def prediction_program(
     model: Callable[..., Any],
@@ -246,7 +235,7 @@ def prediction_program(
             key_run, key_y, key_latents = jax.random.split(sample_key, 3)
             values = drawn(key_latents, latents)
             sites = model_sites(key_run, model, guide, params, x, values=values, propagation=propagation)
-            _check_latents(latents, sites)
+            check_latents(latents, sites)
             emission = target_emission(sites)
             if unordered := [part for part in emission.parts if part.likelihood.unordered] if levels else []:
                 raise ValueError(
@@ -261,8 +250,10 @@ def prediction_program(
                 "mean": mean,
                 "variance": variance,
             }
-            if levels or samples:
+            if samples:
                 moments["samples"] = emission.sample(key_y)
+            if levels and not has_gaussian_targets(emission):
+                moments["drawn"] = emission.sample(key_y)
             if y is not None:
                 moments["log_density"] = emission.log_prob(y)
             return moments
@@ -275,7 +266,11 @@ def prediction_program(
             # law of total variance over the mixture
             result[f"{prefix}variance"] = variances.mean(0) + means.var(0)
         if levels:
-            result["quantiles"] = jnp.quantile(draws["samples"], jnp.asarray(levels), axis=0)
+            result["quantiles"] = (
+                drawn_quantiles(draws["drawn"], levels)
+                if "drawn" in draws
+                else mixture_quantiles(draws["mean"], draws["variance"], levels)
+            )
         if samples:
             result["samples"] = draws["samples"]
         if y is not None:

@@ -154,6 +154,21 @@ def blocks(size: int, *arrays: Any) -> Iterator[tuple[int, Any]]:
         yield begin, jax.tree.map(lambda each: jnp.asarray(np.asarray(each)[take]), arrays)  # noqa: B023
 
 
+def check_latents(latents: Mapping[str, Gaussian], sites: SiteValues) -> None:
+    """Raise ValueError for latents that are no hidden sites of the model, or of other rows."""
+    hidden = {
+        name: site["value"].shape
+        for name, site in sites.items()
+        if site["type"] == "sample" and role_of(site).hidden
+    }
+    for name, moments in latents.items():
+        if hidden.get(name) != moments.mean.shape:
+            raise ValueError(
+                f"latents: found {name!r} of shape {moments.mean.shape}, expected one of the model's hidden sites "
+                f"{hidden}"
+            )
+
+
 def drawn(key: Array, latents: Mapping[str, Gaussian], alike: bool = False) -> dict[str, Array]:
     """A draw of each latent, rows independent, or ``alike`` in their noise."""
     keys = jax.random.split(key, max(1, len(latents)))
