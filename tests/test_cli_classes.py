@@ -16,6 +16,7 @@ from small_images import bars
 
 from ppl_dgp.cli import labelled, main, run_directory
 from ppl_dgp.cli.classes import CLASS_LIKELIHOODS, IMAGE_MODELS, TAKE_CLASSES
+from ppl_dgp.cli.commands import record_of
 from ppl_dgp.cli.comparison import combinations
 from ppl_dgp.cli.loading import load_task
 from ppl_dgp.cli.names import MODELS
@@ -486,6 +487,11 @@ def test_words_under_ordinal_are_told_in_their_order_or_given_one(tmp_path: Path
     assert given.table.labels == ("low", "medium", "high") and given.notes == ()
     words = pd.read_csv(source).kind
     assert [given.table.labels[int(code)] for code in given.table.y[:, 0]] == list(words)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    kept = record_of(source, given, dataclasses.replace(ordinal, label_order="low, medium,high"))
+    run_directory.write(folder, kept)
+    assert run_directory.read(folder).labels == given.table.labels
     _, again, _ = load_rows(source, ("u",), ("kind",), labels=given.table.labels)
     assert_array_equal(again, given.table.y)
     assert load_task(_write(tmp_path, _frame((1, 2, 10)), "numbers.csv"), ordinal).notes == ()

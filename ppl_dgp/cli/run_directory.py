@@ -160,6 +160,8 @@ def read(folder: Path) -> Record:
             raise ValueError
         if record.settings.of_classes != (len(record.labels) > 1):
             raise ValueError
+        if record.settings.label_order is None and list(record.labels) != sorted(record.labels):
+            raise ValueError
     except (KeyError, TypeError, ValueError, AttributeError, DataError):
         raise BadInput(
             f"run directory {str(folder)!r} is damaged ({CONFIG} is not what 'ppl-dgp fit' wrote)",
@@ -190,7 +192,7 @@ def _finite(values: Any) -> tuple[float, ...]:
 
 
 def _labels(values: Any) -> tuple[Label, ...]:
-    """Labels, all words or all numbers, sorted and no two the same."""
+    """Labels, all words or all numbers, no two the same."""
     if not isinstance(values, list) or not values:
         return _texts(values)
     if isinstance(values[0], str):
@@ -199,7 +201,7 @@ def _labels(values: Any) -> tuple[Label, ...]:
         labels = tuple(values)
     else:
         raise TypeError
-    if list(labels) != sorted(set(labels)):
+    if len(set(labels)) != len(labels):
         raise ValueError
     return labels
 
