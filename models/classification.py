@@ -26,10 +26,10 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ppl_dgp.data.messages import unknown_name
 from ppl_dgp.gp.shallow import Shallow
 from ppl_dgp.kernels import RBF
 from ppl_dgp.likelihoods import LIKELIHOODS, Likelihood, likelihood_class, names_of
+from ppl_dgp.messages import unknown_name
 from ppl_dgp.models.blocks import StackBlock
 from ppl_dgp.models.checks import checked_whole
 from ppl_dgp.models.deep_gp import INNER_NOISE, deep_gp

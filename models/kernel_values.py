@@ -19,8 +19,8 @@ from typing import Any
 from jaxtyping import Array, Float
 from numpyro.handlers import scope, trace
 
-from ppl_dgp.data.messages import unknown_name
 from ppl_dgp.kernels import KERNELS, Kernel, Product, Sum
+from ppl_dgp.messages import unknown_name
 from ppl_dgp.models.learnt import (
     check_start,
     class_with_sites,

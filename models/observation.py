@@ -23,7 +23,6 @@ from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 from numpyro.handlers import block, seed
 
-from ppl_dgp.data.messages import unknown_name
 from ppl_dgp.gp.emission import Emission
 from ppl_dgp.gp.marginal import Marginal
 from ppl_dgp.likelihoods import (
@@ -35,6 +34,7 @@ from ppl_dgp.likelihoods import (
     likelihood_class,
     names_of,
 )
+from ppl_dgp.messages import unknown_name
 from ppl_dgp.models.checks import frozen_array, is_real
 from ppl_dgp.models.kernel_values import num_required
 from ppl_dgp.models.learnt import check_start, class_with_sites, instance_with_sites, learnt_fields

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from ppl_dgp.cli.errors import BadInput
 from ppl_dgp.cli.settings import Settings
 from ppl_dgp.data import Standardiser, Table
-from ppl_dgp.data.messages import listing
+from ppl_dgp.messages import listing
 
 
 def arranged(table: Table, settings: Settings) -> Table:

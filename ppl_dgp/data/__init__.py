@@ -9,12 +9,12 @@ Whatever is wrong with the input is a ``DataError`` of one line that names the c
 from ppl_dgp.data.batches import RowSource, open_rows
 from ppl_dgp.data.columns import load_columns, load_entries
 from ppl_dgp.data.load import BUILT_INS, load_table
-from ppl_dgp.data.messages import DataError
 from ppl_dgp.data.rows import load_rows
 from ppl_dgp.data.series import Series, load_series, load_steps
 from ppl_dgp.data.series_splits import split_series
 from ppl_dgp.data.synthetic import periodic, sinusoids, step
 from ppl_dgp.data.table import Standardiser, Table, split
+from ppl_dgp.messages import DataError
 
 __all__ = [
     "BUILT_INS",

@@ -14,7 +14,7 @@ from typing import IO
 
 import numpy as np
 
-from ppl_dgp.data.messages import DataError
+from ppl_dgp.messages import DataError
 
 #: bytes in memory, and times the bytes of its file, that what is compressed may come to; beyond both it is refused
 MOST_EXPANDED, MOST_RATIO = 2**27, 100

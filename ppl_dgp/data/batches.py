@@ -18,9 +18,9 @@ import numpy as np
 from jaxtyping import Int, Num
 
 from ppl_dgp.data.column_statistics import ColumnStatistics
-from ppl_dgp.data.messages import DataError
 from ppl_dgp.data.sources import WINDOW, Block, BlockSource, open_source
 from ppl_dgp.data.table import MIN_ROWS, Standardiser
+from ppl_dgp.messages import DataError
 
 BLOCK_ROWS = 65536
 SAMPLE_ROWS = 20_000

@@ -12,8 +12,8 @@ from jaxtyping import Float, Shaped
 from ppl_dgp.data.encoding import Encoding
 from ppl_dgp.data.files import read_frame, read_table_npz, select_columns
 from ppl_dgp.data.load import BUILT_INS, checked_suffix, numbers, read_source
-from ppl_dgp.data.messages import DataError, listing
 from ppl_dgp.data.table import MIN_ROWS, Table
+from ppl_dgp.messages import DataError, listing
 
 #: what to do about a column of words
 WORDS = "name it by --target as the labels of the rows, or leave it out with --ignore {}"

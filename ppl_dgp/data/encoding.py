@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ppl_dgp.data.messages import DataError, listing
+from ppl_dgp.messages import DataError, listing
 
 #: the unit of dates
 DATE_UNIT = "days since 1970-01-01 (UTC)"

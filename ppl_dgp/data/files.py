@@ -18,9 +18,9 @@ import numpy as np
 import pandas as pd
 
 from ppl_dgp.data.arrays import read_members
-from ppl_dgp.data.messages import DataError, listing, nearest_of
 from ppl_dgp.data.spreadsheets import read_sheet
 from ppl_dgp.data.text_files import read_text
+from ppl_dgp.messages import DataError, listing, nearest_of
 
 _T = TypeVar("_T")
 _UNREADABLE = (

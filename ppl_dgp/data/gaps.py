@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ppl_dgp.data.messages import DataError
 from ppl_dgp.data.table import MIN_ROWS
+from ppl_dgp.messages import DataError
 
 
 def held_complete(X: np.ndarray, y: np.ndarray, target_gaps: bool) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from ppl_dgp.data.messages import DataError
+from ppl_dgp.messages import DataError
 
 Label = str | int | float
 #: labels named in a message

@@ -14,11 +14,11 @@ from ppl_dgp.data.encoding import Encoding
 from ppl_dgp.data.files import Raw, read_frame, read_npz, select_columns, select_targets
 from ppl_dgp.data.gaps import complete, dropped_rows, enough, held_complete
 from ppl_dgp.data.labels import Label, encode_labels
-from ppl_dgp.data.messages import DataError, listing, nearest_of
 from ppl_dgp.data.splits import index_splits
 from ppl_dgp.data.synthetic import periodic, sinusoids, step
 from ppl_dgp.data.table import Table
 from ppl_dgp.extras import needed_for
+from ppl_dgp.messages import DataError, listing, nearest_of
 
 _SYNTHETIC: dict[str, Callable[..., Table]] = {"step": step, "sinusoids": sinusoids, "periodic": periodic}
 #: tables of scikit-learn, and how they are asked for there

@@ -10,9 +10,9 @@ import pandas as pd
 
 from ppl_dgp.data.arrays import MOST_EXPANDED, check_expansion
 from ppl_dgp.data.files import chosen_columns, reading, select_targets
-from ppl_dgp.data.messages import DataError, listing
 from ppl_dgp.data.sources import WINDOW, Block, BlockSource
 from ppl_dgp.extras import needed_for
+from ppl_dgp.messages import DataError, listing
 
 with needed_for("reading .parquet", "data"):
     import pyarrow as pa

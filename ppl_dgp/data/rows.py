@@ -14,7 +14,7 @@ from ppl_dgp.data.encoding import Encoding
 from ppl_dgp.data.gaps import complete, dropped_rows, held_complete
 from ppl_dgp.data.labels import Label
 from ppl_dgp.data.load import BUILT_INS, labelled_codes, numbers, read_source
-from ppl_dgp.data.messages import DataError, listing
+from ppl_dgp.messages import DataError, listing
 
 
 class NumberedRows(NamedTuple):

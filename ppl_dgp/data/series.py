@@ -14,10 +14,10 @@ from ppl_dgp.data.encoding import Encoding, days_of
 from ppl_dgp.data.files import Raw, read_frame, read_series_npz, select_targets
 from ppl_dgp.data.gaps import enough
 from ppl_dgp.data.load import BUILT_INS, checked_suffix, numbers, read_source
-from ppl_dgp.data.messages import DataError, listing
 from ppl_dgp.data.splits import index_splits
 from ppl_dgp.data.step_times import check_follows, check_waits, equal_steps, left_out, waits
 from ppl_dgp.data.table import Table
+from ppl_dgp.messages import DataError, listing
 
 #: what to do about a control, or dates of steps, that cannot be used
 CONTROLS = "take {} out of --controls"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Int
 
-from ppl_dgp.data.messages import DataError
 from ppl_dgp.data.series import Series
 from ppl_dgp.data.table import MIN_ROWS, split
+from ppl_dgp.messages import DataError
 
 
 def split_series(

@@ -15,7 +15,7 @@ import numpy as np
 
 from ppl_dgp.data.arrays import mapped
 from ppl_dgp.data.files import reading, select_targets
-from ppl_dgp.data.messages import DataError
+from ppl_dgp.messages import DataError
 
 #: number of the block, inputs (n, D) and targets (n, P), or (n,) for a single column
 Block = tuple[int, np.ndarray, np.ndarray]

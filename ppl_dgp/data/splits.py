@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ppl_dgp.data.messages import DataError
+from ppl_dgp.messages import DataError
 
 _Half = tuple[np.ndarray, ...]
 

@@ -9,7 +9,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from ppl_dgp.data.encoding import days_of
-from ppl_dgp.data.messages import DataError
+from ppl_dgp.messages import DataError
 
 #: by what share of a step equal ones may differ, as dates are rounded
 ROUNDING = 1e-6

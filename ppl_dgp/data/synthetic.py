@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ppl_dgp.data.messages import DataError
 from ppl_dgp.data.table import MIN_ROWS, Table
+from ppl_dgp.messages import DataError
 
 NUM_TEST = 321
 

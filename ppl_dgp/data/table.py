@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ppl_dgp.data.encoding import Encoding
-from ppl_dgp.data.messages import DataError
+from ppl_dgp.messages import DataError
 
 MIN_ROWS = 2
 

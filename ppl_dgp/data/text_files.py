@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ppl_dgp.data.messages import DataError
+from ppl_dgp.messages import DataError
 
 #: what may stand between columns, the first unless another cuts the lines better
 SEPARATORS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a bar"}

@@ -13,9 +13,9 @@ import numpy as np
 
 from ppl_dgp.data.arrays import check_expansion
 from ppl_dgp.data.files import reading
-from ppl_dgp.data.messages import DataError
 from ppl_dgp.diagnostics.scores import sum_with_error
 from ppl_dgp.extras import needed_for
+from ppl_dgp.messages import DataError
 
 if TYPE_CHECKING:
     import h5py

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import norm
+from scipy.special import ndtr
 
 from ppl_dgp.diagnostics.figures import COLOURS, FAINT, INK, _legend, _panel, plain_label
 from ppl_dgp.extras import needed_for
@@ -151,7 +151,7 @@ def plot_calibration(
     if prediction.samples is not None:
         below = (prediction.samples < targets).mean(0)[there]
     else:
-        below = norm.cdf((targets - prediction.mean) / np.sqrt(prediction.variance))[there]
+        below = ndtr((targets - prediction.mean) / np.sqrt(prediction.variance))[there]
     nominal = np.linspace(0.0, 1.0, 101)
     # inside the central interval of probability p where |2 F(y) − 1| ≤ p
     found = (np.abs(2.0 * below.ravel() - 1.0) <= nominal[:, None]).mean(1)

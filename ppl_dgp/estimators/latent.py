@@ -14,12 +14,12 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ppl_dgp.data.messages import unknown_name
 from ppl_dgp.data.table import standardise
 from ppl_dgp.estimators.estimator import warn_of_convergence
 from ppl_dgp.estimators.trained import Trained
 from ppl_dgp.fit import Fit, energy, fit_lbfgs, fit_svi
 from ppl_dgp.guides import Amortised, Guide, HiddenRule, MeanField, PointEstimate
+from ppl_dgp.messages import unknown_name
 from ppl_dgp.models import gplvm
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.objectives import Collapsed, PowerEP

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from ppl_dgp.data.messages import unknown_name
 from ppl_dgp.guides.amortised import Amortised
 from ppl_dgp.guides.conditional import Conditional, NestedCompression
 from ppl_dgp.guides.decoupled import Decoupled
@@ -21,6 +20,7 @@ from ppl_dgp.guides.inducing import (
     LowRank,
 )
 from ppl_dgp.guides.rule import HiddenRule
+from ppl_dgp.messages import unknown_name
 
 Named = TypeVar("Named")
 
