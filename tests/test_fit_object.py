@@ -138,6 +138,15 @@ def test_importing_the_package_costs_next_to_nothing():
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+def test_a_picture_of_a_fit_needs_neither_tables_nor_distributions():
+    """They take a second of the first one."""
+    program = (
+        "import sys; from ppl_dgp import Conditional, Guide, PowerEP, deep_gp, fit_svi, plot_fit, save_figure; "
+        "found = {'pandas', 'scipy.stats'} & sys.modules.keys(); assert not found, found"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 @pytest.mark.slow
 def test_sums_that_are_not_asked_for_import_no_funsor():
     """It takes seconds."""
