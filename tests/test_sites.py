@@ -11,9 +11,9 @@ from fast import few
 from jax.scipy.stats import norm
 from numpyro import handlers
 from scipy import stats
+from site_cases import RANDOM, THETA, N, X, Y, Z, converged, energy, rows_at, tempered
 
 from ppl_dgp.fit import Posterior, SiteWarning, fit_power_ep, power_ep
-from ppl_dgp.fit.site_program import SweepSchedule
 from ppl_dgp.gp.sparse_gp import sparse_gp
 from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.guides import Diagonal, FullRank, Guide
@@ -22,11 +22,10 @@ from ppl_dgp.likelihoods import Gaussian, Scalar
 from ppl_dgp.models import deep_gp
 from ppl_dgp.numerics.linalg import cholesky, inverse_lower
 from ppl_dgp.objectives import SiteEnergy, collapsed_energy
-from ppl_dgp.objectives.site_energy import Layer, read_layer
+from ppl_dgp.objectives.site_energy import read_layer
 from ppl_dgp.objectives.sites import (
     Cavity,
     SiteParameters,
-    SweepRows,
     energy_of_sites,
     of_prior,
     parallel_sweep,
@@ -41,11 +40,6 @@ from ppl_dgp.objectives.sites import (
 from ppl_dgp.prediction.predict import predict
 
 KEY = jax.random.PRNGKey(5)
-RANDOM = np.random.default_rng(5)
-N = 8
-X = jnp.asarray(np.sort(RANDOM.uniform(-2, 2, size=(N, 1)), axis=0))
-Y = jnp.asarray(np.sin(2 * X) + 0.2 * RANDOM.normal(size=(N, 1)))
-Z = jnp.array([-1.2, 0.9])[:, None]
 LABELS = jnp.where(Y > 0, 1, -1)
 PROBIT = Scalar(lambda f: Probit(f))
 NODES, WEIGHTS = np.polynomial.hermite.hermgauss(80)
@@ -74,38 +68,6 @@ class Probit(dist.Distribution):
     @property
     def variance(self):
         return 1.0 - jnp.square(self.mean)
-
-
-def rows_at(theta, y, offset=0.0):
-    """φ and D of a kernel with log variance and log lengthscale theta[:2], its inducing inputs shifted by theta[2]."""
-    kernel, z = RBF(jnp.exp(theta[0]), jnp.exp(theta[1])), Z + theta[2]
-    phi = kernel(X, z) @ inverse_lower(cholesky(kernel(z, z), 0.0)[0]).T
-    residual = (kernel.diag(X) - jnp.square(phi).sum(1))[:, None]
-    return SweepRows(phi, residual, jnp.full(y.shape, offset), y)
-
-
-THETA = jnp.array([0.3, -0.2, 0.0])
-
-
-def converged(likelihood, rows, alpha, sequential=False, damping=1.0, sweeps=200, tolerance=1e-12):
-    schedule = SweepSchedule(alpha, sequential, sweeps, damping, tolerance)
-    zero = SiteParameters(*(jnp.zeros(rows.y.shape),) * 2)
-    start = of_prior(rows.y.shape[1], rows.phi.shape[1], rows.phi.dtype)
-    run = jax.jit(lambda rows: schedule.converge(Layer("gp/u", rows, likelihood), zero, start))
-    sites, change, skipped = run(rows)
-    return sites, change, skipped
-
-
-def energy(likelihood, rows, sites, alpha):
-    return float(
-        jax.jit(lambda rows, sites: energy_of_sites(tempered(likelihood, alpha), rows, sites, alpha))(
-            rows, sites
-        )
-    )
-
-
-def tempered(likelihood, alpha):
-    return lambda y, mean, variance: likelihood.tempered(y, mean, variance, alpha)
 
 
 def log_power(y, mean, variance, alpha):

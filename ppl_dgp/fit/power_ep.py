@@ -1,4 +1,4 @@
-"""Power EP by iteration, for one layer under any scalar likelihood (Bui, Yan & Turner 2017; Bui 2017, 2.3.9 and A.6).
+"""Power EP by iteration, for one layer under any likelihood (Bui, Yan & Turner 2017; Bui 2017, 2.3.9 and A.6).
 
 Sites are swept until they rest; then, the energy being stationary in them, a step of Adam on the hyperparameters and
 inducing inputs takes them as constants; and so on. Of a minibatch a few parallel sweeps must do.
@@ -65,9 +65,9 @@ def fit_power_ep(
 
     The model has one layer, ``f(x).noisy(...)`` or ``f(x).observe(...)``, the guide a full-rank q(u). The fit's
     parameters hold q(u), so that ``predict`` and all else work as after ``fit_svi``, and the sites, ``…/site_location``
-    and ``…/site_precision`` (N, P). Its losses are minus the energy (an energy, no bound, for α > 0) before each step,
-    and last at the parameters returned; with minibatches all but the last are estimates. Its objective is
-    ``SiteEnergy``.
+    and ``…/site_precision`` (N, F), of each function: one for each target, C of classes, two under learnt noise. Its
+    losses are minus the energy (an energy, no bound, for α > 0) before each step, and last at the parameters returned;
+    with minibatches all but the last are estimates. Its objective is ``SiteEnergy``.
 
     :param key: JAX random key of the initialisation and the minibatches.
     :param model, guide: NumPyro callables; with the same two objects, settings and shapes a second fit compiles
@@ -89,8 +89,7 @@ def fit_power_ep(
     :param start: constrained parameters to start from, sites among them if you like; others start as usual.
     :param progress: show a bar on standard error (default: where that is a terminal).
     :param callback: as of ``fit_svi``, after each piece of steps.
-    :raises ValueError: for data or settings that cannot be used, a model of other than one layer, or a likelihood that
-        couples outputs.
+    :raises ValueError: for data or settings that cannot be used, or a model of other than one layer.
     :raises TypeError: for data that are not those of a GP, or a q(u) that is not of full rank.
     :raises FitError: if the energy is not finite at the end.
     :raises Interrupted: on Ctrl-C, or where the ``callback`` returns True, with what was found so far.
@@ -120,14 +119,14 @@ def fit_power_ep(
     # the sites are no parameters of the program
     beginning = {name: value for name, value in (start or {}).items() if not name.endswith(SITE_SUFFIXES)}
     first = svi.optim.get_params(initialise(svi, init_key, x, y, beginning or None).optim_state)
-    site = _checked_site(model, svi.constrain_fn(first), settings, x, y)
+    site, shape = _checked_site(model, svi.constrain_fn(first), settings, x, y)
     kept = program.cached_program(svi, build_run, settings, optimiser, batch_size is not None)
     ending = program.cached_program(svi, build_end, settings.alpha)
     names = site_names(site)
-    zeros = jnp.zeros(y.shape, x.dtype)
+    zeros = jnp.zeros(shape, x.dtype)
     sites = SiteParameters(*(jnp.asarray((start or {}).get(name, zeros), x.dtype) for name in names))
-    if any(each.shape != y.shape for each in sites):
-        raise ValueError(f"start: found sites of shape {sites[0].shape}, expected {y.shape}, as y has")
+    if wrong := [each.shape for each in sites if each.shape != shape]:
+        raise ValueError(f"start: found sites of shape {wrong[0]}, expected {shape}, rows and functions")
     state = {"params": first, "adam": optimiser.init(first), "sites": sites}
     state |= {"change": jnp.full((), jnp.inf, x.dtype), "skipped": jnp.zeros((), jnp.int32)}
     state = program.fresh_copies(state)
@@ -200,17 +199,17 @@ def _checked_site(
     settings: SweepSchedule,
     x: Float[Array, "N D"],
     y: Num[Array, "N P"],
-) -> str:
-    """The layer's inducing site, its q(u) and its likelihood looked at before anything is compiled."""
-    site = ""
+) -> tuple[str, tuple[int, int]]:
+    """The layer's inducing site and the shape of its sites, q(u) and likelihood looked at before anything compiles."""
+    site, functions = "", 0
 
     def look(params: Mapping[str, Array]) -> tuple[Array, ...]:
-        nonlocal site
+        nonlocal site, functions
         layer = read_layer(model, params, x, y)
         site, rows = layer.site, layer.rows
         found = {name: jnp.shape(params[name]) for name in params if name.startswith(f"{site}_")}
-        outputs, size = y.shape[1], rows.phi.shape[1]
-        if found != {f"{site}_loc": (outputs, size), f"{site}_scale": (outputs, size, size)}:
+        functions, size = rows.offset.shape[1], rows.phi.shape[1]
+        if found != {f"{site}_loc": (functions, size), f"{site}_scale": (functions, size, size)}:
             raise TypeError(
                 f"guide: found the parameters {found} of q(u), expected those of a full-rank one; use "
                 "Guide(model, inducing=FullRank())"
@@ -225,15 +224,15 @@ def _checked_site(
     shapes = [term.shape for term in jax.eval_shape(look, params)]
     if shapes[0] != y.shape:
         raise ValueError(
-            f"likelihood: found terms of shape {shapes[0]} for y of {y.shape}, expected one per entry; sites need a "
-            "likelihood that does not couple outputs: use fit_svi"
+            f"likelihood: found terms of shape {shapes[0]} for y of {y.shape}, expected one per entry; sum what "
+            "belongs to one target"
         )
     if settings.sequential and shapes[1] != (1, y.shape[1]):
         raise ValueError(
             f"likelihood: found terms of shape {shapes[1]} for one row, expected {(1, y.shape[1])}; it holds values "
             "per row that cannot be taken apart: use schedule='parallel'"
         )
-    return site
+    return site, (len(x), functions)
 
 
 def _check_settings(rows: int, settings: Mapping[str, Any]) -> None:

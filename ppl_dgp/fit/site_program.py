@@ -119,7 +119,7 @@ def build_run(
     def whole(state: State, x: Array, y: Array, go: Array) -> tuple[State, Array]:
         layer = layer_at(state["params"], x, y, None)
         rows, tempered = layer.rows, layer.tempered(alpha)
-        nothing = of_prior(rows.y.shape[1], rows.phi.shape[1], rows.phi.dtype)
+        nothing = of_prior(rows.offset.shape[1], rows.phi.shape[1], rows.phi.dtype)
         sites, change, skipped = schedule.converge(layer, restored(rows.phi, state["sites"], alpha), nothing)
         natural = with_prior(summed(rows.phi, sites))
         state = {**state, "sites": sites, "change": change, "skipped": skipped}
@@ -184,7 +184,7 @@ def build_run(
 
 
 def build_end(svi: SVI, alpha: float) -> Callable[..., tuple[SiteParameters, Array, Array, Array]]:
-    """``end(params, sites, x, y)``: the sites, q(v)'s means (P, M) and Cholesky factors (P, M, M), minus the energy."""
+    """``end(params, sites, x, y)``: the sites, q(v)'s means (F, M) and Cholesky factors (F, M, M), minus the energy."""
 
     def end(
         params: dict[str, Array], sites: SiteParameters, x: Float[Array, "N D"], y: Num[Array, "N P"]

@@ -32,7 +32,7 @@ class Layer(NamedTuple):
     likelihood: Likelihood
 
     def tempered(self, alpha: float) -> Callable[[Array, Array, Array], Array]:
-        """t_α(y; mean, variance) of each entry."""
+        """t_α(y; mean, variance) of each target."""
         return lambda y, mean, variance: self.likelihood.tempered(y, mean, variance, alpha)
 
 
@@ -81,7 +81,7 @@ def read_layer(model: Model, params: Mapping[str, Array], *args: Any, **kwargs: 
 
 
 def site_names(inducing: str) -> tuple[str, str]:
-    """The parameters that hold ν and τ, (N, P), of the layer whose inducing site is named."""
+    """The parameters that hold ν and τ, (N, F), of the layer whose inducing site is named."""
     layer = inducing.rpartition("/")[0]
     location, precision = SITE_SUFFIXES
     return layer + location, layer + precision

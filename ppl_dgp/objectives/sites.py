@@ -1,4 +1,4 @@
-r"""Power EP by its sites: one Gaussian factor of u per datum and output, found by iteration (Bui 2017, 2.3 and A.6).
+r"""Power EP by its sites: a Gaussian factor of u per datum and function, found by iteration (Bui 2017, 2.3 and A.6).
 
 With the whitened weights φ_n = L⁻¹k(Z, x_n), a site is exp(ν f − ½ τ f²) of f = φ_nᵀv, τ its precision and ν = τ g,
 and q(v) has the precision I + Σ τ φφᵀ: nothing is ever divided by Kzz. All that an update needs are two scalars of a
@@ -15,7 +15,10 @@ match the tilted distribution is then (A.83, A.84, the fractional factor taken t
 
 At α = 0 there is no cavity, and these are natural-gradient steps of the variational bound (Khan & Lin 2017), whose
 fixed point is its optimum. Bui's own update goes the share α of the way from the old site to the new one; here the
-share is the damping, whatever α. Shapes: N rows, P outputs with a q(v) each, M inducing points.
+share is the damping, whatever α. Under a likelihood of several functions t_α is that of their independent cavities, the
+derivatives are in the mean of each function, and the new q has the tilted distribution's moments of each function by
+itself (Villacampa-Calvo & Hernández-Lobato 2017). Shapes: N rows, P targets, F functions with a q(v) each, as many but
+for such likelihoods, M inducing points.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from jaxtyping import Array, Bool, Float, Int, Num
 from ppl_dgp.numerics.linalg import inverse_lower
 from ppl_dgp.numerics.power_mean import log1p_ratio
 
-#: t_α(y; mean, variance) of each entry, for one α
+#: t_α(y; mean, variance) of each target (N, P), at moments of the functions (N, F), for one α
 Tempered = Callable[[Array, Array, Array], Array]
 
 
@@ -39,30 +42,30 @@ class SweepRows(NamedTuple):
 
     phi: Float[Array, "N M"]
     residual: Float[Array, "N 1"]
-    offset: Float[Array, "N P"]
+    offset: Float[Array, "N F"]
     y: Num[Array, "N P"]
 
 
 class SiteParameters(NamedTuple):
-    """ν and τ of each datum and output; all 0 is the prior."""
+    """ν and τ of each datum and function; all 0 is the prior."""
 
-    location: Float[Array, "N P"]
-    precision: Float[Array, "N P"]
+    location: Float[Array, "N F"]
+    precision: Float[Array, "N F"]
 
 
 class Natural(NamedTuple):
     """Natural parameters of q(v), or of a part of it: Σ τ φφᵀ and Σ ν φ, with I where the prior is in it."""
 
-    precision: Float[Array, "P M M"]
-    location: Float[Array, "P M"]
+    precision: Float[Array, "F M M"]
+    location: Float[Array, "F M"]
 
 
 class SitePosterior(NamedTuple):
     """q(v): its mean, R with S = RᵀR (lower triangular), and log |S⁻¹|; NaN where the precision is not positive."""
 
-    mean: Float[Array, "P M"]
-    root: Float[Array, "P M M"]
-    log_det: Float[Array, " P"]
+    mean: Float[Array, "F M"]
+    root: Float[Array, "F M M"]
+    log_det: Float[Array, " F"]
 
 
 def summed(phi: Float[Array, "N M"], sites: SiteParameters) -> Natural:
@@ -97,7 +100,7 @@ def posterior_of_sites(natural: Natural) -> SitePosterior:
 
 
 class Cavity(NamedTuple):
-    """μ_c and s_c, and 1 − ατs: all (N, P)."""
+    """μ_c and s_c, and 1 − ατs: all (N, F)."""
 
     mean: Array
     variance: Array
@@ -110,7 +113,7 @@ def cavity(mean: Array, variance: Array, sites: SiteParameters, alpha: float) ->
     return Cavity((mean - alpha * sites.location * variance) / remaining, variance / remaining, remaining)
 
 
-def projected(phi: Float[Array, "N M"], q: SitePosterior) -> tuple[Float[Array, "N P"], Float[Array, "N P"]]:
+def projected(phi: Float[Array, "N M"], q: SitePosterior) -> tuple[Float[Array, "N F"], Float[Array, "N F"]]:
     """μ = φᵀm and s = φᵀSφ."""
     return phi @ q.mean.T, jnp.square(jnp.einsum("pkm,nm->npk", q.root, phi)).sum(-1)
 
@@ -124,10 +127,18 @@ def proposed(
     def value(mean: Array) -> Array:
         return tempered(y, offset + mean, variance)
 
-    # each entry depends on its own mean alone, so a tangent of ones gives all derivatives at once
-    ones = jnp.ones_like(at.mean)
-    slope = lambda mean: jax.jvp(value, (mean,), (ones,))[1]
-    first, second = jax.jvp(slope, (at.mean,), (ones,))
+    def derivatives(along: Array) -> tuple[Array, Array]:
+        slope = lambda mean: jax.jvp(value, (mean,), (along,))[1]
+        found: tuple[Array, Array] = jax.jvp(slope, (at.mean,), (along,))
+        return found
+
+    ones, functions = jnp.ones_like(at.mean), at.mean.shape[-1]
+    if y.shape[-1] == functions:
+        # each target depends on its own mean alone, so a tangent of ones gives all derivatives at once
+        first, second = derivatives(ones)
+    else:
+        alone = jnp.eye(functions, dtype=ones.dtype)[:, None] * ones
+        first, second = (each.sum(-1).T for each in jax.vmap(derivatives)(alone))
     shrinkage = 1.0 + alpha * second * at.variance
     sites = SiteParameters((first - second * at.mean) / shrinkage, -second / shrinkage)
     finite = jnp.isfinite(sites.location) & jnp.isfinite(sites.precision)
@@ -153,7 +164,7 @@ def sequential_sweep(
     alpha: float,
     damping: float,
 ) -> tuple[SiteParameters, Int[Array, ""]]:
-    """One datum after another, each seeing the sites before it; O(N P M²), by rank-one updates of S.
+    """One datum after another, each seeing the sites before it; O(N F M²), by rank-one updates of S.
 
     :param tempered_at: t_α of one row, (1, P), given its slice of ``each``.
     :param each: arrays over rows that the likelihood of a row needs.
@@ -195,7 +206,7 @@ SITE_HALVINGS = 20
 def parallel_sweep(
     tempered: Tempered, rows: SweepRows, sites: SiteParameters, rest: Natural, alpha: float, damping: float
 ) -> tuple[SiteParameters, Int[Array, ""]]:
-    """All data at once, each seeing the sites as they were; O(N P M²).
+    """All data at once, each seeing the sites as they were; O(N F M²).
 
     :param rest: the natural parameters of q without these rows' sites, with the prior.
     :returns: the sites, and how many updates were skipped. Where the precision of q would not be positive, the step is
@@ -250,13 +261,13 @@ def energy_parts(
     mean, variance = projected(rows.phi, q)
     at = cavity(mean, variance, sites, alpha)
     whole = 0.5 * ((q.mean * natural.location).sum() - q.log_det.sum())
-    each = tempered(rows.y, rows.offset + at.mean, rows.residual + at.variance)
-    each = each - 0.5 * log1p_ratio(alpha, -sites.precision * variance)
+    terms = tempered(rows.y, rows.offset + at.mean, rows.residual + at.variance)
+    each = -0.5 * log1p_ratio(alpha, -sites.precision * variance)
     each = each + 0.5 * sites.precision * jnp.square(mean) / at.remaining
     each = (
         each + 0.5 * alpha * jnp.square(sites.location) * at.variance - sites.location * mean / at.remaining
     )
-    return whole, each.sum()
+    return whole, terms.sum() + each.sum()
 
 
 def energy_of_sites(
