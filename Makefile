@@ -131,10 +131,10 @@ test-matrix:
 
 demo: $(STAMP)
 	@mkdir -p demo
-	@$(PY) benchmarks/demo.py
+	@$(PY) -m benchmarks.demo
 
 bench: $(STAMP)
-	@$(PY) benchmarks/speed.py $(BENCH_ARGS)
+	@$(PY) -m benchmarks.speed $(BENCH_ARGS)
 
 bench-peers: .venv-peers/.installed .venv-gpjax/.installed
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from folding import folded
 from matplotlib import colormaps
 from matplotlib.figure import Figure
+
+from benchmarks.folding import folded
 
 HERE, DOCS = Path("benchmarks"), Path("docs")
 SWEEP, REGRESSION = HERE / "alpha-sweep.csv", HERE / "alpha-regression.csv"

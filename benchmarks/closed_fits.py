@@ -7,10 +7,10 @@ from time import perf_counter
 
 import jax
 import numpy as np
-import rows
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
+from benchmarks import rows
 from ppl_dgp.diagnostics import held_out_scores
 from ppl_dgp.fit import fit_lbfgs
 from ppl_dgp.guides import Guide, Optimal

@@ -1,8 +1,8 @@
 """Decoupled q(u) beside a full-rank one: what a step costs, and what a mean of many inducing inputs is worth.
 
-    python benchmarks/decoupled.py cost --dtype float32             # milliseconds of a training step, by M
-    python benchmarks/decoupled.py optima --data DIR                 # every rule's best q(u) at one sparse GP's values
-    python benchmarks/decoupled.py fits --data DIR --steps 3000      # a sparse GP of kin8nm on minibatches
+    python -m benchmarks.decoupled cost --dtype float32             # milliseconds of a training step, by M
+    python -m benchmarks.decoupled optima --data DIR                 # every rule's best q(u) at one sparse GP's values
+    python -m benchmarks.decoupled fits --data DIR --steps 3000      # a sparse GP of kin8nm on minibatches
 
 DIR holds ``uci/<set>.npz`` (X, y, and the rows of each split, train and test); the first split is taken. Rows are added
 to decoupled-cost.csv, decoupled-optima.csv and decoupled-fits.csv. A step's time is the least of several, by the clock
@@ -19,9 +19,9 @@ import jax
 import numpy as np
 import numpyro
 import optax
-import rows
 from numpyro.infer import SVI
 
+from benchmarks import rows
 from ppl_dgp import (
     Collapsed,
     Decoupled,

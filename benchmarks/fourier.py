@@ -1,7 +1,7 @@
 """Seconds of a step with Fourier features of one input, beside inducing points of the same number, for N rows.
 
-    python benchmarks/fourier.py
-    python benchmarks/fourier.py --rows 10000,100000 --size 101
+    python -m benchmarks.fourier
+    python -m benchmarks.fourier --rows 10000,100000 --size 101
 
 A step is one value and gradient of what is minimised, of which an iteration of L-BFGS takes one or two: ``Collapsed()``
 on all rows, or ``PowerEP(0.0)`` on a minibatch of 1000 with a full-rank q(u), or a mean-field one. ``pass_seconds`` are
@@ -20,10 +20,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
-import rows
 from numpyro.distributions import constraints
 from numpyro.infer import ELBO, SVI
 
+from benchmarks import rows
 from ppl_dgp import Fourier, data_plate, sparse_gp
 from ppl_dgp.fit.initial import initialise
 from ppl_dgp.fit.session import one_blas_thread

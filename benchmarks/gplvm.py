@@ -1,7 +1,7 @@
 """Latent variable models on real tables: oil flow, missing entries, digits by minibatches, motion, a deep GPLVM.
 
-    python benchmarks/gplvm.py oil --data DIR        # the others: missing, usps, motion, digits (needs no DIR)
-    python benchmarks/gplvm.py page                  # docs/gplvm.md from the CSVs
+    python -m benchmarks.gplvm oil --data DIR        # the others: missing, usps, motion, digits (needs no DIR)
+    python -m benchmarks.gplvm page                  # docs/gplvm.md from the CSVs
 
 DIR holds ``latent/<set>.npz``. Rows are appended to CSVs as they come, and what these hold is not done again; figures
 go to docs/. ``oil`` also writes what ``gplvm_peer.py`` compares with GPflow in an environment of its own.
@@ -18,11 +18,12 @@ from pathlib import Path
 import jax
 import numpy as np
 import numpyro
-import rows
-from gplvm_page import page
-from latent_tables import nearest_errors, standard
 from sklearn.experimental import enable_iterative_imputer  # noqa: F401
 from sklearn.impute import IterativeImputer, KNNImputer
+
+from benchmarks import rows
+from benchmarks.gplvm_page import page
+from benchmarks.latent_tables import nearest_errors, standard
 
 numpyro.enable_x64()
 

@@ -1,7 +1,7 @@
 """The Bayesian GPLVM's bound at given parameters: ours, GPflow's, and in extended precision.
 
     pip install gpflow tensorflow-cpu tf-keras                     # in an environment of its own
-    python benchmarks/gplvm_peer.py oil-peer.npz                   # which benchmarks/gplvm.py oil has written
+    python -m benchmarks.gplvm_peer oil-peer.npz                   # which benchmarks/gplvm.py oil has written
 
 With tiny noise and jitter 64 bits lose digits in any order of operations: the third number tells whose.
 """

@@ -1,6 +1,6 @@
 """A two-layer deep GP on rows that stay on disk: memory, and what the input costs.
 
-    python benchmarks/larger_than_memory.py --rows 1e7
+    python -m benchmarks.larger_than_memory --rows 1e7
 
 Writes the rows (8 inputs and a target, float32) to a temporary directory block by block, counts and standardises them
 in a streaming pass, trains some hundred steps on minibatches, and prints the peak memory of the process beside the goal

@@ -1,12 +1,12 @@
 """Which α? Power EP on drawn functions, on tables of numbers and of classes, in deep GPs; rows and the page of them.
 
-    python benchmarks/power_ep.py sweep                    # (a) drawn functions: α × M                (Bui 2017, 2.4.1)
-    python benchmarks/power_ep.py regression --data DIR    # (b) tables of numbers, (e) kin8nm         (2.4.2)
-    python benchmarks/power_ep.py classification --data DIR  # (c) tied factors against sites          (2.4.3, 2.6)
-    python benchmarks/power_ep.py deep                     # (d) deep GPs on a step and a sinusoid     (4.7.1)
-    python benchmarks/power_ep.py digits                   # ten classes by a deep GP
-    python benchmarks/power_ep.py objectives               # the three objectives against α, and the exact evidence
-    python benchmarks/power_ep.py page                     # docs/which-alpha.md and its figures, from the CSVs
+    python -m benchmarks.power_ep sweep                    # (a) drawn functions: α × M                (Bui 2017, 2.4.1)
+    python -m benchmarks.power_ep regression --data DIR    # (b) tables of numbers, (e) kin8nm         (2.4.2)
+    python -m benchmarks.power_ep classification --data DIR  # (c) tied factors against sites          (2.4.3, 2.6)
+    python -m benchmarks.power_ep deep                     # (d) deep GPs on a step and a sinusoid     (4.7.1)
+    python -m benchmarks.power_ep digits                   # ten classes by a deep GP
+    python -m benchmarks.power_ep objectives               # the three objectives against α, and the exact evidence
+    python -m benchmarks.power_ep page                     # docs/which-alpha.md and its figures, from the CSVs
 
 Each appends to benchmarks/alpha-<name>.csv what it does not hold yet. DIR holds ``uci/<set>.npz`` and
 ``classification/<set>.npz`` with arrays X, y and the splits' row indices train and test.
@@ -25,9 +25,19 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import optax
-import rows
-from alpha_page import CALIBRATION, CLASSIFICATION, DEEP, DIGITS, OBJECTIVES, REGRESSION, SWEEP, page
-from closed_fits import run_closed
+
+from benchmarks import rows
+from benchmarks.alpha_page import (
+    CALIBRATION,
+    CLASSIFICATION,
+    DEEP,
+    DIGITS,
+    OBJECTIVES,
+    REGRESSION,
+    SWEEP,
+    page,
+)
+from benchmarks.closed_fits import run_closed
 
 numpyro.enable_x64()
 

@@ -1,7 +1,7 @@
 """Models in 32 bits beside 64: rejected steps, and the test log density after the same steps.
 
-    python benchmarks/precision.py --data DIR                     # every set and model that precision.csv lacks
-    python benchmarks/precision.py --data DIR --sets boston --models sparse-gp --steps 200
+    python -m benchmarks.precision --data DIR                     # every set and model that precision.csv lacks
+    python -m benchmarks.precision --data DIR --sets boston --models sparse-gp --steps 200
 
 DIR holds ``uci/<set>.npz`` (X, y, and the rows of each split, train and test); the first split is taken. Adam's rate
 falls to 0 by a cosine, for at a constant rate the last steps of two seeds may be 20 % apart, more than bits ever are.
@@ -21,8 +21,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import rows
 
+from benchmarks import rows
 from ppl_dgp import (
     Conditional,
     DoublyStochastic,

@@ -1,6 +1,6 @@
 """Deep GPs on the standard regression tables: test log density, RMSE, ELBO and seconds, a row per fit.
 
-    python benchmarks/regression.py --data DIR --sets energy,boston --splits 0,1,2,3,4 --hidden doubly-stochastic
+    python -m benchmarks.regression --data DIR --sets energy,boston --splits 0,1,2,3,4 --hidden doubly-stochastic
 
 DIR holds ``uci/<set>.npz`` with arrays X, y and the splits' row indices train and test. Rows are appended to the CSV as
 they come, and fits that it already holds are not done again.
@@ -14,7 +14,8 @@ from pathlib import Path
 
 import jax
 import numpyro
-import rows
+
+from benchmarks import rows
 
 numpyro.enable_x64()
 

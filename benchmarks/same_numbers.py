@@ -1,8 +1,8 @@
 """Losses and gradients of many programs, to the digit, so that two commits can be held beside one another.
 
     git worktree add ../before COMMIT
-    (cd ../before && python ../ppl_dgp/benchmarks/same_numbers.py ../before.json)   # in its own environment
-    python benchmarks/same_numbers.py after.json --against ../before.json
+    (cd ../before && python ../ppl_dgp/benchmarks/same_numbers.py ../before.json)   # by its path: of the package there
+    python -m benchmarks.same_numbers after.json --against ../before.json
 
 A program is a model, a guide and an objective at parameters that depend on their shapes alone, compiled without most of
 XLA's optimisations, whose order of sums may change from one form of a program to another. What is compared is the loss

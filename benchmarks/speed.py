@@ -1,8 +1,8 @@
 """Milliseconds of a training step, or of a value and its gradient, beside code written by hand and other libraries.
 
-    python benchmarks/speed.py                       # every work that speed.csv lacks, each library that is installed
-    python benchmarks/speed.py --works dgp2,dgp3 --again --rounds 9
-    python benchmarks/speed.py --scaling             # cost against N, L, width and particles, a figure
+    python -m benchmarks.speed                       # every work that speed.csv lacks, each library that is installed
+    python -m benchmarks.speed --works dgp2,dgp3 --again --rounds 9
+    python -m benchmarks.speed --scaling             # cost against N, L, width and particles, a figure
 
 A contestant is a process of its own (speed_jax.py, speed_peers.py) and takes a turn of about a second where all others
 wait, round after round, so that a drift of the machine's speed falls on all of them alike: a ratio is the median over
@@ -23,16 +23,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import rows
 from rich.console import Console
 from rich.table import Table
-from speed_ceiling import Ceilings, ceilings, floor
-from works import OFFERED, USUAL
+
+from benchmarks import rows
+from benchmarks.speed_ceiling import Ceilings, ceilings, floor
+from benchmarks.works import OFFERED, USUAL
 
 HERE = Path(__file__).parent
 #: where `make bench-peers` puts them, and what runs them there
 ENVIRONMENTS = {"gpytorch": ".venv-peers", "gpflow": ".venv-peers", "gpjax": ".venv-gpjax"}
-SCRIPTS = {"gpytorch": "speed_peers.py", "gpflow": "speed_peers.py", "gpjax": "speed_gpjax.py"}
+SCRIPTS = {"gpytorch": "speed_peers", "gpflow": "speed_peers", "gpjax": "speed_gpjax"}
 CSV = HERE / "speed.csv"
 COLUMNS = [
     "device", "work", "dtype", "library", "ms", "low", "high", "ours_over_it", "first", "peak", "compilations", "floor",
@@ -45,8 +46,8 @@ class Contestant:
 
     def __init__(self, library: str, work: str, dtype: str) -> None:
         self.library, self.ms = library, list[float]()
-        script = HERE / SCRIPTS.get(library, "speed_jax.py")
-        command = [interpreter(library), str(script), library, work, dtype]
+        script = f"benchmarks.{SCRIPTS.get(library, 'speed_jax')}"
+        command = [interpreter(library), "-m", script, library, work, dtype]
         # PYTHONPATH would lend one environment's packages to the other
         env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         pipes: dict[str, Any] = {
@@ -54,7 +55,7 @@ class Contestant:
             "stdout": subprocess.PIPE,
             "stderr": subprocess.PIPE,
         }
-        self.process = subprocess.Popen(command, text=True, env=env, **pipes)
+        self.process = subprocess.Popen(command, text=True, env=env, cwd=HERE.parent, **pipes)
         self.about = self._heard()
 
     def turn(self) -> None:
@@ -155,7 +156,7 @@ def main() -> None:
     parser.add_argument("--scaling", action="store_true")
     options = parser.parse_args()
     if options.scaling:
-        from speed_scaling import scaling
+        from benchmarks.speed_scaling import scaling
 
         scaling()
         return

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from works import TRAINED, batch, inducing
+from benchmarks.works import TRAINED, batch, inducing
 
 #: outputs of the layer whose operations are measured
 P = 8
@@ -34,10 +34,10 @@ class Ceilings(NamedTuple):
 
 def ceilings(dtype: str, work: str = "dgp2") -> Ceilings:
     """Those of a work's sizes, measured in a process of its own."""
-    command = [sys.executable, str(Path(__file__)), dtype, str(batch(work)), str(inducing(work))]
+    command = [sys.executable, "-m", "benchmarks.speed_ceiling", dtype, str(batch(work)), str(inducing(work))]
     env = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
     device, *rates = subprocess.run(
-        command, env=env, check=True, capture_output=True, text=True
+        command, env=env, cwd=Path(__file__).parents[1], check=True, capture_output=True, text=True
     ).stdout.splitlines()
     return Ceilings(device, *map(float, rates))
 

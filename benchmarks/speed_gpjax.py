@@ -1,6 +1,6 @@
 """The contestant GPJax of the bench, in the environment that `make bench-peers` builds for it.
 
-.venv-gpjax/bin/python benchmarks/speed_gpjax.py gpjax svgp float64
+.venv-gpjax/bin/python -m benchmarks.speed_gpjax gpjax svgp float64
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from turns import Turns
-from works import TRAINED, Data, batch, centres, data
+
+from benchmarks.turns import Turns
+from benchmarks.works import TRAINED, Data, batch, centres, data
 
 WORK, DTYPE = sys.argv[2:4]
 CHUNK = 200

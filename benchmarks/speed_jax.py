@@ -2,7 +2,7 @@
 
 Started by speed.py, one process each, which it tells on standard input what to do:
 
-    python benchmarks/speed_jax.py ours dgp2 float64
+    python -m benchmarks.speed_jax ours dgp2 float64
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from turns import Turns
-from works import LATENT, LENGTH, PARTICLES, STATES, TRAINED, batch, data, inducing, window_starts
+
+from benchmarks.turns import Turns
+from benchmarks.works import LATENT, LENGTH, PARTICLES, STATES, TRAINED, batch, data, inducing, window_starts
 
 LIBRARY, WORK, DTYPE = sys.argv[1:4]
 turns = Turns()
@@ -117,7 +118,7 @@ def ours(given: Any) -> Callable[[], None]:
 
 def reference(given: Any) -> Callable[[], None]:
     """The same by hand."""
-    import reference as by_hand
+    from benchmarks import reference as by_hand
 
     random, (x, y) = np.random.default_rng(0), (jnp.asarray(each) for each in given)
     raw = by_hand.unsoftplus

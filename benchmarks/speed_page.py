@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
-from folding import folded
-from gplvm_page import table
-from works import WORKS
+
+from benchmarks.folding import folded
+from benchmarks.gplvm_page import table
+from benchmarks.works import WORKS
 
 HERE, PAGE, MARK = Path("benchmarks"), Path("docs/performance.md"), "<!-- tables -->"
 

@@ -1,6 +1,6 @@
 """Contestants of the bench from other libraries, in the environment that `make bench-peers` builds.
 
-.venv-peers/bin/python benchmarks/speed_peers.py gpytorch dgp2 float64
+.venv-peers/bin/python -m benchmarks.speed_peers gpytorch dgp2 float64
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from turns import Turns
-from works import (
+
+from benchmarks.turns import Turns
+from benchmarks.works import (
     LATENT,
     LENGTH,
     PARTICLES,

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import numpyro
-import rows
-from works import data
+
+from benchmarks import rows
+from benchmarks.works import data
 
 HERE = Path(__file__).parent
 CSV, FIGURE = HERE / "speed-scaling.csv", HERE.parent / "docs" / "speed-scaling.png"

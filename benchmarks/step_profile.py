@@ -1,7 +1,7 @@
 """What a training step spends its time on, by JAX's profiler: kinds of operations, and the operations that take most.
 
-    python benchmarks/step_profile.py                       # dgp3 in 64 bits
-    python benchmarks/step_profile.py --work large --dtype float32
+    python -m benchmarks.step_profile                       # dgp3 in 64 bits
+    python -m benchmarks.step_profile --work large --dtype float32
 
 The rows go to step-profile.csv, by device. On the CPU times are those of threads, whose sum exceeds the clock's; on a
 GPU they are those of kernels, and what is missing to the clock's is waiting.
@@ -20,13 +20,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import rows
 from jax.profiler import ProfileData
 from numpyro.infer import SVI
 from rich.console import Console
 from rich.table import Table
-from works import TRAINED, batch, data, inducing
 
+from benchmarks import rows
+from benchmarks.works import TRAINED, batch, data, inducing
 from ppl_dgp.fit import program
 from ppl_dgp.fit.initial import initialise
 from ppl_dgp.fit.session import one_blas_thread

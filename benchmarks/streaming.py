@@ -4,7 +4,7 @@ Rows (x, y) are drawn as they are asked for: y = f(x) + ε, f a smooth function 
 0.3. Hyperparameters are fitted to the first batch and held from then on, q(u) is in closed form and the inducing inputs
 are chosen anew, greedily, for every batch. Memory must not grow: the run fails if the resident memory after any later
 batch exceeds by more than 5 MiB the most that it was in the first tenth of the rows (compilation, which needs more than
-either, left out). Usage: ``python benchmarks/streaming.py [rows]``; 64 bits, Linux.
+either, left out). Usage: ``python -m benchmarks.streaming [rows]``; 64 bits, Linux.
 """
 
 from __future__ import annotations

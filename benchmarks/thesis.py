@@ -1,7 +1,7 @@
 """Chapter 3 of Chamberlin (2016) again: GP and deep GP on a step and a sum of sinusoids, with three kinds of training.
 
-    python benchmarks/thesis.py run       # benchmarks/thesis.csv and the figures docs/thesis-*.png
-    python benchmarks/thesis.py page      # the tables of docs/thesis.md, from the CSV
+    python -m benchmarks.thesis run       # benchmarks/thesis.csv and the figures docs/thesis-*.png
+    python -m benchmarks.thesis page      # the tables of docs/thesis.md, from the CSV
 
 The deep GP has one hidden unit and a mean-field q(h). Its bound with q(u) at its optimum is maximised by L-BFGS, from
 its usual start and from its shallow one, and by Adam; the same bound with a free q(u) by Adam and by natural gradients.
@@ -23,8 +23,9 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import pandas as pd
-import rows
-from folding import folded
+
+from benchmarks import rows
+from benchmarks.folding import folded
 
 numpyro.enable_x64()
 

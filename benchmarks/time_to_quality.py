@@ -137,7 +137,7 @@ def _process(contestant: str, place: Path, seed: int, budget: int) -> Iterator[d
     if contestant in ("start", "auto", "adam"):
         command = [sys.executable, "-W", "ignore", "-m", "benchmarks.time_to_quality", "--one", contestant]
     else:
-        command = [str(PEERS), "-W", "ignore", "benchmarks/time_to_quality_peers.py", contestant]
+        command = [str(PEERS), "-W", "ignore", "-m", "benchmarks.time_to_quality_peers", contestant]
     command += [str(place), str(seed), str(budget)]
     environment = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "false", "TF_CPP_MIN_LOG_LEVEL": "3"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:

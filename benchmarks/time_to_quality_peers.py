@@ -1,6 +1,6 @@
 """Peers of ``benchmarks.time_to_quality``, in the environment that `make bench-peers` builds.
 
-.venv-peers/bin/python benchmarks/time_to_quality_peers.py gpflux SPLIT.npz SEED BUDGET
+.venv-peers/bin/python -m benchmarks.time_to_quality_peers gpflux SPLIT.npz SEED BUDGET
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+from benchmarks.predictive_scores import of_mixture
 
 LIBRARY, PLACE, SEED, BUDGET = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 DRAWS, INDUCING, FULL_BATCH, BATCH = 100, 100, 2000, 1000
@@ -38,12 +40,8 @@ def minibatches() -> Callable[[], np.ndarray]:
 
 def tell(steps: int, seconds: float, bound: float, means: np.ndarray, variances: np.ndarray) -> None:
     """Print quality by the moments of y under each draw of the hidden layers, (draws, N, P)."""
-    each = -0.5 * np.log(2.0 * np.pi * variances) - 0.5 * np.square(Y_TEST - means) / variances
-    density = np.logaddexp.reduce(each.sum(-1), 0) - np.log(len(each)) - np.log(SCALE).sum()
-    rmse = np.sqrt(np.mean(np.square((means.mean(0) - Y_TEST) * SCALE)))
     found = {"steps": steps, "seconds": seconds, "bound": bound}
-    found |= {"test_log_density": float(density.mean()), "rmse": float(rmse)}
-    print(json.dumps(found), flush=True)
+    print(json.dumps(found | of_mixture(means, variances, Y_TEST, SCALE)), flush=True)
 
 
 def gpflux() -> None:

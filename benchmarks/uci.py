@@ -1,9 +1,9 @@
 """Deep GPs on the standard regression tables as in Salimbeni & Deisenroth (2017), all splits of a set in one program.
 
-    python benchmarks/uci.py --data DIR --sets energy,boston --depths 2,3 --splits 0-4 --steps 2000
-    python benchmarks/uci.py --data DIR --sets kin8nm --depths 1,2,3,4,5 --splits all --objective power-ep --alpha 0.5
-    python benchmarks/uci.py throughput --data DIR   # splits together against one after another
-    python benchmarks/uci.py page                    # docs/uci.md from the CSVs
+    python -m benchmarks.uci --data DIR --sets energy,boston --depths 2,3 --splits 0-4 --steps 2000
+    python -m benchmarks.uci --data DIR --sets kin8nm --depths 1,2,3,4,5 --splits all --objective power-ep --alpha 0.5
+    python -m benchmarks.uci throughput --data DIR   # splits together against one after another
+    python -m benchmarks.uci page                    # docs/uci.md from the CSVs
 
 DIR holds ``uci/<set>.npz`` with arrays X, y and the splits' row indices train and test. Rows are appended to uci.csv as
 programs end, and what it holds is not done again. M = 100 a layer, hidden width min(30, D), RBF-ARD from lengthscales
@@ -23,9 +23,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
-import rows
-from uci_page import CSV, THROUGHPUT, page
 
+from benchmarks import rows
+from benchmarks.uci_page import CSV, THROUGHPUT, page
 from ppl_dgp.data import Standardiser, Table, load_table, split
 from ppl_dgp.diagnostics import held_out_scores
 from ppl_dgp.fit import Fit, fit_many, fit_svi

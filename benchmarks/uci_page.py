@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 
 import pandas as pd
-from folding import folded
-from gplvm_page import table
+
+from benchmarks.folding import folded
+from benchmarks.gplvm_page import table
 
 PAGE, MARK = Path("docs/uci.md"), "<!-- tables -->"
 CSV, THROUGHPUT = Path("benchmarks/uci.csv"), Path("benchmarks/uci-throughput.csv")
