@@ -70,7 +70,7 @@ def test_it_is_the_fit_of_the_api(kind: str) -> None:
 @pytest.mark.slow
 def test_bars_are_told_apart_wherever_they_are() -> None:
     x, y = _framed(150, 0)
-    model = ConvolutionalGPClassifier(patch=(3, 3), num_inducing=10, steps=150, learning_rate=0.05)
+    model = ConvolutionalGPClassifier(patch=(3, 3), num_inducing=10, steps=600, learning_rate=0.05)
     assert model.fit(x, y).score(*_framed(100, 1)) > 0.9
 
 

@@ -107,7 +107,7 @@ PAGES = {
     "data": Page(
         "Data",
         "From a source of data to arrays: loading, splitting, standardising, rows that do not fit in memory.",
-        ("data", "checkpoint"),
+        ("data", "checkpoint", "messages"),
         first=("load_table", "Table", "open_rows"),
     ),
     "streaming": Page(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from numpyro.handlers import seed, substitute, trace
@@ -50,7 +51,7 @@ class LayerMap:
 @takes_fit
 def layer_maps(
     fit: Posterior,
-    x: Float[Array, "N D"],
+    x: Float[Array | np.ndarray, "N D"],
     *,
     grid_size: int = 200,
 ) -> list[LayerMap]:
@@ -62,7 +63,7 @@ def layer_maps(
     :raises TypeError: if the model has no layer made by ``sparse_gp``.
     """
     maps = []
-    for name, marginal in layer_marginals(fit, x).items():
+    for name, marginal in layer_marginals(fit, jnp.asarray(x)).items():
         function = marginal.function
         z = places(function.inducing)
         if isinstance(marginal.inputs, Functionals):  # f is drawn, where they are
