@@ -8,7 +8,9 @@
 #                   (ENDS=lowest: with these alone)
 # make demo         guides compared on a real table, the step function; figures and netCDF files in demo/
 # make bench        milliseconds of training steps, beside code by hand and what bench-peers installed; some minutes
-# make bench-peers  GPflow, GPflux and GPyTorch in .venv-peers, for the bench alone: 2-3 GB
+# make bench-peers  GPflow, GPflux, GPyTorch, LightGBM and NGBoost in .venv-peers, for benchmarks alone: 2-3 GB
+# make tables       cells of docs/tables.md that have no row yet, DATA=... the folder of the tables, SETS=... METHODS=...
+#                   SPLITS=... choose; hours for all, and it may be stopped
 # make docs         the site of docs/, in site/, with warnings as errors; open site/index.html, or `make docs-serve`
 # make docs-serve   the site at http://127.0.0.1:8000
 # make lock         requirements.lock, requirements-docs.lock anew from pyproject.toml (UPGRADE=--upgrade: newest versions)
@@ -39,7 +41,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 PYTEST  := -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := test
-.PHONY: env lint test test-all campaigns test-campaigns test-notebooks test-wheel test-matrix demo bench bench-peers docs docs-serve lock clean
+.PHONY: env lint test test-all campaigns test-campaigns test-notebooks test-wheel test-matrix demo bench bench-peers tables docs docs-serve lock clean
 
 env: $(STAMP)
 
@@ -135,6 +137,12 @@ demo: $(STAMP)
 
 bench: $(STAMP)
 	@$(PY) -m benchmarks.speed $(BENCH_ARGS)
+
+tables: $(STAMP)
+	@test -n "$(DATA)" || { echo "make tables: name the folder of the tables, DATA=..." >&2; exit 2; }
+	@OPENBLAS_NUM_THREADS=1 $(PY) -m benchmarks.tables --data "$(DATA)" $(if $(SETS),--sets $(SETS)) \
+	  $(if $(METHODS),--methods $(METHODS)) $(if $(SPLITS),--splits $(SPLITS))
+	@$(PY) -m benchmarks.tables_page
 
 bench-peers: .venv-peers/.installed .venv-gpjax/.installed
 

@@ -266,7 +266,9 @@ def test_layer_maps_follow_the_means(deep, table):
     # a curve over one input, a field over two
     assert first.grid.shape[1] == 1 and second.grid.shape[1] == 2
     for place in (first, second):
-        assert (place.grid.min(0) <= place.inputs.min(0)).all() and (place.grid.max(0) >= place.inputs.max(0)).all()
+        assert (place.grid.min(0) <= place.inputs.min(0)).all() and (
+            place.grid.max(0) >= place.inputs.max(0)
+        ).all()
     assert second.inducing.shape == (5, 2)
 
 

@@ -1,0 +1,126 @@
+"""Our methods of ``benchmarks.tables``: one split of a regression table, fitted and judged.
+
+A method's name is a model, sparse-gp or deep-gp-L of L layers, and what departs from the default, behind dots:
+``deep-gp-2``, ``deep-gp-3.alpha=0.5``, ``deep-gp-2.global``, ``deep-gp-3.sghmc``. The default is ``DoublyStochastic``
+with ``FullRank`` at α = 0, ``fit_svi`` without steps; ``global`` has ``GlobalInducing``; ``best`` is ``Conditional``
+from the optimum of the mean field or from the default's, whichever has the higher bound; ``sources`` has 20 000 steps
+of Adam at 0.01, as the sources train; ``sghmc`` has chains at α = 1 that begin at the default's fit.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import numpyro
+
+numpyro.enable_x64()
+
+from benchmarks.predictive_scores import CENTRAL, of_shares  # noqa: E402
+from ppl_dgp.diagnostics import elbo, scores  # noqa: E402
+from ppl_dgp.fit import Fit, fit_sghmc, fit_svi  # noqa: E402
+from ppl_dgp.fit.chains import SamplingWarning  # noqa: E402
+from ppl_dgp.guides import Conditional, DoublyStochastic, FullRank, GlobalInducing, Guide, MeanField  # noqa: E402
+from ppl_dgp.models import deep_gp  # noqa: E402
+from ppl_dgp.objectives import PowerEP  # noqa: E402
+from ppl_dgp.prediction.predict import predict  # noqa: E402
+
+INDUCING, WIDEST, DRAWS = 100, 30, 200
+#: rows up to which a step looks at all, and at how many it looks beyond
+FULL_BATCH, BATCH = 2000, 1000
+#: of the sources: steps of Adam, and rows of a step at most
+SOURCES_STEPS, SOURCES_BATCH = 20_000, 10_000
+#: particles, steps of adaptation, draws of each chain and steps between them, of SGHMC
+SGHMC: dict[str, Any] = {"num_warmup": 10_000, "num_samples": 100, "thinning": 50}
+SGHMC_PARTICLES = 8
+#: outer quantiles of the central intervals
+LEVELS = tuple(sorted({0.5 + sign * 0.5 * level for level in CENTRAL for sign in (-1.0, 1.0)}))
+RULES = ("global", "best", "sources", "sghmc")
+
+
+@dataclass(frozen=True)
+class Method:
+    """What a name means."""
+
+    layers: int
+    alpha: float = 0.0
+    rule: str = ""
+
+    @classmethod
+    def of(cls, name: str) -> Method:
+        """Raises ValueError for a name that is none."""
+        model, *parts = name.replace("alpha=0.5", "half").replace("alpha=1", "one").split(".")
+        layers = (
+            1
+            if model == "sparse-gp"
+            else int(model.removeprefix("deep-gp-") or 0)
+            if "deep-gp-" in model
+            else 0
+        )
+        alphas = {"half": 0.5, "one": 1.0}
+        rules = [part for part in parts if part not in alphas]
+        if not 1 <= layers <= 5 or len(rules) > 1 or any(rule not in RULES for rule in rules):
+            raise ValueError(
+                f"found {name!r}, expected sparse-gp or deep-gp-2 to -5, then .alpha=0.5 or .alpha=1 "
+                f"and one of {', '.join(f'.{rule}' for rule in RULES)}"
+            )
+        return cls(
+            layers, max((alphas[part] for part in parts if part in alphas), default=0.0), "".join(rules)
+        )
+
+
+def measured(name: str, rows: Any, seed: int, budget: int) -> dict[str, Any]:
+    """A method on a split, standardised by its training rows, and what it is worth on the others.
+
+    :param rows: ``x``, ``y``, ``x_test``, ``y_test`` and the ``scale`` of y.
+    """
+    method = Method.of(name)
+    began = time.perf_counter()
+    fit = fitted(method, rows["x"], rows["y"], jax.random.key(seed), budget)
+    y, scale = rows["y_test"], rows["scale"]
+    settings: dict[str, Any] = {"num_samples": 500 if method.rule == "sghmc" else DRAWS, "levels": LEVELS}
+    prediction = predict(jax.random.key(seed + 1), fit, rows["x_test"], y, **settings)
+    assert prediction.quantiles is not None
+    below = prediction.quantiles
+    count = len(LEVELS)
+    pairs = [(count // 2 - 1 - at, (count + 1) // 2 + at) for at in range(len(CENTRAL))]
+    shares = [float(np.mean((below[low] <= y) & (y <= below[high]))) for low, high in pairs]
+    found = scores(prediction, y, scale)
+    versions = f"jax {jax.__version__} numpyro {numpyro.__version__}"
+    return {
+        "test_log_density": found["test_log_density"], "rmse": found["test_rmse"], **of_shares(shares),
+        "seconds": time.perf_counter() - began, "steps": fit.steps, "bound": -float(np.nanmean(fit.losses[0, -100:])),
+        "gap": fit.gap, "converged": fit.converged,
+        "versions": versions,
+    }  # fmt: skip
+
+
+def fitted(method: Method, x: np.ndarray, y: np.ndarray, key: Any, budget: int) -> Fit:
+    """The fit."""
+    widths = (min(WIDEST, x.shape[1]),) * (method.layers - 1)
+    model = deep_gp(widths, min(INDUCING, len(x)))
+    objective = PowerEP(method.alpha)
+    settings: dict[str, Any] = {"batch_size": None if len(x) <= FULL_BATCH else BATCH, "budget": budget}
+    if method.rule == "best":
+        paths = [MeanField()], [DoublyStochastic()]
+        fits = [
+            fit_svi(key, model, Guide(model, Conditional()), objective, x, y, path=path, **settings)
+            for path in paths
+        ]
+        bounds = [elbo(key, fit, x, y)[0] for fit in fits]
+        return fits[int(np.argmax(bounds))]
+    if method.rule == "sources":
+        settings = {"steps": SOURCES_STEPS, "learning_rate": 0.01}
+        settings["batch_size"] = None if len(x) <= SOURCES_BATCH else SOURCES_BATCH
+    guide = Guide(model, DoublyStochastic(), GlobalInducing() if method.rule == "global" else FullRank())
+    fit = fit_svi(key, model, guide, objective, x, y, **settings)
+    if method.rule != "sghmc":
+        return fit
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SamplingWarning)
+        particles = PowerEP(1.0, num_particles=SGHMC_PARTICLES)
+        return fit_sghmc(key, model, x, y, objective=particles, start=fit, **SGHMC)

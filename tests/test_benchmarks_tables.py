@@ -1,0 +1,137 @@
+"""Tables of benchmarks/: what is scored, what a method's name means, and that pages say what their CSVs hold."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from benchmarks import tables, tables_page
+from benchmarks.predictive_scores import CENTRAL, of_mixture
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_a_mixture_is_scored_as_its_density_says():
+    random = np.random.default_rng(0)
+    means, variances = random.normal(size=(3, 400, 1)), random.uniform(0.1, 2.0, (3, 400, 1))
+    y, scale = random.normal(size=(400, 1)), np.array([2.5])
+    found = of_mixture(means, variances, y, scale)
+    each = stats.norm(means * 2.5, np.sqrt(variances) * 2.5)
+    np.testing.assert_allclose(found["test_log_density"], np.log(each.pdf(y * 2.5).mean(0)).mean())
+    inside = np.abs(2.0 * each.cdf(y * 2.5).mean(0) - 1.0)
+    np.testing.assert_allclose(found["coverage95"], np.mean(inside <= 0.95))
+    apart = [abs(np.mean(inside <= level) - level) for level in CENTRAL[:-1]]
+    np.testing.assert_allclose(found["calibration"], np.mean(apart))
+    np.testing.assert_allclose(found["rmse"], 2.5 * np.sqrt(np.mean((means.mean(0) - y) ** 2)))
+
+
+def test_the_method_that_made_the_targets_is_calibrated():
+    random = np.random.default_rng(1)
+    means, deviations = random.normal(size=(1, 100_000, 1)), random.uniform(0.5, 2.0, (1, 100_000, 1))
+    y = (means + deviations * random.normal(size=means.shape))[0]
+    found = of_mixture(means, deviations**2, y, np.ones(1))
+    # a share of 10⁵ has a standard error of at most 0.0016
+    assert found["calibration"] < 0.005 and abs(found["coverage95"] - 0.95) < 0.003
+
+
+def rows_of(**cells):
+    return tables.as_row({"set": "a", "split": 0, "method": "deep-gp-2", "budget": 100} | cells)
+
+
+@pytest.mark.parametrize(
+    ("row", "budget", "done"),
+    [
+        ({"converged": "True"}, 1000, True),
+        ({"converged": "False"}, 1000, False),
+        ({"converged": "False"}, 100, True),
+        ({"converged": "", "budget": 0}, 0, True),
+        ({"method": "svgp"}, 100, False),
+    ],
+)
+def test_a_cell_is_run_again_only_with_more_steps(row, budget, done):
+    there = [{name: str(value) for name, value in rows_of(**row).items()}]
+    assert tables.is_done(there, "a", 0, "deep-gp-2", budget) == done
+
+
+@pytest.mark.parametrize("name", ["deep-gp", "deep-gp-9", "sparse-gp.fast", "deep-gp-2.best.global", "gp"])
+def test_a_name_that_is_no_method_is_refused_before_anything_runs(name, tmp_path, capsys):
+    (tmp_path / "uci").mkdir()
+    (tmp_path / "uci" / "a.npz").touch()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("sys.argv", ["tables", "--data", str(tmp_path), "--sets", "a", "--methods", name])
+        with pytest.raises(SystemExit, match="2"):
+            tables.main()
+    assert f"--methods: found {name!r}, expected sparse-gp or deep-gp-2" in capsys.readouterr().err
+
+
+def test_what_a_name_means():
+    from benchmarks.tables_ours import Method
+
+    assert Method.of("sparse-gp") == Method(1)
+    assert Method.of("deep-gp-3.alpha=0.5.global") == Method(3, 0.5, "global")
+    assert Method.of("deep-gp-2.alpha=1") == Method(2, 1.0)
+
+
+@pytest.mark.slow
+def test_a_cell_of_ours_is_run_and_kept(tmp_path, monkeypatch):
+    random = np.random.default_rng(2)
+    x = random.normal(size=(40, 2))
+    y = 3.0 * np.sin(x[:, 0]) + 0.1 * random.normal(size=40)
+    order = random.permutation(40)
+    (tmp_path / "uci").mkdir()
+    np.savez(tmp_path / "uci" / "toy.npz", X=x, y=y, train=order[None, :30], test=order[None, 30:])
+    monkeypatch.chdir(ROOT)
+    out = tmp_path / "found.csv"
+    words = ["tables", "--data", str(tmp_path), "--sets", "toy", "--splits", "0", "--methods", "sparse-gp"]
+    monkeypatch.setattr("sys.argv", [*words, "--budget", "600", "--out", str(out)])
+    tables.main()
+    tables.main()
+    (row,) = pd.read_csv(out).to_dict("records")
+    assert row["method"] == "sparse-gp" and row["seconds"] > 0 and row["budget"] == 600
+    # better than the training rows' moments, worse than the noise
+    assert (
+        -stats.norm(scale=0.1).entropy() + 0.5
+        > row["test_log_density"]
+        > -stats.norm(scale=y.std()).entropy()
+    )
+
+
+def test_ranks_and_their_critical_difference_are_those_of_their_source():
+    """Demšar (2006), section 3.2.2: four methods on 14 sets, 1.25 at 5 % with 2.569."""
+    assert tables_page.critical_difference(4, 14) == pytest.approx(
+        2.569 * np.sqrt(4 * 5 / (6 * 14)), rel=1e-3
+    )
+    random = np.random.default_rng(3)
+    methods, sets = ("deep-gp-2", "b", "c"), ("boston", "energy", "yacht")
+    found = pd.DataFrame(
+        [
+            {
+                "set": name,
+                "split": split,
+                "method": method,
+                "test_log_density": -number + 0.1 * random.normal(),
+            }
+            for name in sets
+            for split in range(2)
+            for number, method in enumerate(methods)
+        ]
+    )
+    ranks, count = tables_page.mean_ranks(found)
+    assert count == 3 and dict(ranks) == {"deep-gp-2": 1.0, "b": 2.0, "c": 3.0}
+    # a method that lacks a split is not compared
+    ranks, _ = tables_page.mean_ranks(found.drop(found.index[-1]))
+    assert set(ranks.index) == {"deep-gp-2", "b"}
+
+
+def test_the_page_says_what_the_csv_holds():
+    text = (ROOT / tables_page.PAGE).read_text()
+    assert tables_page.page(text, tables_page.latest(pd.read_csv(ROOT / tables.CSV))) == text
+
+
+def test_every_row_says_how_it_came_about():
+    table = pd.read_csv(ROOT / tables.CSV)
+    assert list(table.columns) == list(tables.FIELDS)
+    assert table[["set", "split", "seed", "method", "budget", "machine", "commit"]].notna().all(axis=None)
+    assert np.isfinite(table[["test_log_density", "rmse", "calibration", "seconds"]]).all(axis=None)
