@@ -1,6 +1,6 @@
 """The regression tables: our methods, and what people use instead, on the same splits, a row of a CSV for each.
 
-    make tables SETS=boston,energy METHODS=deep-gp-2,lightgbm
+    make tables DATA=DIR SETS=boston,energy METHODS=deep-gp-2,lightgbm
     python -m benchmarks.tables --data DIR --sets boston --splits 0-4 --methods deep-gp-2,deep-gp-2.alpha=0.5,svgp
     python -m benchmarks.tables_page                         # docs/tables.md of what the CSV holds
 

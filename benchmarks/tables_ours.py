@@ -39,6 +39,8 @@ SGHMC: dict[str, Any] = {"num_warmup": 10_000, "num_samples": 100, "thinning": 5
 SGHMC_PARTICLES = 8
 #: outer quantiles of the central intervals
 LEVELS = tuple(sorted({0.5 + sign * 0.5 * level for level in CENTRAL for sign in (-1.0, 1.0)}))
+LAYERS = {"sparse-gp": 1} | {f"deep-gp-{layers}": layers for layers in range(2, 6)}
+ALPHAS = {"alpha=half": 0.5, "alpha=1": 1.0}
 RULES = ("global", "best", "sources", "sghmc")
 
 
@@ -53,24 +55,17 @@ class Method:
     @classmethod
     def of(cls, name: str) -> Method:
         """Raises ValueError for a name that is none."""
-        model, *parts = name.replace("alpha=0.5", "half").replace("alpha=1", "one").split(".")
-        layers = (
-            1
-            if model == "sparse-gp"
-            else int(model.removeprefix("deep-gp-") or 0)
-            if "deep-gp-" in model
-            else 0
-        )
-        alphas = {"half": 0.5, "one": 1.0}
-        rules = [part for part in parts if part not in alphas]
-        if not 1 <= layers <= 5 or len(rules) > 1 or any(rule not in RULES for rule in rules):
+        # the dot of alpha=0.5 is no separator
+        model, *parts = name.replace("alpha=0.5", "alpha=half").split(".")
+        alphas = [ALPHAS[part] for part in parts if part in ALPHAS]
+        rules = [part for part in parts if part not in ALPHAS]
+        known = model in LAYERS and all(rule in RULES for rule in rules)
+        if not known or len(rules) > 1 or len(alphas) > 1:
             raise ValueError(
                 f"found {name!r}, expected sparse-gp or deep-gp-2 to -5, then .alpha=0.5 or .alpha=1 "
                 f"and one of {', '.join(f'.{rule}' for rule in RULES)}"
             )
-        return cls(
-            layers, max((alphas[part] for part in parts if part in alphas), default=0.0), "".join(rules)
-        )
+        return cls(LAYERS[model], *alphas or [0.0], *rules)
 
 
 def measured(name: str, rows: Any, seed: int, budget: int) -> dict[str, Any]:

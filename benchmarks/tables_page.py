@@ -151,12 +151,11 @@ def ranks_figure(ranks: pd.Series, sets: int) -> Figure:
     figure = Figure(figsize=(7.0, 0.8 + 0.3 * len(ranks)), layout="constrained")
     panel = figure.subplots()
     places = np.arange(len(ranks))
-    if len(ranks) > 1:
-        width = critical_difference(len(ranks), sets)
-        label = "not told apart from the best (Nemenyi, 5 %)"
-        panel.axvspan(ranks.iloc[0], ranks.iloc[0] + width, color="0.92", label=label)
-        panel.legend(loc="lower right", frameon=False, fontsize=8)
-    colours = ["C0" if "gp-" in name and name[:3] in ("dee", "spa") else "0.4" for name in ranks.index]
+    width = critical_difference(len(ranks), sets)
+    label = "not told apart from the best (Nemenyi, 5 %)"
+    panel.axvspan(ranks.iloc[0], ranks.iloc[0] + width, color="0.92", label=label)
+    panel.legend(loc="lower right", frameon=False, fontsize=8)
+    colours = ["C0" if name.startswith(("deep-gp", "sparse-gp")) else "0.4" for name in ranks.index]
     panel.scatter(ranks, places, c=colours, zorder=3)
     panel.set_yticks(places, list(ranks.index))
     panel.invert_yaxis()

@@ -55,7 +55,10 @@ def test_a_cell_is_run_again_only_with_more_steps(row, budget, done):
     assert tables.is_done(there, "a", 0, "deep-gp-2", budget) == done
 
 
-@pytest.mark.parametrize("name", ["deep-gp", "deep-gp-9", "sparse-gp.fast", "deep-gp-2.best.global", "gp"])
+@pytest.mark.parametrize(
+    "name",
+    ["deep-gp", "deep-gp-9", "sparse-gp.fast", "deep-gp-2.best.global", "gp", "deep-gp-two", "deep-gp-1"],
+)
 def test_a_name_that_is_no_method_is_refused_before_anything_runs(name, tmp_path, capsys):
     (tmp_path / "uci").mkdir()
     (tmp_path / "uci" / "a.npz").touch()
