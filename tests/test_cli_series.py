@@ -215,8 +215,8 @@ def test_bad_input_is_refused(
         frame.assign(**columns).to_csv(tmp_path / "changed.csv", index=False)
         return tmp_path / "changed.csv"
 
-    assert "'wind' to be a control: choose from id, clock, flow, level" in refused(
-        *TINY, "--controls", "wind"
+    assert "'clok' to be a control: did you mean 'clock'? choose from id, clock, flow, level" in refused(
+        *TINY, "--controls", "clok"
     )
     assert "'place' to name the sequences" in refused(*TINY, "--sequence-column", "place")
     assert "asked to be target and control" in refused(*TINY, "--controls", "level", "--target", "level")

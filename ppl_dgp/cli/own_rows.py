@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from ppl_dgp.cli.errors import BadInput
 from ppl_dgp.cli.settings import Settings
 from ppl_dgp.data import Standardiser, Table
-from ppl_dgp.messages import listing
+from ppl_dgp.messages import nearest_of
 
 
 def arranged(table: Table, settings: Settings) -> Table:
@@ -25,7 +25,7 @@ def arranged(table: Table, settings: Settings) -> Table:
     if name not in table.feature_names:
         raise BadInput(
             f"{option} is {name!r}, which is no feature of {table.name}",
-            f"choose from {listing(list(table.feature_names))}",
+            nearest_of(name, table.feature_names),
         )
     place = table.feature_names.index(name)
     order = [number for number in range(len(table.feature_names)) if number != place] + [place]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ppl_dgp.cli.errors import BadInput
+from ppl_dgp.messages import nearest_of
 
 STACK = "stack"
 #: of functions, of which the last has as many outputs as the targets need, and so no width
@@ -27,7 +28,7 @@ def read_blocks(text: str) -> list[tuple[str, tuple[int, ...]]]:
     for place, part in enumerate(parts, start=1):
         name, *numbers = part.split(":")
         if name not in BLOCKS:
-            raise BadInput(f"--blocks has {name!r}, which is unknown", f"choose from {', '.join(BLOCKS)}")
+            raise BadInput(f"--blocks has {name!r}, which is unknown", nearest_of(name, list(BLOCKS)))
         if not all(number.isascii() and number.isdigit() and int(number) > 0 for number in numbers):
             raise BadInput(f"--blocks has {part!r}", f"give whole numbers of at least 1, {EXAMPLE}")
         last = place == len(parts)

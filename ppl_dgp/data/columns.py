@@ -13,7 +13,7 @@ from ppl_dgp.data.encoding import Encoding
 from ppl_dgp.data.files import read_frame, read_table_npz, select_columns
 from ppl_dgp.data.load import BUILT_INS, checked_suffix, numbers, read_source
 from ppl_dgp.data.table import MIN_ROWS, Table
-from ppl_dgp.messages import DataError, listing
+from ppl_dgp.messages import DataError, listing, nearest_of
 
 #: what to do about a column of words
 WORDS = "name it by --target as the labels of the rows, or leave it out with --ignore {}"
@@ -131,6 +131,6 @@ def _read_entries(
     if label is None:
         return frame, None, notes
     if label not in frame:
-        columns = listing([str(c) for c in frame.columns])
-        raise DataError(f"{source} has no column {label!r} to be the label: choose from {columns}")
+        remedy = nearest_of(label, [str(c) for c in frame.columns])
+        raise DataError(f"{source} has no column {label!r} to be the label: {remedy}")
     return frame.drop(columns=label), frame[label].to_numpy(), notes

@@ -17,7 +17,7 @@ from ppl_dgp.data.load import BUILT_INS, checked_suffix, numbers, read_source
 from ppl_dgp.data.splits import index_splits
 from ppl_dgp.data.step_times import check_follows, check_waits, equal_steps, left_out, waits
 from ppl_dgp.data.table import Table
-from ppl_dgp.messages import DataError, listing
+from ppl_dgp.messages import DataError, listing, nearest_of
 
 #: what to do about a control, or dates of steps, that cannot be used
 CONTROLS = "take {} out of --controls"
@@ -163,8 +163,8 @@ def load_steps(
         for label in step_labels:
             if label not in labels:
                 raise DataError(
-                    f"{name} has sequence {label!r}, which the model was not fitted to: choose from "
-                    f"{listing(list(labels))}"
+                    f"{name} has sequence {label!r}, which the model was not fitted to: "
+                    f"{nearest_of(label, labels)}"
                 )
         sequence = np.array([labels.index(label) for label in step_labels])[numbered]
     chosen = columns[wanted]
@@ -234,15 +234,13 @@ def _series_columns(
     if step_column is not None:
         if step_column == sequence_column or step_column not in columns:
             raise DataError(
-                f"step column: found {step_column!r} in {name}, expected a column that names no sequences: choose from "
-                f"{listing(columns)}"
+                f"step column: found {step_column!r} in {name}, expected a column that names no sequences: "
+                f"{nearest_of(step_column, columns)}"
             )
         control_names = [column for column in control_names if column != step_column] + [step_column]
     for column in control_names:
         if column not in columns:
-            raise DataError(
-                f"{name} has no column {column!r} to be a control: choose from {listing(columns)}"
-            )
+            raise DataError(f"{name} has no column {column!r} to be a control: {nearest_of(column, columns)}")
     taken = {*control_names, sequence_column}
     rest = [column for column in columns if column not in taken]
     if target is None and not rest:
@@ -260,8 +258,8 @@ def _series_columns(
 def _numbered(frame: pd.DataFrame, column: str, name: str) -> tuple[Int[np.ndarray, " T"], tuple[str, ...]]:
     """The number of each row's sequence, from 0, and what they are called."""
     if column not in frame:
-        columns = listing([str(c) for c in frame.columns])
-        raise DataError(f"{name} has no column {column!r} to name the sequences: choose from {columns}")
+        remedy = nearest_of(column, [str(c) for c in frame.columns])
+        raise DataError(f"{name} has no column {column!r} to name the sequences: {remedy}")
     if frame[column].isna().any():
         row = int(frame[column].isna().to_numpy().argmax())
         raise DataError(
