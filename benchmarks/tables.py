@@ -20,7 +20,7 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +74,10 @@ def run(options: argparse.Namespace) -> None:
                     append_shown(options.out, FIELDS, as_row(cells | about | found))
 
 
-def as_row(found: Mapping[str, object]) -> dict[str, object]:
+def as_row(found: Mapping[str, object], fields: Sequence[str] = FIELDS) -> dict[str, object]:
     """A row of the CSV, empty where a method says nothing."""
     shown = lambda value: f"{value:.6g}" if isinstance(value, float) else value
-    return {field: shown(found.get(field, "")) for field in FIELDS}
+    return {field: shown(found.get(field, "")) for field in fields}
 
 
 def cell(data: Path, name: str, number: int, method: str, budget: int) -> dict[str, Any] | None:

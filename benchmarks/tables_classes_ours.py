@@ -1,0 +1,119 @@
+"""Our methods of ``benchmarks.tables_classes``: one split of a table of classes, fitted.
+
+    python -m benchmarks.tables_classes_ours METHOD SPLIT.npz LEFT.npz SEED BUDGET
+
+A method's name is a model, sparse-gp or deep-gp-L of L layers, and what departs from the default, behind dots:
+``sparse-gp.softmax``, ``deep-gp-2.alpha=0.5``, ``sparse-gp.sites.alpha=1``. The default has the likelihood of its
+classes (probit for two, robust-max for more), ``DoublyStochastic`` with ``FullRank`` at α = 0 and ``fit_svi`` without
+steps; ``softmax`` has that likelihood, ``global`` ``GlobalInducing``, ``tied`` factors in closed form by
+``ApproximatePowerEP`` and L-BFGS, ``sites`` a site for each row by ``fit_power_ep`` from the optimum of tied ones.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import numpyro
+import optax
+
+numpyro.enable_x64()
+
+from ppl_dgp.fit import Fit, fit_lbfgs, fit_power_ep, fit_svi  # noqa: E402
+from ppl_dgp.guides import DoublyStochastic, FullRank, GlobalInducing, Guide  # noqa: E402
+from ppl_dgp.models import deep_gp_classification, sparse_gp_classification  # noqa: E402
+from ppl_dgp.objectives import ApproximatePowerEP, PowerEP  # noqa: E402
+from ppl_dgp.prediction.predict import predict  # noqa: E402
+
+INDUCING, WIDEST, DRAWS = 100, 30, 200
+#: rows up to which a step looks at all, and at how many it looks beyond; test rows that are predicted at a time
+FULL_BATCH, BATCH, AT_ONCE = 2000, 1000, 1000
+#: of sites: steps of the hyperparameters, from a rate that falls
+SITE_STEPS, SITE_RATE = 300, 0.03
+LAYERS = {"sparse-gp": 1} | {f"deep-gp-{layers}": layers for layers in range(2, 6)}
+ALPHAS = {"alpha=half": 0.5, "alpha=1": 1.0}
+LINKS, RULES = ("softmax", "robust-max", "bernoulli-logit"), ("global", "tied", "sites")
+
+
+@dataclass(frozen=True)
+class ClassMethod:
+    """What a name means."""
+
+    layers: int
+    alpha: float = 0.0
+    link: str | None = None
+    rule: str = ""
+
+    @classmethod
+    def of(cls, name: str) -> ClassMethod:
+        """Raises ValueError for a name that is none."""
+        # the dot of alpha=0.5 is no separator
+        model, *parts = name.replace("alpha=0.5", "alpha=half").split(".")
+        kinds: list[Any] = [[part for part in parts if part in kind] for kind in (ALPHAS, LINKS, RULES)]
+        alphas, links, rules = kinds
+        known = model in LAYERS and sum(map(len, kinds)) == len(parts) and max(map(len, kinds)) <= 1
+        alpha = ALPHAS[alphas[0]] if alphas else 0.0
+        rule = rules[0] if rules else ""
+        if not known or (rule in ("tied", "sites") and LAYERS[model] > 1) or (rule == "sites" and not alpha):
+            raise ValueError(
+                f"found {name!r}, expected sparse-gp or deep-gp-2 to -5, then .alpha=0.5 or .alpha=1, one of "
+                f"{', '.join(f'.{link}' for link in LINKS)}, .global, or of sparse-gp .tied or, with an alpha, .sites"
+            )
+        return cls(LAYERS[model], alpha, links[0] if links else None, rule)
+
+
+def fitted(method: ClassMethod, x: np.ndarray, y: np.ndarray, key: Any, budget: int) -> Fit:
+    """The fit to labels (N,)."""
+    count, inducing = int(y.max()) + 1, min(INDUCING, len(x))
+    model: Any
+    if method.layers == 1:
+        model = sparse_gp_classification(count, inducing, likelihood=method.link)
+    else:
+        widths = (min(WIDEST, x.shape[1]),) * (method.layers - 1)
+        model = deep_gp_classification(count, widths, inducing, likelihood=method.link)
+    labels = y[:, None].astype(float)
+    if method.rule in ("tied", "sites"):
+        guide = Guide(model)
+        closed = ApproximatePowerEP(method.alpha, 1)
+        tied = fit_lbfgs(key, model, x, labels, guide=guide, objective=closed, budget=budget)
+        if method.rule == "tied":
+            return tied
+        start = {name: value for name, value in tied.params.items() if "/u_" not in name}
+        rate = optax.cosine_decay_schedule(SITE_RATE, SITE_STEPS, 0.01)
+        settings: dict[str, Any] = {"hyper_steps": SITE_STEPS, "learning_rate": rate, "start": start}
+        return fit_power_ep(key, model, guide, x, labels, alpha=method.alpha, **settings)
+    guide = Guide(model, DoublyStochastic(), GlobalInducing() if method.rule == "global" else FullRank())
+    settings = {"batch_size": None if len(x) <= FULL_BATCH else BATCH, "budget": budget}
+    return fit_svi(key, model, guide, PowerEP(method.alpha), x, labels, **settings)
+
+
+def main() -> None:
+    """One method on one split: probabilities in a file, the rest as a line of JSON."""
+    name, place, left = sys.argv[1:4]
+    seed, budget = map(int, sys.argv[4:])
+    rows = np.load(place)
+    method = ClassMethod.of(name)
+    began = time.perf_counter()
+    key = jax.random.key(seed)
+    fit = fitted(method, rows["x"], rows["y"], key, budget)
+    draws = 1 if method.layers == 1 else DRAWS
+    parts = np.array_split(rows["x_test"], -(-len(rows["x_test"]) // AT_ONCE))
+    means = [predict(jax.random.fold_in(key, 1), fit, part, num_samples=draws).mean for part in parts]
+    mean = np.concatenate([np.asarray(part) for part in means])
+    seconds = time.perf_counter() - began
+    np.savez(left, probabilities=mean if mean.shape[1] > 1 else np.hstack([1.0 - mean, mean]))
+    versions = f"jax {jax.__version__} numpyro {numpyro.__version__}"
+    about = {
+        "seconds": seconds, "steps": int(fit.steps), "bound": -float(np.nanmean(fit.losses[0, -100:])),
+        "gap": fit.gap, "converged": bool(fit.converged), "versions": versions,
+    }  # fmt: skip
+    print(json.dumps(about), flush=True)
+
+
+if __name__ == "__main__":
+    main()
