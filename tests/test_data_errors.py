@@ -99,7 +99,10 @@ BAD: dict[str, tuple[Callable[[Path], str], str]] = {
     "no columns": (lambda p: _parquet(p), "has no columns"),
     "ragged": (lambda p: csv(p, "a,c\n1,2\n1,2,3\n"), "t.csv cannot be read as csv .*damaged"),
     "too wide": (lambda p: csv(p, "a,c\n1,2,3\n4,5,6\n"), "t.csv cannot be read as csv"),
-    "not text": (lambda p: _bytes(p, "t.csv", b"a,b\n\xff\xfe,1\n"), "t.csv cannot be read as csv"),
+    "not utf-8": (
+        lambda p: _bytes(p, "t.csv", "größe;b\n1;2\n".encode("latin-1")),
+        "t.csv is not in UTF-8.*save it",
+    ),
     "no header": (lambda p: csv(p, "1.5,2,2\n4,5,6\n7,8,8\n"), "numbers where column names should be"),
     "corrupt parquet": (
         lambda p: _bytes(p, "t.parquet", b"PAR1 no more"),

@@ -375,8 +375,8 @@ def test_an_entry_of_a_convolved_target_that_is_missing_is_predicted() -> None:
 @pytest.mark.parametrize(
     "model, targets, words",
     [
-        (AdditiveGPRegressor(groups=[(0, 5)]), np.zeros(20), "groups: found the column 5"),
-        (AdditiveGPRegressor(groups=[()]), np.zeros(20), "groups"),
+        (AdditiveGPRegressor(groups=[(0, 5)]), np.arange(20.0), "groups: found the column 5"),
+        (AdditiveGPRegressor(groups=[()]), np.arange(20.0), "groups"),
         (MultiOutputGPRegressor(), np.zeros(20), r"y: found shape \(20,\)"),
         (MultiOutputGPRegressor(), np.array([[1.0, np.nan]] * 20), "no entry in column 1"),
         (MultiOutputGPRegressor(), np.full((20, 2), np.inf), "infinity"),
@@ -458,6 +458,12 @@ def test_the_fit_is_kept_with_its_bound_and_the_names_of_columns(sparse: SparseG
         served.elbo_  # noqa: B018
     with pytest.raises(AttributeError, match="elbo_: found no fit"):
         clone(sparse).elbo_  # noqa: B018
+
+
+def test_a_target_of_one_value_is_warned_of(sparse: SparseGPRegressor) -> None:
+    x, y = _data()
+    with pytest.warns(UserWarning, match="y: found a column of one value"):
+        clone(sparse).set_params(steps=1).fit(x, np.full(len(y), 3.0))
 
 
 @pytest.mark.slow

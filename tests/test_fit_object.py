@@ -349,6 +349,8 @@ def test_what_cannot_be_read_is_said_in_one_line(fit, tmp_path):
     with pytest.raises(checkpoint.CheckpointError, match="expected a Fit"):
         Fit.load(path, model=own_model)
     path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(checkpoint.CheckpointError, match="found a directory, .* `ppl-dgp predict`"):
+        Fit.load(tmp_path)
     with pytest.raises(checkpoint.CheckpointError, match="found no fit"):
         Fit.load(path, model=own_model)
 

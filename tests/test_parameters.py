@@ -1,5 +1,7 @@
 """Parameters from elsewhere: what is missing, unknown, misshapen or impossible is refused before compilation."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 from compiled import initial
 
 from ppl_dgp.fit import Posterior, fit_svi
+from ppl_dgp.fit.initial import traced_start
 from ppl_dgp.guides import Guide
 from ppl_dgp.models import deep_gp, sparse_gp_regression
 from ppl_dgp.objectives import PowerEP
@@ -47,6 +50,15 @@ def test_missing_parameters_are_named(params, name):
 def test_shapes_are_those_of_the_program(params):
     wrong = {**params, "layer2/u_loc": params["layer2/u_loc"].T}
     refused(DEEP, wrong, r"found 'layer2/u_loc' of shape \(5, 1\), expected \(1, 5\)")
+
+
+def test_a_fit_in_the_place_of_its_parameters_is_refused():
+    """Below the checks of types that tests add."""
+    fit = Posterior(DEEP, Guide(DEEP), {})
+    with pytest.raises(
+        TypeError, match="start: found Posterior, expected parameters .*; pass start=fit.params"
+    ):
+        inspect.unwrap(traced_start)(None, KEY, X, Y, fit)
 
 
 @pytest.mark.parametrize(

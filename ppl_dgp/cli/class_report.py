@@ -23,12 +23,14 @@ def class_probabilities(prediction: Prediction) -> Float[np.ndarray, "N C"]:
 def class_metrics(
     prediction: Prediction | None, codes: Float[np.ndarray, " N"] | None
 ) -> dict[str, float | None]:
-    """Mean log density of labels, accuracy and calibration error; None throughout where there are no labels."""
+    """Mean log density of labels, accuracy and calibration error, of rows with a label; None where there are none."""
     from ppl_dgp.diagnostics.class_measures import class_scores
 
-    if prediction is None or codes is None:
+    if prediction is None or codes is None or np.isnan(codes).all():
         return dict.fromkeys(("test_log_density", "test_accuracy", "test_calibration_error"))
-    found = class_scores(class_probabilities(prediction), codes, prediction.log_density)
+    there, density = ~np.isnan(codes), prediction.log_density
+    density = None if density is None else density[there]
+    found = class_scores(class_probabilities(prediction)[there], codes[there], density)
     return {name: finite(value) for name, value in found.items()}
 
 
@@ -46,9 +48,9 @@ def class_frame(
     columns[f"{target}_predicted"] = _named(record.labels, probabilities.argmax(1))
     columns |= {f"p({label})": probabilities[:, code] for code, label in enumerate(record.labels)}
     if prediction.log_density is not None and codes is not None:
-        columns["log_density"] = prediction.log_density
+        columns["log_density"] = np.where(np.isnan(codes), np.nan, prediction.log_density)
     return pd.DataFrame(columns)
 
 
 def _named(labels: tuple[Label, ...], codes: Any) -> pd.Series:
-    return pd.Series([labels[int(code)] for code in codes])
+    return pd.Series([None if np.isnan(code) else labels[int(code)] for code in codes])

@@ -32,6 +32,7 @@ from ppl_dgp.cli.report import finite
 from ppl_dgp.cli.run_directory import Record
 from ppl_dgp.cli.settings import Settings
 from ppl_dgp.cli.table_units import named_maps
+from ppl_dgp.cli.targets import unscored_notes
 from ppl_dgp.cli.task import Task
 from ppl_dgp.data import Standardiser, load_table, split
 from ppl_dgp.data.rows import load_numbered_rows
@@ -206,12 +207,15 @@ def predict_classes(
     """
     names = record.feature_names, record.target_names
     x, y, notes, numbers = load_numbered_rows(
-        source, *names, target, drop_missing, seed, labels=record.labels, encoding=record.encoding
-    )
-    for note in notes:
+        source, *names, target, drop_missing, seed,
+        target_gaps=True, labels=record.labels, encoding=record.encoding,
+    )  # fmt: skip
+    for note in (*notes, *unscored_notes(y, y)):
         say(f"note: {note}")
+    # a row without a label is predicted beside any
+    stand_in = None if y is None else np.nan_to_num(y)
     with jax.enable_x64(record.settings.precision == "float64"):
-        prediction = _predicted_classes(program, params, record.x_units.transform(x), y)
+        prediction = _predicted_classes(program, params, record.x_units.transform(x), stand_in)
     if not np.isfinite(prediction.mean).all():
         raise BadInput(
             f"predictions of a {record.settings.model} at {source} are not finite",

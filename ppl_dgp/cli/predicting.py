@@ -14,7 +14,7 @@ from ppl_dgp.cli.errors import BadInput
 from ppl_dgp.cli.programs import Program, predict_rows
 from ppl_dgp.cli.report import in_units, metrics, prediction_frame
 from ppl_dgp.cli.run_directory import Record
-from ppl_dgp.cli.targets import check_support
+from ppl_dgp.cli.targets import check_support, unscored_notes, whole_targets
 from ppl_dgp.cli.uses import OWN_ROWS, SEVERAL_TARGETS
 from ppl_dgp.data import DataError
 from ppl_dgp.data.rows import load_numbered_rows
@@ -69,11 +69,12 @@ def _predicted(
         target=target,
         drop_missing=drop_missing,
         seed=rows_seed,
-        target_gaps=settings.model in SEVERAL_TARGETS,
+        target_gaps=True,
         encoding=record.encoding,
     )
     check_support(settings, record.target_names, y, source)
-    for note in notes:
+    scored = y if settings.model in SEVERAL_TARGETS else whole_targets(y)
+    for note in (*notes, *unscored_notes(y, scored)):
         say(f"note: {note}")
     units = record.y_units
     if settings.model in OWN_ROWS:
@@ -89,4 +90,4 @@ def _predicted(
             "look for values far outside of those it was trained on, or fit again",
         )
     frame = prediction_frame(prediction, y, record.target_names, numbers)
-    return frame, {"rows": len(x), **metrics(prediction, y)}
+    return frame, {"rows": len(x), **metrics(prediction, scored)}

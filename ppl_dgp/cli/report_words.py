@@ -53,7 +53,7 @@ CAPTIONS = {
     "terms": "The term of each feature, in the table's units.",
     "layers": "Each layer's map with its inducing points.",
     "layer-draws": "Draws that go through the layers along a line of inputs.",
-    "losses": "The loss at every step, and its running median.",
+    "losses": "The loss at every step, faint, and its running median.",
     "convergence": "Where steps without end would lead, beside the ends of the parts of training.",
     "hyperparameters": "Hyperparameters in their constrained units.",
 }

@@ -47,6 +47,24 @@ def check_support(
             )
 
 
+def whole_targets(y: Float[np.ndarray, "N P"] | None) -> Float[np.ndarray, "N P"] | None:
+    """The targets that predictions are scored by, rows that lack one without any; None if no row has them all."""
+    if y is None:
+        return None
+    lacking = np.isnan(y).any(1)
+    return None if lacking.all() else np.where(lacking[:, None], np.nan, y)
+
+
+def unscored_notes(
+    y: Float[np.ndarray, "N P"] | None, scored: Float[np.ndarray, "N P"] | None
+) -> tuple[str, ...]:
+    """A note on the rows to predict that have targets, but not all that a score takes."""
+    if y is None:
+        return ()
+    count = len(y) if scored is None else int(np.isnan(scored).all(1).sum())
+    return (f"{count} of {len(y)} rows lack a target: predicted, not scored",) if count else ()
+
+
 def counts_notes(settings: Any, table: Table, given: Collection[str]) -> tuple[str, ...]:
     """A note on targets that look like counts, of whom it was not said that their noise is Gaussian."""
     if "likelihood" in given or settings.model in OWN_ROWS or table.labels:

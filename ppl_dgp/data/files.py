@@ -221,6 +221,11 @@ def reading(path: Path, reader: Callable[[Path], _T]) -> _T:
         raise
     except pd.errors.EmptyDataError:
         raise DataError(f"{path.name} is empty: give a file with data in it") from None
+    except UnicodeDecodeError:
+        raise DataError(
+            f"{path.name} is not in UTF-8, the only encoding that is read: save it again as UTF-8, in Excel as "
+            '"CSV UTF-8"'
+        ) from None
     except Exception as error:
         if not isinstance(error, (*_UNREADABLE, *_of_arrow())):
             raise

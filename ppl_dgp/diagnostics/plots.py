@@ -44,7 +44,12 @@ def plot_fit(
     :param column: which of the P targets.
     :param labels: of the input and of the target.
     :raises ValueError: if the inputs are not a line, or do not fit the prediction.
+    :raises TypeError: for a prediction that is none.
     """
+    if not isinstance(prediction, Prediction):
+        raise TypeError(
+            f"prediction: found {type(prediction).__name__}, expected a Prediction; pass fit.predict(key, x_new)"
+        )
     line = _line("x_new", x_new)
     if line.size != prediction.mean.shape[0]:
         raise ValueError(

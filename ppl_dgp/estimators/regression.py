@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -50,6 +51,11 @@ class _Regressor(Scored, RegressorMixin, GPEstimator):
         counted, weights = self._counted(rows, sample_weight)
         rows, columns = rows[counted], columns[counted]
         self._name_targets(y)
+        if is_of_real_targets(self.likelihood) and (columns == columns[0]).all(0).any():
+            warnings.warn(
+                "y: found a column of one value, expected one that varies; its predictive deviation means nothing",
+                stacklevel=2,
+            )
         self.y_units_ = self._target_units(columns, weights)
         self._train(rows, self.y_units_.transform(columns), weights)
         return self

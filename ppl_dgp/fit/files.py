@@ -173,12 +173,13 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         if not isinstance(header["format"], int) or not isinstance(header["fields"], dict):
             raise TypeError
     except OSError as error:
-        raise CheckpointError(
-            f"{path}: found nothing to read ({error.strerror or 'no such file'}), expected a file of Fit.save; "
-            "check the path"
-        ) from None
+        found = "a directory" if path.is_dir() else f"nothing to read ({error.strerror or 'no such file'})"
+        remedy = (
+            "a run of the command line is read by `ppl-dgp predict`" if path.is_dir() else "check the path"
+        )
+        raise CheckpointError(f"{path}: found {found}, expected a file of Fit.save; {remedy}") from None
     except (SafetensorError, ValueError, KeyError, TypeError):
         raise CheckpointError(
-            f"{path}: found no fit, expected a file of Fit.save; restore it from a copy"
+            f"{path}: found no fit, expected a file of Fit.save; check the path, or restore it from a copy"
         ) from None
     return header, arrays

@@ -41,7 +41,11 @@ def traced_start(
     at values that are drawn; their state is found at once.
 
     :raises ValueError: for a start with unknown names, other shapes than the program's, or values it cannot have.
+    :raises TypeError: for a start that has no names.
     """
+    if not isinstance(start, Mapping | None):
+        remedy = "pass start=fit.params" if hasattr(start, "params") else "pass the params of a fit"
+        raise TypeError(f"start: found {type(start).__name__}, expected parameters by their names; {remedy}")
     warm = None if start is None else dict(start)
     guide = svi.guide
     # of several processes only the first can call the host from a compiled program

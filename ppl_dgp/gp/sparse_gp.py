@@ -237,7 +237,10 @@ class SparseGP:
         shape = jnp.shape(h.mean if isinstance(h, Gaussian) else h)
         if len(shape) != 2 or shape[1] != self.num_inputs:
             expected = f"(B, {self.num_inputs})"
-            raise ValueError(f"{self.name}: found inputs of shape {shape}, expected {expected}, as Z has")
+            raise ValueError(
+                f"{self.name}: found inputs of shape {shape}, expected {expected}, the columns of its inducing "
+                "inputs; give rows with the columns of those it was fitted to"
+            )
         if isinstance(h, Gaussian):
             moments = linearised(self, h)[0] if h.linearise else matched(self, h)
             return Marginal(self, h, moments.weights, moments.mean, moments.residual, moments.beyond)
