@@ -195,7 +195,8 @@ def predict(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Predict at the rows of SOURCE with the model of RUN_DIR; of a gpssm, the steps after those it was trained on."""
+    """Predict at the rows of SOURCE with the model of RUN_DIR; of a gpssm, the steps after those it was trained on,
+    a row of SOURCE for each, whose columns do not matter where it has no controls."""
     if out is not None:
         _new_file("--out", out)
     from ppl_dgp.cli.predicting import predict as run
