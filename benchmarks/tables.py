@@ -6,9 +6,11 @@
 
 DIR holds ``uci/<set>.npz``, X, y and the splits' row indices. Every cell is a process of its own, standardised by the
 split's training rows, on two threads; peers run in the environment that `make bench-peers` builds, with the settings
-that their makers advise. Methods are those of ``benchmarks.tables_ours`` and ``benchmarks.tables_peers``, and gpflux
-and gpytorch with two layers. Rows are appended as they come; what is there is not run again, but for a method of ours
-that has not converged and is asked for with a larger --budget, or a peer's with larger --peer-steps.
+that their makers advise. ``beside`` is what else the machine did meanwhile, in processors: seconds count where that is
+next to nothing. Methods are those of ``benchmarks.tables_ours`` and ``benchmarks.tables_peers``, and gpflux and
+gpytorch with two layers. Rows are appended as they come; what is there is not run again, but for a method of ours that
+has not converged and is asked for with a larger --budget, a peer's with larger --peer-steps, or with --timed one whose
+seconds do not count. Sets of classes are those of ``benchmarks.tables_classes``.
 """
 
 from __future__ import annotations
@@ -17,10 +19,13 @@ import argparse
 import json
 import os
 import platform
+import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +37,7 @@ from benchmarks.time_to_quality import PEERS, prepared
 CSV = Path("benchmarks/tables.csv")
 FIELDS = (
     "set", "split", "seed", "method", "budget", "test_log_density", "rmse", "calibration", "coverage95", "seconds",
-    "steps", "bound", "gap", "converged", "versions", "machine", "commit",
+    "beside", "steps", "bound", "gap", "converged", "versions", "machine", "commit",
 )  # fmt: skip
 SETS = ("boston", "energy", "kin8nm", "naval", "protein", "wine_red", "yacht")
 OURS = ("sparse-gp", "deep-gp-2", "deep-gp-3", "deep-gp-2.alpha=0.5", "deep-gp-3.alpha=0.5")
@@ -40,6 +45,8 @@ PEER_METHODS = ("linear", "exact-gp", "sgpr", "svgp", "ngboost", "lightgbm", "de
 DEEP_PEERS = ("gpflux", "gpytorch")
 #: steps of ours at most; of GPflux and GPyTorch, which do not say when they have converged
 BUDGET, PEER_STEPS = 105_600, 4000
+#: processors that others may use beside a cell whose seconds count
+ALONE = 0.1
 
 
 def budget_of(method: str, options: argparse.Namespace) -> int:
@@ -50,13 +57,45 @@ def budget_of(method: str, options: argparse.Namespace) -> int:
     return steps
 
 
-def is_done(there: list[dict[str, str]], name: str, number: int, method: str, budget: int) -> bool:
-    """Whether a cell has a row that a further run with this budget could not better."""
+def is_done(
+    there: list[dict[str, str]], name: str, number: int, method: str, budget: int, timed: bool = False
+) -> bool:
+    """Whether a cell has a row that a further run with this budget could not better.
+
+    :param timed: whether its seconds must count as well.
+    """
     return any(
-        row["converged"] == "True" or int(row["budget"]) >= budget
+        (row["converged"] == "True" or int(row["budget"]) >= budget)
+        and (not timed or float(row["beside"] or "inf") <= ALONE)
         for row in there
         if (row["set"], row["split"], row["method"]) == (name, str(number), method)
     )
+
+
+@contextmanager
+def others_at_work(found: dict[str, Any]) -> Iterator[None]:
+    """Keep in ``found`` how many processors, on average, others than this process and its children used meanwhile.
+
+    Nothing is kept where the machine does not tell, as Linux does in /proc/stat.
+    """
+    if not Path("/proc/stat").exists():
+        yield
+        return
+    busy, own, clock = _busy_seconds(), _own_seconds(), time.perf_counter()
+    yield
+    lasted = time.perf_counter() - clock
+    found["beside"] = max(0.0, (_busy_seconds() - busy) - (_own_seconds() - own)) / lasted
+
+
+def _busy_seconds() -> float:
+    """Of all processors since the machine began: all but idle, waiting and what was taken by other machines."""
+    ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n")[0].split()[1:8]]
+    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+
+
+def _own_seconds() -> float:
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -66,10 +105,13 @@ def run(options: argparse.Namespace) -> None:
         for name in options.sets.split(","):
             for method in options.methods.split(","):
                 budget = budget_of(method, options)
-                if is_done(read(options.out), name, number, method, budget):
+                if is_done(read(options.out), name, number, method, budget, options.timed):
                     continue
-                found = cell(options.data, name, number, method, budget)
+                beside: dict[str, Any] = {}
+                with others_at_work(beside):
+                    found = cell(options.data, name, number, method, budget)
                 if found is not None:
+                    found |= beside
                     cells = {"set": name, "split": number, "seed": number, "method": method, "budget": budget}
                     append_shown(options.out, FIELDS, as_row(cells | about | found))
 
@@ -144,6 +186,7 @@ def main() -> int:
     parser.add_argument("--splits", default="0-4", help="0-4, or 0,3,5; the number is the seed too")
     parser.add_argument("--budget", type=int, default=BUDGET, help="steps of ours at most")
     parser.add_argument("--peer-steps", type=int, default=PEER_STEPS, help="of gpflux and gpytorch")
+    parser.add_argument("--timed", action="store_true", help="run cells again whose seconds do not count")
     parser.add_argument("--out", type=Path, default=CSV)
     options = parser.parse_args()
     if (message := refusal(options)) is not None:
