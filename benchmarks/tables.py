@@ -188,6 +188,17 @@ def main() -> int:
     parser.add_argument("--peer-steps", type=int, default=PEER_STEPS, help="of gpflux and gpytorch")
     parser.add_argument("--timed", action="store_true", help="run cells again whose seconds do not count")
     parser.add_argument("--out", type=Path, default=CSV)
+    options, _ = parser.parse_known_args()
+    # which takes this module's cells
+    from benchmarks import tables_classes
+
+    of_classes = [name in (*tables_classes.SETS, *tables_classes.PIXELS) for name in options.sets.split(",")]
+    if any(of_classes):
+        if not all(of_classes):
+            parser.error(
+                "--sets: found tables of numbers beside tables of classes; run them one after the other"
+            )
+        return tables_classes.main()
     options = parser.parse_args()
     if (message := refusal(options)) is not None:
         parser.error(message)

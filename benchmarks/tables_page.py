@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from scipy.stats import rankdata, studentized_range
 
 from benchmarks.folding import folded
-from benchmarks.tables import CSV, SETS
+from benchmarks.tables import ALONE, CSV, SETS
 from benchmarks.uci_page import REPORTED
 
 PAGE, MARK = Path("docs/tables.md"), "<!-- tables -->"
@@ -71,7 +71,7 @@ def set_lines(name: str, part: pd.DataFrame) -> Lines:
         cells = [
             method, str(len(rows)), with_error(rows.test_log_density), with_error(apart, sign=True),
             f"{rows.rmse.mean():.3g}", f"{rows.calibration.mean():.3f}", f"{100 * rows.coverage95.mean():.1f} %",
-            converged, f"{rows.seconds.mean():.3g}",
+            converged, shown_seconds(rows),
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     if name in REPORTED:
@@ -82,6 +82,12 @@ def set_lines(name: str, part: pd.DataFrame) -> Lines:
             f"Reported for one, two and three layers, over 20 other splits (± their deviation), RMSE: {told}.",
         ]
     return [*lines, ""]
+
+
+def shown_seconds(rows: pd.DataFrame) -> str:
+    """The mean of those that count, empty where none does."""
+    alone = rows.seconds[rows.beside <= ALONE]
+    return f"{alone.mean():.3g}" if len(alone) else ""
 
 
 def is_true(value: object) -> bool:
@@ -97,12 +103,12 @@ def with_error(values: pd.Series, sign: bool = False) -> str:
     return f"{values.mean():{'+' if sign else ''}.3f}{error}".replace("-", "−")
 
 
-def mean_ranks(found: pd.DataFrame) -> tuple[pd.Series, int] | None:
+def mean_ranks(found: pd.DataFrame, base: str = BASE) -> tuple[pd.Series, int] | None:
     """Mean ranks of methods and the number of sets that all of them have; None for fewer sets than are compared.
 
     Of several choices the one with most methods times sets.
     """
-    means = common_means(found)
+    means = common_means(found, base)
     best: tuple[pd.Series, int] | None = None
     most = 0
     for count in range(len(means), FEWEST_SETS - 1, -1):
@@ -114,12 +120,12 @@ def mean_ranks(found: pd.DataFrame) -> tuple[pd.Series, int] | None:
     return best
 
 
-def common_means(found: pd.DataFrame) -> pd.DataFrame:
-    """Mean log densities by set and method over the splits that the default has, NaN where a method lacks one."""
+def common_means(found: pd.DataFrame, base: str) -> pd.DataFrame:
+    """Mean log densities by set and method over the splits that ``base`` has, NaN where a method lacks one."""
     wide = found.pivot_table(index=["set", "split"], columns="method", values="test_log_density")
-    if BASE not in wide:
+    if base not in wide:
         return pd.DataFrame()
-    by_set = wide[wide[BASE].notna()].groupby("set")
+    by_set = wide[wide[base].notna()].groupby("set")
     return by_set.mean().where(by_set.count().eq(by_set.size(), axis=0))
 
 
@@ -129,8 +135,8 @@ def critical_difference(methods: int, sets: int) -> float:
     return float(quantile * np.sqrt(methods * (methods + 1) / (6.0 * sets)))
 
 
-def ranks_lines(ranked: tuple[pd.Series, int] | None) -> Lines:
-    """The mean ranks in words."""
+def ranks_lines(ranked: tuple[pd.Series, int] | None, figure: Path = RANKS) -> Lines:
+    """The mean ranks in words, and their figure."""
     if ranked is None:
         return []
     ranks, sets = ranked
@@ -141,7 +147,7 @@ def ranks_lines(ranked: tuple[pd.Series, int] | None) -> Lines:
         "",
         f"Of {len(ranks)} methods by log density on {sets} sets: {told}. Critical difference {difference:.1f}.",
         "",
-        "![mean ranks](tables-ranks.png)",
+        f"![mean ranks]({figure.name})",
         "",
     ]
 
@@ -173,7 +179,8 @@ def seconds_figure(found: pd.DataFrame) -> Figure:
     panels = np.atleast_1d(figure.subplots(lines, columns)).ravel()
     methods = sorted(found.method.unique())
     for panel, name in zip(panels, sets, strict=False):
-        means = found[found.set == name].groupby("method")[["seconds", "test_log_density"]].mean()
+        alone = found[(found.set == name) & (found.beside <= ALONE)]
+        means = alone.groupby("method")[["seconds", "test_log_density"]].mean()
         floor = means.test_log_density.max() - 1.5
         for number, method in enumerate(methods):
             if method in means.index and means.test_log_density[method] >= floor:

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from benchmarks import tables, tables_page
+from benchmarks import tables, tables_classes, tables_classes_page, tables_page
 from benchmarks.predictive_scores import CENTRAL, of_mixture
 
 ROOT = Path(__file__).parents[1]
@@ -36,6 +36,20 @@ def test_the_method_that_made_the_targets_is_calibrated():
     assert found["calibration"] < 0.005 and abs(found["coverage95"] - 0.95) < 0.003
 
 
+def test_what_others_do_meanwhile_is_told_apart_from_ones_own_work(monkeypatch):
+    """Thirty seconds of the processors in ten, ten of them one's own: two processors beside."""
+    values = {"_busy_seconds": [100.0, 130.0], "_own_seconds": [20.0, 30.0]}
+    for name, told in values.items():
+        monkeypatch.setattr(tables, name, iter(told).__next__)
+    clock = iter([0.0, 10.0])
+    monkeypatch.setattr(tables.time, "perf_counter", clock.__next__)
+    monkeypatch.setattr(tables.Path, "exists", lambda path: True)
+    found: dict[str, float] = {}
+    with tables.others_at_work(found):
+        pass
+    assert found == {"beside": 2.0}
+
+
 def rows_of(**cells):
     return tables.as_row({"set": "a", "split": 0, "method": "deep-gp-2", "budget": 100} | cells)
 
@@ -55,6 +69,12 @@ def test_a_cell_is_run_again_only_with_more_steps(row, budget, done):
     assert tables.is_done(there, "a", 0, "deep-gp-2", budget) == done
 
 
+@pytest.mark.parametrize(("beside", "done"), [(0.02, True), (1.4, False), ("", False)])
+def test_and_where_seconds_must_count_that_were_not_alone(beside, done):
+    there = [{name: str(value) for name, value in rows_of(converged="True", beside=beside).items()}]
+    assert tables.is_done(there, "a", 0, "deep-gp-2", 100, timed=True) == done
+
+
 @pytest.mark.parametrize(
     "name",
     ["deep-gp", "deep-gp-9", "sparse-gp.fast", "deep-gp-2.best.global", "gp", "deep-gp-two", "deep-gp-1"],
@@ -67,6 +87,47 @@ def test_a_name_that_is_no_method_is_refused_before_anything_runs(name, tmp_path
         with pytest.raises(SystemExit, match="2"):
             tables.main()
     assert f"--methods: found {name!r}, expected sparse-gp or deep-gp-2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["sparse-gp.sites", "deep-gp-2.tied", "deep-gp-2.softmax.robust-max", "svm.softmax", "sparse-gp.probit"],
+)
+def test_a_name_that_is_no_method_of_classes_is_refused(name, tmp_path, monkeypatch, capsys):
+    (tmp_path / "classification").mkdir()
+    (tmp_path / "classification" / "glass.npz").touch()
+    words = ["tables", "--data", str(tmp_path), "--sets", "glass", "--methods", name]
+    monkeypatch.setattr("sys.argv", words)
+    with pytest.raises(SystemExit, match="2"):
+        tables.main()
+    assert f"--methods: found {name!r}, expected sparse-gp or deep-gp-2" in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", [*words[:4], "glass,boston", *words[5:]])
+    with pytest.raises(SystemExit, match="2"):
+        tables.main()
+    assert "--sets: found tables of numbers beside tables of classes" in capsys.readouterr().err
+
+
+def test_what_a_name_of_classes_means():
+    from benchmarks.tables_classes_ours import ClassMethod
+
+    assert ClassMethod.of("sparse-gp") == ClassMethod(1)
+    assert ClassMethod.of("sparse-gp.sites.alpha=0.5") == ClassMethod(1, 0.5, None, "sites")
+    assert ClassMethod.of("deep-gp-3.softmax.global") == ClassMethod(3, 0.0, "softmax", "global")
+
+
+def test_a_split_of_classes_is_standardised_by_its_training_rows_and_one_that_lacks_is_none(tmp_path):
+    random = np.random.default_rng(5)
+    x, y = random.normal(3.0, 2.0, (30, 2)), random.choice([-1.0, 1.0], 30)
+    x[:, 1] = 4.0
+    (tmp_path / "classification").mkdir()
+    place = tmp_path / "classification" / "toy.npz"
+    np.savez(place, X=x, y=y[:, None], train=np.arange(20), test=np.arange(20, 30))
+    rows = tables_classes.prepared(tmp_path, "toy", 0)
+    np.testing.assert_allclose(rows["x"][:, 0].mean(), 0.0, atol=1e-12)
+    np.testing.assert_allclose(rows["x"][:, 0].std(), 1.0)
+    np.testing.assert_array_equal(rows["x"][:, 1], 0.0)
+    np.testing.assert_array_equal(rows["y_test"], y[20:] > 0)
+    assert tables_classes.prepared(tmp_path, "toy", 1) is None
 
 
 def test_what_a_name_means():
@@ -101,6 +162,28 @@ def test_a_cell_of_ours_is_run_and_kept(tmp_path, monkeypatch):
     )
 
 
+@pytest.mark.slow
+def test_a_cell_of_classes_is_run_and_kept(tmp_path, monkeypatch):
+    random = np.random.default_rng(4)
+    x = random.normal(size=(60, 2))
+    order = random.permutation(60)
+    (tmp_path / "classification").mkdir()
+    place = tmp_path / "classification" / "toy.npz"
+    np.savez(place, X=x, y=1 + (x[:, :1] > 0), train=order[None, :45], test=order[None, 45:])
+    monkeypatch.chdir(ROOT)
+    out = tmp_path / "found.csv"
+    words = ["tables", "--data", str(tmp_path), "--sets", "toy", "--splits", "0-1", "--out", str(out)]
+    monkeypatch.setattr(
+        "sys.argv", [*words, "--methods", "sparse-gp,sparse-gp.sites.alpha=1", "--budget", "800"]
+    )
+    tables_classes.main()
+    tables_classes.main()
+    rows = pd.read_csv(out)
+    assert list(rows.method) == ["sparse-gp", "sparse-gp.sites.alpha=1"] and set(rows.split) == {0}
+    # a border that is a line, of 45 rows: all but one or two of 15, and surer than a coin
+    assert (rows.error < 0.15).all() and (rows.test_log_density > -0.5 * np.log(2)).all()
+
+
 def test_ranks_and_their_critical_difference_are_those_of_their_source():
     """Demšar (2006), section 3.2.2: four methods on 14 sets, 1.25 at 5 % with 2.569."""
     assert tables_page.critical_difference(4, 14) == pytest.approx(
@@ -128,13 +211,25 @@ def test_ranks_and_their_critical_difference_are_those_of_their_source():
     assert set(ranks.index) == {"deep-gp-2", "b"}
 
 
-def test_the_page_says_what_the_csv_holds():
-    text = (ROOT / tables_page.PAGE).read_text()
-    assert tables_page.page(text, tables_page.latest(pd.read_csv(ROOT / tables.CSV))) == text
+TABLES = pytest.mark.parametrize(
+    ("runner", "pages", "scores"),
+    [
+        (tables, tables_page, ["rmse", "calibration"]),
+        (tables_classes, tables_classes_page, ["error", "calibration_error"]),
+    ],
+    ids=["numbers", "classes"],
+)
 
 
-def test_every_row_says_how_it_came_about():
-    table = pd.read_csv(ROOT / tables.CSV)
-    assert list(table.columns) == list(tables.FIELDS)
+@TABLES
+def test_the_page_says_what_the_csv_holds(runner, pages, scores):
+    text = (ROOT / pages.PAGE).read_text()
+    assert pages.page(text, tables_page.latest(pd.read_csv(ROOT / runner.CSV))) == text
+
+
+@TABLES
+def test_every_row_says_how_it_came_about(runner, pages, scores):
+    table = pd.read_csv(ROOT / runner.CSV)
+    assert list(table.columns) == list(runner.FIELDS)
     assert table[["set", "split", "seed", "method", "budget", "machine", "commit"]].notna().all(axis=None)
-    assert np.isfinite(table[["test_log_density", "rmse", "calibration", "seconds"]]).all(axis=None)
+    assert np.isfinite(table[["test_log_density", "seconds", *scores]]).all(axis=None)
