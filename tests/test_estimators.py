@@ -272,6 +272,10 @@ def test_targets_of_another_likelihood_keep_their_units() -> None:
         ),
         (lambda: SparseGPRegressor(likelihood="negative_binomial"), "did you mean 'negative-binomial'\\?"),
         (lambda: SparseGPRegressor(likelihood="softmax"), "which is one of classes; take SparseGPClassifier"),
+        (
+            lambda: SparseGPRegressor(likelihood="bernoulli"),
+            "which is one of classes; take SparseGPClassifier",
+        ),
         (lambda: SparseGPRegressor(kernel="RBF"), "kernel: .*did you mean 'rbf'\\?"),
         (
             lambda: DeepGPRegressor(hidden="doubly_stochastic"),

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int, Num
 
 from ppl_dgp.diagnostics.class_measures import BINS, reliability
-from ppl_dgp.diagnostics.figures import COLOURS, FAINT, ON_DARK, ON_LIGHT, _legend, _panel, plain_label
+from ppl_dgp.diagnostics.figures import COLOURS, FAINT, ON_DARK, ON_LIGHT, _panel, _rows_above, plain_label
 from ppl_dgp.extras import needed_for
 
 with needed_for("plotting"):
@@ -89,7 +89,7 @@ def plot_reliability(
     panel.plot(confidence, share, "o-", color=COLOURS[0], markersize=4.5, linewidth=1.2, label="this fit")
     panel.set(xlabel="probability of the likeliest class", ylabel="share predicted rightly")
     panel.set(xlim=(max(0.0, least - 0.05), 1.02), ylim=(-0.02, 1.02))
-    _legend(panel)
+    _rows_above(panel)
     if below is not None:
         panel.set_xlabel("")
         below.bar((number + 0.5) / BINS, count, 0.9 / BINS, color=COLOURS[0], alpha=0.5)

@@ -18,7 +18,8 @@ from ppl_dgp.data.table import Standardiser, standardise
 from ppl_dgp.estimators.estimator import GPEstimator, Target
 from ppl_dgp.estimators.scores import Scored
 from ppl_dgp.fit.arguments import checked_levels
-from ppl_dgp.models.observation import OF_SEVERAL, is_of_real_targets
+from ppl_dgp.models.classification import OF_CLASSES
+from ppl_dgp.models.observation import is_of_real_targets
 from ppl_dgp.prediction.exact import exact_quantiles
 from ppl_dgp.prediction.joint import joint_prediction, sample_targets
 from ppl_dgp.prediction.predict import Prediction
@@ -78,7 +79,7 @@ class _Regressor(Scored, RegressorMixin, GPEstimator):
         return rows, np.asarray(targets, np.float64).reshape(len(rows), -1)
 
     def _target(self) -> Target:
-        if isinstance(self.likelihood, str) and self.likelihood in OF_SEVERAL:
+        if isinstance(self.likelihood, str) and self.likelihood in OF_CLASSES:
             raise ValueError(
                 f"likelihood: found {self.likelihood!r}, which is one of classes; take SparseGPClassifier, "
                 "DeepGPClassifier or StackClassifier"
