@@ -179,7 +179,7 @@ SETTINGS: dict[str, tuple[type, str, str | None]] = {
     "drop_missing": (
         bool,
         "Leave out rows with missing or infinite values; of a multi-output-gp or convolved-gp, which take targets that "
-        "are missing as they are, those of features",
+        "are missing as they are, those of features; `predict` keeps rows without a target",
         None,
     ),
     "split": (int, "Which split", "0"),
