@@ -14,17 +14,7 @@ import pandas as pd
 
 from benchmarks.folding import folded
 from benchmarks.tables_classes import CSV, PIXELS, SETS
-from benchmarks.tables_page import (
-    MARK,
-    Lines,
-    is_true,
-    latest,
-    mean_ranks,
-    ranks_figure,
-    ranks_lines,
-    shown_seconds,
-    with_error,
-)
+from benchmarks.tables_page import MARK, Lines, latest, mean_ranks, method_lines, ranks_figure, ranks_lines
 
 PAGE, RANKS = Path("docs/tables-classes.md"), Path("docs/tables-classes-ranks.png")
 BASE = "sparse-gp"
@@ -49,25 +39,8 @@ def page(text: str, found: pd.DataFrame) -> str:
 
 def set_lines(name: str, part: pd.DataFrame) -> Lines:
     """A set's methods, best first."""
-    lines = [
-        f"## {name}",
-        "",
-        f"| method | splits | log density | less that of {BASE} | error | calibration error | converged | seconds |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    base = part[part.method == BASE].set_index("split").test_log_density
-    order = part.groupby("method").test_log_density.mean().sort_values(ascending=False).index
-    for method in order:
-        rows = part[part.method == method].set_index("split")
-        apart = (rows.test_log_density - base).dropna() if method != BASE else pd.Series(dtype=float)
-        said = rows.converged.dropna()
-        cells = [
-            method, str(len(rows)), with_error(rows.test_log_density), with_error(apart, sign=True),
-            f"{100 * rows.error.mean():.1f} %", f"{rows.calibration_error.mean():.3f}",
-            f"{sum(map(is_true, said))} of {len(rows)}" if len(said) else "", shown_seconds(rows),
-        ]  # fmt: skip
-        lines.append(f"| {' | '.join(cells)} |")
-    return [*lines, ""]
+    measures = lambda rows: (f"{100 * rows.error.mean():.1f} %", f"{rows.calibration_error.mean():.3f}")
+    return [*method_lines(name, part, BASE, ("error", "calibration error"), measures), ""]
 
 
 if __name__ == "__main__":

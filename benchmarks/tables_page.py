@@ -10,6 +10,7 @@ test at 5 % (Demšar 2006).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -55,25 +56,13 @@ def page(text: str, found: pd.DataFrame) -> str:
 
 def set_lines(name: str, part: pd.DataFrame) -> Lines:
     """A set's methods, best first, beside what the sources report."""
-    lines = [
-        f"## {name}",
-        "",
-        f"| method | splits | log density | less that of {BASE} | RMSE | calibration | in 95 % | converged | seconds |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    base = part[part.method == BASE].set_index("split").test_log_density
-    order = part.groupby("method").test_log_density.mean().sort_values(ascending=False).index
-    for method in order:
-        rows = part[part.method == method].set_index("split")
-        apart = (rows.test_log_density - base).dropna() if method != BASE else pd.Series(dtype=float)
-        said = rows.converged.dropna()
-        converged = f"{sum(map(is_true, said))} of {len(rows)}" if len(said) else ""
-        cells = [
-            method, str(len(rows)), with_error(rows.test_log_density), with_error(apart, sign=True),
-            f"{rows.rmse.mean():.3g}", f"{rows.calibration.mean():.3f}", f"{100 * rows.coverage95.mean():.1f} %",
-            converged, shown_seconds(rows),
-        ]  # fmt: skip
-        lines.append(f"| {' | '.join(cells)} |")
+    heads = ("RMSE", "calibration", "in 95 %")
+    measures = lambda rows: (
+        f"{rows.rmse.mean():.3g}",
+        f"{rows.calibration.mean():.3f}",
+        f"{100 * rows.coverage95.mean():.1f} %",
+    )
+    lines = method_lines(name, part, BASE, heads, measures)
     if name in REPORTED:
         density, rmse = REPORTED[name]
         told = ", ".join(f"{value} and {error:g}" for value, error in zip(density[:3], rmse[:3], strict=True))
@@ -82,6 +71,30 @@ def set_lines(name: str, part: pd.DataFrame) -> Lines:
             f"Reported for one, two and three layers, over 20 other splits (± their deviation), RMSE: {told}.",
         ]
     return [*lines, ""]
+
+
+def method_lines(
+    name: str,
+    part: pd.DataFrame,
+    base: str,
+    heads: Sequence[str],
+    measures: Callable[[pd.DataFrame], Sequence[str]],
+) -> Lines:
+    """A heading and a table of methods, best log density first: their splits, that density, what of it is more than
+    that of ``base``, split by split, then measures, whether fits have converged, and seconds."""
+    columns = ["method", "splits", "log density", f"less that of {base}", *heads, "converged", "seconds"]
+    lines = [f"## {name}", "", f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
+    compared = part[part.method == base].set_index("split").test_log_density
+    order = part.groupby("method").test_log_density.mean().sort_values(ascending=False).index
+    for method in order:
+        rows = part[part.method == method].set_index("split")
+        density = rows.test_log_density
+        apart = (density - compared).dropna() if method != base else pd.Series(dtype=float)
+        said = rows.converged.dropna()
+        converged = f"{sum(map(is_true, said))} of {len(rows)}" if len(said) else ""
+        cells = [method, str(len(rows)), with_error(density), with_error(apart, sign=True), *measures(rows)]
+        lines.append(f"| {' | '.join([*cells, converged, shown_seconds(rows)])} |")
+    return lines
 
 
 def shown_seconds(rows: pd.DataFrame) -> str:
