@@ -9,8 +9,8 @@
 # make demo         guides compared on a real table, the step function; figures and netCDF files in demo/
 # make bench        milliseconds of training steps, beside code by hand and what bench-peers installed; some minutes
 # make bench-peers  GPflow, GPflux, GPyTorch, LightGBM and NGBoost in .venv-peers, for benchmarks alone: 2-3 GB
-# make tables       cells of docs/tables.md and docs/tables-classes.md that have no row yet, DATA=... the folder of the
-#                   tables, SETS=... METHODS=... SPLITS=... choose; hours for all, and it may be stopped
+# make tables       cells of docs/tables.md, tables-classes.md and tables-missing.md that have no row yet, DATA=... the
+#                   folder of the tables, SETS=... METHODS=... SPLITS=... choose; hours for all, and it may be stopped
 # make docs         the site of docs/, in site/, with warnings as errors; open site/index.html, or `make docs-serve`
 # make docs-serve   the site at http://127.0.0.1:8000
 # make lock         requirements.lock, requirements-docs.lock anew from pyproject.toml (UPGRADE=--upgrade: newest versions)
@@ -144,6 +144,7 @@ tables: $(STAMP)
 	  $(if $(METHODS),--methods $(METHODS)) $(if $(SPLITS),--splits $(SPLITS))
 	@$(PY) -m benchmarks.tables_page
 	@$(PY) -m benchmarks.tables_classes_page
+	@$(PY) -m benchmarks.tables_missing_page
 
 bench-peers: .venv-peers/.installed .venv-gpjax/.installed
 

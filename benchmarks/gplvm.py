@@ -18,11 +18,11 @@ from pathlib import Path
 import jax
 import numpy as np
 import numpyro
-from sklearn.experimental import enable_iterative_imputer  # noqa: F401
-from sklearn.impute import IterativeImputer, KNNImputer
+from sklearn.impute import KNNImputer
 
 from benchmarks import rows
 from benchmarks.gplvm_page import page
+from benchmarks.imputers import by_components, by_iteration, by_means, by_neighbours
 from benchmarks.latent_tables import nearest_errors, standard
 
 numpyro.enable_x64()
@@ -45,7 +45,6 @@ from ppl_dgp import (  # noqa: E402
     row_log_density,
 )
 from ppl_dgp.diagnostics import plot_grid, plot_latents, plot_relevance  # noqa: E402
-from ppl_dgp.models.latents import components  # noqa: E402
 from ppl_dgp.numerics.gaussian import Gaussian  # noqa: E402
 from ppl_dgp.prediction.predict import predict  # noqa: E402
 
@@ -150,47 +149,6 @@ def missing(options: argparse.Namespace) -> None:
                 print(*row, flush=True)
 
 
-def _mean(y: Array, _: argparse.Namespace) -> tuple[Array, Array]:
-    return np.zeros_like(y), np.ones_like(y)
-
-
-def _ppca(y: Array, options: argparse.Namespace) -> tuple[Array, Array]:
-    """As many components as predict a tenth of the entries best, by EM."""
-    random = np.random.default_rng(2)
-    aside = (random.random(y.shape) < 0.1) & ~np.isnan(y)
-    scores = []
-    widths = [q for q in (1, 2, 3, 5, 8, 10, 15, 20) if q < min(y.shape)]
-    for width in widths:
-        centre, _ = _by_components(np.where(aside, np.nan, y), width)
-        scores.append(np.square(centre - y)[aside].mean())
-    return _by_components(y, widths[int(np.argmin(scores))])
-
-
-def _by_components(y: Array, width: int) -> tuple[Array, Array]:
-    found = components(KEY, jax.numpy.asarray(y), width, missing=True)
-    scores = np.asarray(found.scores(jax.numpy.asarray(y), True))
-    axes, unit, spread = np.asarray(found.axes), np.asarray(found.unit), float(found.spread)
-    seen = (~np.isnan(y)).astype(float)
-    gram = np.einsum("np,pq,pr->nqr", seen, axes, axes, optimize=True) + spread * np.eye(width)
-    covariance = spread * np.linalg.inv(gram)
-    beyond = np.einsum("pq,nqr,pr->np", axes, covariance, axes, optimize=True)
-    return np.asarray(found.centre) + unit * (scores @ axes.T), np.square(unit) * (spread + beyond)
-
-
-def _with_residuals(
-    imputer: Callable[[], object],
-) -> Callable[[Array, argparse.Namespace], tuple[Array, Array]]:
-    """A method that knows no variance gets that of a tenth of the entries, set aside and imputed."""
-
-    def impute(y: Array, _: argparse.Namespace) -> tuple[Array, Array]:
-        aside = (np.random.default_rng(2).random(y.shape) < 0.1) & ~np.isnan(y)
-        tried = imputer().fit_transform(np.where(aside, np.nan, y))  # type: ignore[attr-defined]
-        variance = np.square(tried - y)[aside].mean()
-        return imputer().fit_transform(y), np.full_like(y, variance)  # type: ignore[attr-defined]
-
-    return impute
-
-
 def _gplvm(y: Array, options: argparse.Namespace) -> tuple[Array, Array]:
     model = gplvm(y.shape[1], options.latent, 50, missing=True)
     # of a row that lacks entries little is known, and its latents hang together: full covariances
@@ -202,12 +160,10 @@ def _gplvm(y: Array, options: argparse.Namespace) -> tuple[Array, Array]:
 
 
 METHODS: dict[str, Callable[[Array, argparse.Namespace], tuple[Array, Array]]] = {
-    "mean": _mean,
-    "PPCA": _ppca,
-    "kNN": _with_residuals(lambda: KNNImputer(n_neighbors=5)),
-    "iterative": _with_residuals(
-        lambda: IterativeImputer(max_iter=10, n_nearest_features=30, random_state=0)
-    ),
+    "mean": lambda y, _: by_means(y),
+    "PPCA": lambda y, _: by_components(y),
+    "kNN": lambda y, _: by_neighbours(y),
+    "iterative": lambda y, _: by_iteration(y),
     "GPLVM": _gplvm,
 }
 

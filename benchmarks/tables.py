@@ -10,7 +10,8 @@ that their makers advise. ``beside`` is what else the machine did meanwhile, in 
 next to nothing. Methods are those of ``benchmarks.tables_ours`` and ``benchmarks.tables_peers``, and gpflux and
 gpytorch with two layers. Rows are appended as they come; what is there is not run again, but for a method of ours that
 has not converged and is asked for with a larger --budget, a peer's with larger --peer-steps, or with --timed one whose
-seconds do not count. Sets of classes are those of ``benchmarks.tables_classes``.
+seconds do not count. Sets of classes and of missing entries are those of ``benchmarks.tables_classes`` and
+``benchmarks.tables_missing``, which are called in their place.
 """
 
 from __future__ import annotations
@@ -189,16 +190,18 @@ def main() -> int:
     parser.add_argument("--timed", action="store_true", help="run cells again whose seconds do not count")
     parser.add_argument("--out", type=Path, default=CSV)
     options, _ = parser.parse_known_args()
-    # which takes this module's cells
-    from benchmarks import tables_classes
+    # which take this module's cells
+    from benchmarks import tables_classes, tables_missing
 
-    of_classes = [name in (*tables_classes.SETS, *tables_classes.PIXELS) for name in options.sets.split(",")]
-    if any(of_classes):
-        if not all(of_classes):
-            parser.error(
-                "--sets: found tables of numbers beside tables of classes; run them one after the other"
-            )
-        return tables_classes.main()
+    others: dict[str, Any] = dict.fromkeys((*tables_classes.SETS, *tables_classes.PIXELS), tables_classes)
+    others |= dict.fromkeys(tables_missing.SETS, tables_missing)
+    kinds = {others.get(name) for name in options.sets.split(",")}
+    if len(kinds) > 1:
+        parser.error("--sets: found tables of numbers, classes or missing entries side by side; run one kind")
+    (kind,) = kinds
+    if kind is not None:
+        status: int = kind.main()
+        return status
     options = parser.parse_args()
     if (message := refusal(options)) is not None:
         parser.error(message)

@@ -30,6 +30,7 @@ def main() -> None:
 
 def page(text: str, found: pd.DataFrame) -> str:
     """The page anew, of which ``text`` is kept up to the marker."""
+    found = latest(found)
     lines = [text.split(MARK)[0].rstrip(), "", MARK, "", *ranks_lines(mean_ranks(found, BASE), RANKS)]
     for name in (*SETS, *PIXELS):
         if (part := found[found.set == name]).shape[0]:

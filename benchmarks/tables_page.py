@@ -46,6 +46,7 @@ def latest(table: pd.DataFrame) -> pd.DataFrame:
 
 def page(text: str, found: pd.DataFrame) -> str:
     """The page anew, of which ``text`` is kept up to the marker."""
+    found = latest(found)
     lines = [text.split(MARK)[0].rstrip(), "", MARK, "", *ranks_lines(mean_ranks(found))]
     lines += ["![seconds against quality](tables-seconds.png)", ""]
     for name in SETS:
