@@ -14,19 +14,15 @@ a method of ours that has not converged and is asked for with a larger --budget.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks import tables
-from benchmarks.rows import append_shown, numbers, read
+from benchmarks.cells import PEERS, Work, parser_of, run, told
 from ppl_dgp.diagnostics.class_measures import class_scores
 
 CSV = Path("benchmarks/tables-classes.csv")
@@ -78,47 +74,20 @@ def prepared(data: Path, name: str, number: int) -> dict[str, np.ndarray] | None
     return {"x": x[train], "y": labels[train], "x_test": x[test], "y_test": labels[test]}
 
 
-def run(options: argparse.Namespace, sets: list[str], methods: list[str]) -> None:
-    """What the CSV does not hold yet, one process after another; what fails is said, and the next begun."""
-    about = {"machine": tables.machine(), "commit": tables.commit()}
-    for number in numbers(options.splits):
-        for name in sets:
-            rows = prepared(options.data, name, number)
-            for method in methods if rows is not None else []:
-                budget = 0 if method in PEER_METHODS else options.budget
-                if tables.is_done(read(options.out), name, number, method, budget, options.timed):
-                    continue
-                beside: dict[str, Any] = {}
-                with tables.others_at_work(beside):
-                    found = cell(rows, number, method, budget)
-                if found is None:
-                    print(f"{name} {number} {method}: ended without a result", file=sys.stderr, flush=True)
-                    continue
-                cells = {"set": name, "split": number, "seed": number, "method": method, "budget": budget}
-                append_shown(options.out, FIELDS, tables.as_row(cells | about | found | beside, FIELDS))
-
-
 def cell(rows: dict[str, np.ndarray], seed: int, method: str, budget: int) -> dict[str, Any] | None:
     """The scores of the probabilities that a method's process leaves, and what it says of itself; None if it fails."""
+    peer = method in PEER_METHODS
     with tempfile.TemporaryDirectory() as folder:
         place, left = Path(folder) / "split.npz", Path(folder) / "left.npz"
         # labels of the test rows stay here
         np.savez(place, **{name: values for name, values in rows.items() if name != "y_test"})
-        peer = method in PEER_METHODS
         module = f"benchmarks.tables_classes_{'peers' if peer else 'ours'}"
-        command = [str(tables.PEERS) if peer else sys.executable, "-W", "ignore", "-m", module]
-        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-        done = subprocess.run(
-            [*command, method, str(place), str(left), str(seed), str(budget)],
-            stdout=subprocess.PIPE, text=True, env=environment,
-        )  # fmt: skip
-        lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-        if done.returncode or not lines or not left.is_file():
+        about = told(module, method, place, left, seed, budget, peer=peer)
+        if about is None:
             return None
         probabilities = np.load(left)["probabilities"]
     # a probability of none is counted as the least that is not
     scores = class_scores(np.clip(probabilities, 1e-12, 1.0), rows["y_test"])
-    about: dict[str, Any] = json.loads(lines[-1])
     return about | {
         "test_log_density": scores["test_log_density"],
         "error": 1.0 - scores["test_accuracy"],
@@ -132,7 +101,7 @@ def refusal(data: Path, sets: list[str], methods: list[str]) -> str | None:
         if not path_of(data, name).is_file():
             return f"--sets: found no {path_of(data, name)}, expected the table; name another"
     for method in methods:
-        if method in PEER_METHODS and not tables.PEERS.is_file():
+        if method in PEER_METHODS and not PEERS.is_file():
             return f"--methods: found {method} without its environment; run `make bench-peers`"
         if method not in PEER_METHODS:
             from benchmarks.tables_classes_ours import ClassMethod
@@ -146,21 +115,17 @@ def refusal(data: Path, sets: list[str], methods: list[str]) -> str | None:
 
 def main() -> int:
     """All cells that are asked for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", type=Path, required=True, help="the folder that holds classification/")
-    parser.add_argument("--sets", default=",".join(SETS))
-    parser.add_argument("--methods", default=",".join((*OURS, *PEER_METHODS)))
-    parser.add_argument("--splits", default="0-9", help="0-9, or 0,3,5; the number is the seed too")
-    parser.add_argument("--budget", type=int, default=BUDGET, help="steps of ours at most")
-    parser.add_argument("--timed", action="store_true", help="run cells again whose seconds do not count")
-    parser.add_argument("--out", type=Path, default=CSV)
+    parser = parser_of(__doc__, SETS, (*OURS, *PEER_METHODS), "0-9", BUDGET, CSV)
     options = parser.parse_args()
     sets, methods = options.sets.split(","), options.methods.split(",")
     if (message := refusal(options.data, sets, methods)) is not None:
         parser.error(message)
-    run(options, sets, methods)
+
+    def work_of(name: str, number: int) -> Work | None:
+        rows = prepared(options.data, name, number)
+        return None if rows is None else partial(cell, rows, number)
+
+    run(options, FIELDS, work_of, lambda method: 0 if method in PEER_METHODS else options.budget)
     return 0
 
 

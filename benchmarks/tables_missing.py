@@ -13,22 +13,18 @@ those of ``benchmarks.tables_missing_ours``, which has imputers without a GP too
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
 
-from benchmarks import tables
+from benchmarks.cells import PEERS, parser_of, run, told
 from benchmarks.latent_tables import standard
 from benchmarks.predictive_scores import CENTRAL, of_shares
-from benchmarks.rows import append_shown, numbers, read
 
 CSV = Path("benchmarks/tables-missing.csv")
 FIELDS = (
@@ -83,27 +79,6 @@ def scored(truth: np.ndarray, centre: np.ndarray, variance: np.ndarray) -> dict[
     return found | of_shares(shares)
 
 
-def run(options: argparse.Namespace, sets: list[str], methods: list[str]) -> None:
-    """What the CSV does not hold yet, one process after another; what fails is said, and the next begun."""
-    about = {"machine": tables.machine(), "commit": tables.commit(), "share": f"{options.share:g}"}
-    for number in numbers(options.splits):
-        for name in sets:
-            rows = held_out(options.data, name, options.share, number)
-            for method in methods:
-                budget = 0 if method in STEPLESS else options.budget
-                there = [row for row in read(options.out) if row["share"] == about["share"]]
-                if tables.is_done(there, name, number, method, budget, options.timed):
-                    continue
-                beside: dict[str, Any] = {}
-                with tables.others_at_work(beside):
-                    found = cell(rows, number, method, budget)
-                if found is None:
-                    print(f"{name} {number} {method}: ended without a result", file=sys.stderr, flush=True)
-                    continue
-                cells = {"set": name, "split": number, "seed": number, "method": method, "budget": budget}
-                append_shown(options.out, FIELDS, tables.as_row(cells | about | found | beside, FIELDS))
-
-
 def cell(rows: dict[str, np.ndarray], seed: int, method: str, budget: int) -> dict[str, Any] | None:
     """The scores of what a method's process leaves, and what it says of itself; None if it fails."""
     with tempfile.TemporaryDirectory() as folder:
@@ -111,18 +86,11 @@ def cell(rows: dict[str, np.ndarray], seed: int, method: str, budget: int) -> di
         # what was held out stays here
         np.savez(place, y=rows["y"])
         module = f"benchmarks.tables_missing_{'vae' if method == VAE else 'ours'}"
-        command = [str(tables.PEERS) if method == VAE else sys.executable, "-W", "ignore", "-m", module]
-        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-        done = subprocess.run(
-            [*command, method, str(place), str(left), str(seed), str(budget)],
-            stdout=subprocess.PIPE, text=True, env=environment,
-        )  # fmt: skip
-        lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-        if done.returncode or not lines or not left.is_file():
+        about = told(module, method, place, left, seed, budget, peer=method == VAE)
+        if about is None:
             return None
         with np.load(left) as file:
             centre, variance = (file[part][rows["gone"]] for part in ("centre", "variance"))
-    about: dict[str, Any] = json.loads(lines[-1])
     return about | scored(rows["truth"][rows["gone"]], centre, variance)
 
 
@@ -134,7 +102,7 @@ def refusal(data: Path, sets: list[str], methods: list[str]) -> str | None:
     from benchmarks.tables_missing_ours import METHODS
 
     for method in methods:
-        if method == VAE and not tables.PEERS.is_file():
+        if method == VAE and not PEERS.is_file():
             return f"--methods: found {method} without its environment; run `make bench-peers`"
         if method != VAE and method not in METHODS:
             return f"--methods: found {method!r}, expected some of {', '.join((*METHODS, VAE))}; choose"
@@ -143,24 +111,17 @@ def refusal(data: Path, sets: list[str], methods: list[str]) -> str | None:
 
 def main() -> int:
     """All cells that are asked for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", type=Path, required=True, help="the folder that holds latent/")
-    parser.add_argument("--sets", default=",".join(SETS))
-    parser.add_argument("--methods", default=",".join((*OURS, *STEPLESS)))
-    parser.add_argument("--splits", default="0-4", help="0-4, or 0,3,5; the number is the seed too")
+    parser = parser_of(__doc__, tuple(SETS), (*OURS, *STEPLESS), "0-4", BUDGET, CSV)
     parser.add_argument("--share", type=float, default=0.3, help="of the entries that is held out")
-    parser.add_argument("--budget", type=int, default=BUDGET, help="steps of ours at most")
-    parser.add_argument("--timed", action="store_true", help="run cells again whose seconds do not count")
-    parser.add_argument("--out", type=Path, default=CSV)
     options = parser.parse_args()
     sets, methods = options.sets.split(","), options.methods.split(",")
     if not 0.0 < options.share < 1.0:
         parser.error(f"--share: found {options.share:g}, expected a number in (0, 1)")
     if (message := refusal(options.data, sets, methods)) is not None:
         parser.error(message)
-    run(options, sets, methods)
+    work_of = lambda name, number: partial(cell, held_out(options.data, name, options.share, number), number)
+    budget_of = lambda method: 0 if method in STEPLESS else options.budget
+    run(options, FIELDS, work_of, budget_of, {"share": f"{options.share:g}"})
     return 0
 
 

@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 
 from benchmarks import (
+    cells,
     tables,
     tables_classes,
     tables_classes_page,
@@ -47,18 +48,20 @@ def test_what_others_do_meanwhile_is_told_apart_from_ones_own_work(monkeypatch):
     """Thirty seconds of the processors in ten, ten of them one's own: two processors beside."""
     values = {"_busy_seconds": [100.0, 130.0], "_own_seconds": [20.0, 30.0]}
     for name, told in values.items():
-        monkeypatch.setattr(tables, name, iter(told).__next__)
+        monkeypatch.setattr(cells, name, iter(told).__next__)
     clock = iter([0.0, 10.0])
-    monkeypatch.setattr(tables.time, "perf_counter", clock.__next__)
-    monkeypatch.setattr(tables.Path, "exists", lambda path: True)
+    monkeypatch.setattr(cells.time, "perf_counter", clock.__next__)
+    monkeypatch.setattr(cells.Path, "exists", lambda path: True)
     found: dict[str, float] = {}
-    with tables.others_at_work(found):
+    with cells.others_at_work(found):
         pass
     assert found == {"beside": 2.0}
 
 
-def rows_of(**cells):
-    return tables.as_row({"set": "a", "split": 0, "method": "deep-gp-2", "budget": 100} | cells)
+def rows_of(**of_cell):
+    return cells.as_row(
+        {"set": "a", "split": 0, "method": "deep-gp-2", "budget": 100} | of_cell, tables.FIELDS
+    )
 
 
 @pytest.mark.parametrize(
@@ -73,13 +76,13 @@ def rows_of(**cells):
 )
 def test_a_cell_is_run_again_only_with_more_steps(row, budget, done):
     there = [{name: str(value) for name, value in rows_of(**row).items()}]
-    assert tables.is_done(there, "a", 0, "deep-gp-2", budget) == done
+    assert cells.is_done(there, "a", 0, "deep-gp-2", budget) == done
 
 
 @pytest.mark.parametrize(("beside", "done"), [(0.02, True), (1.4, False), ("", False)])
 def test_and_where_seconds_must_count_that_were_not_alone(beside, done):
     there = [{name: str(value) for name, value in rows_of(converged="True", beside=beside).items()}]
-    assert tables.is_done(there, "a", 0, "deep-gp-2", 100, timed=True) == done
+    assert cells.is_done(there, "a", 0, "deep-gp-2", 100, timed=True) == done
 
 
 @pytest.mark.parametrize(
