@@ -23,6 +23,8 @@ from benchmarks.time_to_quality import PEERS
 
 #: processors that others may use beside a cell whose seconds count
 ALONE = 0.1
+#: where programs that are compiled already are kept, if at all; seconds that lack compilation do not count
+CACHE = "JAX_COMPILATION_CACHE_DIR"
 #: a method's result, of its name and the most steps that it may take; None if it fails
 Work = Callable[[str, int], dict[str, Any] | None]
 
@@ -71,6 +73,8 @@ def run(
                 if found is None:
                     print(f"{name} {number} {method}: ended without a result", file=sys.stderr, flush=True)
                     continue
+                if CACHE in os.environ and "jax" in str(found.get("versions")):
+                    beside.clear()
                 cell = {"set": name, "split": number, "seed": number, "method": method, "budget": budget}
                 append_shown(options.out, fields, as_row(cell | about | found | beside, fields))
 
@@ -123,13 +127,25 @@ def others_at_work(found: dict[str, Any]) -> Iterator[None]:
 
     Nothing is kept where the machine does not tell, as Linux does in /proc/stat.
     """
-    if not Path("/proc/stat").exists():
-        yield
-        return
-    busy, own, clock = _busy_seconds(), _own_seconds(), time.perf_counter()
+    began = work_so_far()
     yield
-    lasted = time.perf_counter() - clock
-    found["beside"] = max(0.0, (_busy_seconds() - busy) - (_own_seconds() - own)) / lasted
+    found.update(others_since(began))
+
+
+def work_so_far() -> tuple[float, float, float] | None:
+    """Seconds of all processors, of them this process's and its ended children's, and those of the clock."""
+    if not Path("/proc/stat").exists():
+        return None
+    return _busy_seconds(), _own_seconds(), time.perf_counter()
+
+
+def others_since(began: tuple[float, float, float] | None) -> dict[str, float]:
+    """As ``beside``, the processors that others have used since; empty where the machine does not tell."""
+    now = work_so_far()
+    if began is None or now is None:
+        return {}
+    busy, own, lasted = (after - before for after, before in zip(now, began, strict=True))
+    return {"beside": max(0.0, busy - own) / lasted}
 
 
 def _busy_seconds() -> float:

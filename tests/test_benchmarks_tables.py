@@ -287,3 +287,21 @@ def test_every_row_says_how_it_came_about(runner, pages, scores):
     assert list(table.columns) == list(runner.FIELDS)
     assert table[["set", "split", "seed", "method", "budget", "machine", "commit"]].notna().all(axis=None)
     assert np.isfinite(table[["test_log_density", "seconds", *scores]]).all(axis=None)
+
+
+def test_seconds_without_compilation_do_not_count(tmp_path, monkeypatch):
+    from argparse import Namespace
+
+    out = tmp_path / "found.csv"
+    options = Namespace(sets="a", splits="0", methods="ours,peer", out=out, timed=False)
+    versions = {"ours": "jax 0.10 numpyro 0.21", "peer": "lightgbm 4"}
+    monkeypatch.setenv(cells.CACHE, str(tmp_path))
+    monkeypatch.setattr(cells, "others_since", lambda began: {"beside": 0.01})
+    work = lambda method, budget: {"versions": versions[method], "seconds": 1.0}
+    cells.run(options, tables.FIELDS, lambda name, number: work, lambda method: 0)
+    rows = pd.read_csv(out).set_index("method")
+    assert np.isnan(rows.beside["ours"]) and rows.beside["peer"] == 0.01
+    assert (
+        tables_page.shown_seconds(rows.loc[["ours"]]) == ""
+        and tables_page.shown_seconds(rows.loc[["peer"]]) == "1"
+    )
