@@ -10,6 +10,7 @@ for each cell. The log density is the mean over bins and cells of log p(count), 
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -32,7 +33,7 @@ RIDGE = 1e-3
 ON_TRACK, RUNNING = (60.0, 840.0), 30.0
 NUTS: dict[str, Any] = {
     "num_warmup": 500,
-    "num_samples": 500,
+    "num_samples": 1000,
     "max_tree_depth": 8,
     "chain_method": "sequential",
 }
@@ -151,4 +152,6 @@ def _drawn(key: Any, model: Any, x: np.ndarray, y: np.ndarray, start: Fit) -> Fi
     lifted = lift(model, prior=default_priors(model, x, y))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SamplingWarning)  # the row says it
-        return fit_nuts(key, lifted, x, y, start=start, **NUTS)
+        fit = fit_nuts(key, lifted, x, y, start=start, **NUTS)
+    print(fit.chains, file=sys.stderr, flush=True)
+    return fit

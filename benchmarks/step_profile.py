@@ -28,6 +28,7 @@ from rich.table import Table
 from benchmarks import rows
 from benchmarks.works import TRAINED, batch, data, inducing
 from ppl_dgp.fit import program
+from ppl_dgp.fit.adam import adam
 from ppl_dgp.fit.initial import initialise
 from ppl_dgp.fit.session import one_blas_thread
 from ppl_dgp.guides import DoublyStochastic, Guide
@@ -92,7 +93,7 @@ def compiled(work: str, dtype: str, steps: int) -> tuple[Any, str]:
     x, y = (jnp.asarray(each) for each in data(work, dtype))
     model = deep_gp(TRAINED[work], inducing(work))
     guide = Guide(model, hidden=DoublyStochastic())
-    svi = SVI(model, guide, program.as_numpyro(program.adam(0.01)), PowerEP(0.0))
+    svi = SVI(model, guide, program.as_numpyro(adam(0.01)), PowerEP(0.0))
     held = [program.fresh_copies(initialise(svi, jax.random.PRNGKey(0), x, y))]
     indices = jnp.asarray(
         np.random.default_rng(0).integers(len(x), size=(steps, batch(work)), dtype=np.int32)

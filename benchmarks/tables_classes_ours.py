@@ -5,8 +5,9 @@
 A method's name is a model, sparse-gp or deep-gp-L of L layers, and what departs from the default, behind dots:
 ``sparse-gp.softmax``, ``deep-gp-2.alpha=0.5``, ``sparse-gp.sites.alpha=1``. The default has the likelihood of its
 classes (probit for two, robust-max for more), ``DoublyStochastic`` with ``FullRank`` at α = 0 and ``fit_svi`` without
-steps; ``softmax`` has that likelihood, ``global`` ``GlobalInducing``, ``tied`` factors in closed form by
-``ApproximatePowerEP`` and L-BFGS, ``sites`` a site for each row by ``fit_power_ep`` from the optimum of tied ones.
+steps; one layer of at most 2 000 rows, where nothing need be drawn, has natural gradients and L-BFGS; ``softmax`` has
+that likelihood, ``global`` ``GlobalInducing``, ``tied`` factors in closed form by ``ApproximatePowerEP`` and L-BFGS,
+``sites`` a site for each row by ``fit_power_ep`` from the optimum of tied ones.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from ppl_dgp.prediction.predict import predict  # noqa: E402
 INDUCING, WIDEST, DRAWS = 100, 30, 200
 #: rows up to which a step looks at all, and at how many it looks beyond; test rows that are predicted at a time
 FULL_BATCH, BATCH, AT_ONCE = 2000, 1000, 1000
+#: of L-BFGS at most
+ITERATIONS = 3000
 #: of sites: steps of the hyperparameters, from a rate that falls
 SITE_STEPS, SITE_RATE = 300, 0.03
 LAYERS = {"sparse-gp": 1} | {f"deep-gp-{layers}": layers for layers in range(2, 6)}
@@ -87,6 +90,18 @@ def fitted(method: ClassMethod, x: np.ndarray, y: np.ndarray, key: Any, budget: 
         rate = optax.cosine_decay_schedule(SITE_RATE, SITE_STEPS, 0.01)
         settings: dict[str, Any] = {"hyper_steps": SITE_STEPS, "learning_rate": rate, "start": start}
         return fit_power_ep(key, model, guide, x, labels, alpha=method.alpha, **settings)
+    if method.layers == 1 and not method.rule and method.link != "softmax" and len(x) <= FULL_BATCH:
+        bound = PowerEP(method.alpha)
+        return fit_lbfgs(
+            key,
+            model,
+            x,
+            labels,
+            guide=Guide(model),
+            objective=bound,
+            natural=True,
+            budget=min(budget, ITERATIONS),
+        )
     guide = Guide(model, DoublyStochastic(), GlobalInducing() if method.rule == "global" else FullRank())
     settings = {"batch_size": None if len(x) <= FULL_BATCH else BATCH, "budget": budget}
     return fit_svi(key, model, guide, PowerEP(method.alpha), x, labels, **settings)

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
-from benchmarks import scale, scale_page, scale_rows
+from benchmarks import scale, scale_page, scale_rows, step_cost
 from ppl_dgp import open_rows
 
 ROOT = Path(__file__).parents[1]
@@ -96,3 +96,14 @@ def test_a_small_table_is_streamed_judged_and_kept(tmp_path, monkeypatch):
     rows = pd.read_csv(out)
     assert list(rows.contestant) == ["sparse-gp", "steps-2"]
     assert rows.gap[0] < 0.05 and rows.milliseconds[1] > 0.0
+
+
+def test_the_plan_says_what_the_csv_holds():
+    text = (ROOT / step_cost.PAGE).read_text()
+    found = pd.read_csv(ROOT / step_cost.CSV)
+    assert step_cost.page(text, found) == text
+    small = found[found.set != step_cost.LARGE]
+    assert len(small) == len(step_cost.SETS) * len(step_cost.DEPTHS)
+    # of each layer at least the products of rows and M × M, forwards and twice backwards
+    fewest = 3 * 2 * small.batch * small.inducing**2 * small.depth / 1e9
+    assert (small.gflop > fewest).all()
