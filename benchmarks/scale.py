@@ -45,7 +45,7 @@ BUDGETS = {
 }
 
 
-def told(module: str, processes: list[list[object]], peer: bool = False) -> Iterator[dict[str, Any]]:
+def said_by(module: str, processes: list[list[object]], peer: bool = False) -> Iterator[dict[str, Any]]:
     """What the first of some processes prints, line by line, while all of them run."""
     python = str(PEERS) if peer else sys.executable
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
@@ -69,15 +69,15 @@ def looks(contestant: str, folder: Path, kind: str, most: int) -> Iterator[dict[
     """A contestant's rows."""
     if contestant.startswith("lightgbm"):
         leaves = contestant.partition(".")[2] or "31"
-        return told("benchmarks.scale_lightgbm", [[folder, kind, most, leaves]], peer=True)
+        return said_by("benchmarks.scale_lightgbm", [[folder, kind, most, leaves]], peer=True)
     if not contestant.startswith("steps"):
-        return told("benchmarks.scale_ours", [[contestant, folder, kind, most]])
+        return said_by("benchmarks.scale_ours", [[contestant, folder, kind, most]])
     count = int(contestant.removeprefix("steps-"))
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     each = [["steps", folder, kind, most, count, number, port] for number in range(count)]
-    return told("benchmarks.scale_ours", each)
+    return said_by("benchmarks.scale_ours", each)
 
 
 def main() -> int:
