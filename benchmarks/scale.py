@@ -22,6 +22,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -49,19 +50,24 @@ def said_by(module: str, processes: list[list[object]], peer: bool = False) -> I
     """What the first of some processes prints, line by line, while all of them run."""
     python = str(PEERS) if peer else sys.executable
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    running = [
-        subprocess.Popen(
-            [python, "-W", "ignore", "-m", module, *map(str, words)],
-            stdout=subprocess.PIPE, text=True, env=environment,
-        )
-        for words in processes
-    ]  # fmt: skip
-    assert running[0].stdout is not None
-    for line in running[0].stdout:
-        if line.startswith("{"):
-            yield json.loads(line)
+    with ExitStack() as opened:
+        running = [
+            opened.enter_context(
+                subprocess.Popen(
+                    [python, "-W", "ignore", "-m", module, *map(str, words)],
+                    stdout=subprocess.PIPE if number == 0 else subprocess.DEVNULL,
+                    text=True,
+                    env=environment,
+                )
+            )
+            for number, words in enumerate(processes)
+        ]
+        assert running[0].stdout is not None
+        for line in running[0].stdout:
+            if line.startswith("{"):
+                yield json.loads(line)
     for process in running:
-        if process.wait():
+        if process.returncode:
             print(f"{module}: ended with {process.returncode}", file=sys.stderr)
 
 
