@@ -17,12 +17,11 @@ from benchmarks.cells import ALONE
 from benchmarks.folding import folded
 from benchmarks.scale import CSV
 from benchmarks.scale_rows import INPUTS, noise_log_density
-from benchmarks.tables_page import MARK, Lines
+from benchmarks.tables_page import MARK, Lines, mark_seconds
 
 PAGE, FIGURE = Path("docs/scale.md"), Path("docs/scale.png")
 #: of the noise's log density, within which next to nothing but noise is left
 NEAR = 0.01
-TICKS = (10, 30, 100, 300, 1000, 3000, 10_000)
 HEADS = (
     "contestant",
     "seconds",
@@ -122,9 +121,7 @@ def figure(found: pd.DataFrame) -> Figure:
                 )
         panel.axhline(100 * NEAR, color="0.6", linewidth=0.8, linestyle="--")
         panel.set(xscale="log", yscale="log", title=f"{kind}, {shown_power(rows)} rows", xlabel="seconds")
-    ticks = [tick for tick in TICKS if 0.5 * judged.seconds.min() < tick < 2.0 * judged.seconds.max()]
-    panels[0].set_xticks(ticks, [f"{tick:,}".replace(",", " ") for tick in ticks])
-    panels[0].minorticks_off()
+    mark_seconds(panels[0], judged.seconds)
     panels[0].set_ylabel("% below the noise's log density")
     handles = {
         label: handle
