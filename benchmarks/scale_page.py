@@ -17,7 +17,7 @@ from benchmarks.cells import ALONE
 from benchmarks.folding import folded
 from benchmarks.scale import CSV
 from benchmarks.scale_rows import INPUTS, noise_log_density
-from benchmarks.tables_page import MARK, Lines, mark_seconds
+from benchmarks.tables_page import MARK, Lines, legend_below, mark_seconds
 
 PAGE, FIGURE = Path("docs/scale.md"), Path("docs/scale.png")
 #: of the noise's log density, within which next to nothing but noise is left
@@ -123,14 +123,7 @@ def figure(found: pd.DataFrame) -> Figure:
         panel.set(xscale="log", yscale="log", title=f"{kind}, {shown_power(rows)} rows", xlabel="seconds")
     mark_seconds(panels[0], judged.seconds)
     panels[0].set_ylabel("% below the noise's log density")
-    handles = {
-        label: handle
-        for panel in panels
-        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
-    }
-    drawn.legend(
-        handles.values(), handles.keys(), loc="outside lower center", ncols=4, frameon=False, fontsize=8
-    )
+    legend_below(drawn, panels)
     return drawn
 
 

@@ -10,7 +10,7 @@ methods of a figure have, with the critical difference of Nemenyi's test at 5 % 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +193,18 @@ def ranks_figure(ranks: pd.Series, sets: int) -> Figure:
     return figure
 
 
+def legend_below(figure: Figure, panels: Iterable[Any]) -> None:
+    """One legend of all panels, each label once."""
+    handles = {
+        label: handle
+        for panel in panels
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(
+        handles.values(), handles.keys(), loc="outside lower center", ncols=5, frameon=False, fontsize=8
+    )
+
+
 def mark_seconds(panel: Any, seconds: pd.Series) -> None:
     """Ticks of a logarithmic axis in plain numbers."""
     ticks = [tick for tick in TICKS if 0.5 * seconds.min() < tick < 2.0 * seconds.max()]
@@ -225,14 +237,7 @@ def seconds_figure(found: pd.DataFrame) -> Figure:
         mark_seconds(panel, timed.seconds)
     for panel in panels[len(sets) :]:
         panel.set_axis_off()
-    handles = {
-        label: handle
-        for panel in panels
-        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
-    }
-    figure.legend(
-        handles.values(), handles.keys(), loc="outside lower center", ncols=5, frameon=False, fontsize=8
-    )
+    legend_below(figure, panels)
     return figure
 
 
