@@ -16,13 +16,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpyro
 
 from benchmarks.rows import append_shown, numbers, read
 from benchmarks.time_to_quality import PEERS
 
+if TYPE_CHECKING:
+    from ppl_dgp.fit import Fit
+
 #: processors that others may use beside a cell whose seconds count
 ALONE = 0.1
+#: part of a method's name: everything in single precision
+SINGLE = "float32"
 #: where programs that are compiled already are kept, if at all; seconds that lack compilation do not count
 CACHE = "JAX_COMPILATION_CACHE_DIR"
 #: a method's result, of its name and the most steps that it may take; None if it fails
@@ -119,6 +127,20 @@ def told(module: str, *arguments: object, peer: bool = False) -> dict[str, Any] 
         return None
     found: dict[str, Any] = json.loads(lines[-1])
     return found
+
+
+def in_precision(rows: Mapping[str, np.ndarray], bits: int) -> dict[str, np.ndarray]:
+    """The arrays with real numbers of so many bits, 32 or 64, as everything that follows has them."""
+    numpyro.enable_x64(bits == 64)
+    kind = np.float64 if bits == 64 else np.float32
+    real = lambda value: np.issubdtype(value.dtype, np.floating)
+    return {name: value.astype(kind) if real(value) else value for name, value in rows.items()}
+
+
+def bound_of(fit: Fit) -> float:
+    """Minus the objective at the end; where steps draw, the mean of the last hundred."""
+    exact = fit.convergence is not None and fit.convergence.error == 0.0
+    return -float(np.nanmean(fit.losses[0, -1 if exact else -100 :]))
 
 
 @contextmanager

@@ -7,7 +7,7 @@ A method's name is a model, sparse-gp or deep-gp-L of L layers, and what departs
 classes (probit for two, robust-max for more), ``DoublyStochastic`` with ``FullRank`` at α = 0 and ``fit_svi`` without
 steps; one layer of at most 2 000 rows, where nothing need be drawn, has natural gradients and L-BFGS; ``softmax`` has
 that likelihood, ``global`` ``GlobalInducing``, ``tied`` factors in closed form by ``ApproximatePowerEP`` and L-BFGS,
-``sites`` a site for each row by ``fit_power_ep`` from the optimum of tied ones.
+``sites`` a site for each row by ``fit_power_ep`` from the optimum of tied ones, ``float32`` single precision.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import optax
 
 numpyro.enable_x64()
 
+from benchmarks.cells import SINGLE, bound_of, in_precision  # noqa: E402
 from ppl_dgp.fit import Fit, fit_lbfgs, fit_power_ep, fit_svi  # noqa: E402
 from ppl_dgp.guides import DoublyStochastic, FullRank, GlobalInducing, Guide  # noqa: E402
 from ppl_dgp.models import deep_gp_classification, sparse_gp_classification  # noqa: E402
@@ -51,23 +52,27 @@ class ClassMethod:
     alpha: float = 0.0
     link: str | None = None
     rule: str = ""
+    bits: int = 64
 
     @classmethod
     def of(cls, name: str) -> ClassMethod:
         """Raises ValueError for a name that is none."""
         # the dot of alpha=0.5 is no separator
         model, *parts = name.replace("alpha=0.5", "alpha=half").split(".")
-        kinds: list[Any] = [[part for part in parts if part in kind] for kind in (ALPHAS, LINKS, RULES)]
-        alphas, links, rules = kinds
+        kinds: list[Any] = [
+            [part for part in parts if part in kind] for kind in (ALPHAS, LINKS, RULES, (SINGLE,))
+        ]
+        alphas, links, rules, single = kinds
         known = model in LAYERS and sum(map(len, kinds)) == len(parts) and max(map(len, kinds)) <= 1
         alpha = ALPHAS[alphas[0]] if alphas else 0.0
         rule = rules[0] if rules else ""
         if not known or (rule in ("tied", "sites") and LAYERS[model] > 1) or (rule == "sites" and not alpha):
             raise ValueError(
                 f"found {name!r}, expected sparse-gp or deep-gp-2 to -5, then .alpha=0.5 or .alpha=1, one of "
-                f"{', '.join(f'.{link}' for link in LINKS)}, .global, or of sparse-gp .tied or, with an alpha, .sites"
+                f"{', '.join(f'.{link}' for link in LINKS)}, .{SINGLE}, .global, or of sparse-gp .tied "
+                "or, with an alpha, .sites"
             )
-        return cls(LAYERS[model], alpha, links[0] if links else None, rule)
+        return cls(LAYERS[model], alpha, links[0] if links else None, rule, 32 if single else 64)
 
 
 def fitted(method: ClassMethod, x: np.ndarray, y: np.ndarray, key: Any, budget: int) -> Fit:
@@ -79,7 +84,7 @@ def fitted(method: ClassMethod, x: np.ndarray, y: np.ndarray, key: Any, budget: 
     else:
         widths = (min(WIDEST, x.shape[1]),) * (method.layers - 1)
         model = deep_gp_classification(count, widths, inducing, likelihood=method.link)
-    labels = y[:, None].astype(float)
+    labels = y[:, None].astype(x.dtype)
     if method.rule in ("tied", "sites"):
         guide = Guide(model)
         closed = ApproximatePowerEP(method.alpha, 1)
@@ -111,8 +116,8 @@ def main() -> None:
     """One method on one split: probabilities in a file, the rest as a line of JSON."""
     name, place, left = sys.argv[1:4]
     seed, budget = map(int, sys.argv[4:])
-    rows = np.load(place)
     method = ClassMethod.of(name)
+    rows = in_precision(np.load(place), method.bits)
     began = time.perf_counter()
     key = jax.random.key(seed)
     fit = fitted(method, rows["x"], rows["y"], key, budget)
@@ -124,7 +129,7 @@ def main() -> None:
     np.savez(left, probabilities=mean if mean.shape[1] > 1 else np.hstack([1.0 - mean, mean]))
     versions = f"jax {jax.__version__} numpyro {numpyro.__version__}"
     about = {
-        "seconds": seconds, "steps": int(fit.steps), "bound": -float(np.nanmean(fit.losses[0, -100:])),
+        "seconds": seconds, "steps": int(fit.steps), "bound": bound_of(fit),
         "gap": fit.gap, "converged": bool(fit.converged), "versions": versions,
     }  # fmt: skip
     print(json.dumps(about), flush=True)

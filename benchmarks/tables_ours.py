@@ -5,7 +5,8 @@ A method's name is a model, sparse-gp or deep-gp-L of L layers, and what departs
 with ``FullRank`` at α = 0, ``fit_svi`` without steps, and for one layer, whose energy is closed at any α, ``Collapsed``
 by ``fit_lbfgs``; ``global`` has ``GlobalInducing``; ``best`` is ``Conditional`` from the optimum of the mean field or
 from the default's, whichever has the higher bound; ``sources`` has 20 000 steps of Adam at 0.01, as the sources train;
-``sghmc`` has chains at α = 1 that begin at the default's fit.
+``sghmc`` has chains at α = 1 that begin at the default's fit. ``float32`` does all of it in single precision, whose
+steps cost less than half.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpyro
 
 numpyro.enable_x64()
 
+from benchmarks.cells import SINGLE, bound_of, in_precision  # noqa: E402
 from benchmarks.predictive_scores import CENTRAL, of_shares  # noqa: E402
 from ppl_dgp.diagnostics import elbo, scores  # noqa: E402
 from ppl_dgp.fit import Fit, fit_lbfgs, fit_sghmc, fit_svi  # noqa: E402
@@ -62,6 +64,7 @@ class Method:
     layers: int
     alpha: float = 0.0
     rule: str = ""
+    bits: int = 64
 
     @classmethod
     def of(cls, name: str) -> Method:
@@ -69,14 +72,14 @@ class Method:
         # the dot of alpha=0.5 is no separator
         model, *parts = name.replace("alpha=0.5", "alpha=half").split(".")
         alphas = [ALPHAS[part] for part in parts if part in ALPHAS]
-        rules = [part for part in parts if part not in ALPHAS]
+        rules = [part for part in parts if part not in (*ALPHAS, SINGLE)]
         known = model in LAYERS and all(rule in RULES for rule in rules)
-        if not known or len(rules) > 1 or len(alphas) > 1:
+        if not known or len(rules) > 1 or len(alphas) > 1 or parts.count(SINGLE) > 1:
             raise ValueError(
-                f"found {name!r}, expected sparse-gp or deep-gp-2 to -5, then .alpha=0.5 or .alpha=1 "
+                f"found {name!r}, expected sparse-gp or deep-gp-2 to -5, then .alpha=0.5 or .alpha=1, .{SINGLE}, "
                 f"and one of {', '.join(f'.{rule}' for rule in RULES)}"
             )
-        return cls(LAYERS[model], *alphas or [0.0], *rules)
+        return cls(LAYERS[model], *alphas or [0.0], *rules or [""], 32 if SINGLE in parts else 64)
 
 
 def measured(name: str, rows: Any, seed: int, budget: int) -> dict[str, Any]:
@@ -85,6 +88,7 @@ def measured(name: str, rows: Any, seed: int, budget: int) -> dict[str, Any]:
     :param rows: ``x``, ``y``, ``x_test``, ``y_test`` and the ``scale`` of y.
     """
     method = Method.of(name)
+    rows = in_precision(rows, method.bits)
     began = time.perf_counter()
     fit = fitted(method, rows["x"], rows["y"], jax.random.key(seed), budget)
     y, scale = rows["y_test"], rows["scale"]
@@ -99,16 +103,10 @@ def measured(name: str, rows: Any, seed: int, budget: int) -> dict[str, Any]:
     versions = f"jax {jax.__version__} numpyro {numpyro.__version__}"
     return {
         "test_log_density": found["test_log_density"], "rmse": found["test_rmse"], **of_shares(shares),
-        "seconds": time.perf_counter() - began, "steps": fit.steps, "bound": _bound(fit),
+        "seconds": time.perf_counter() - began, "steps": fit.steps, "bound": bound_of(fit),
         "gap": fit.gap, "converged": fit.converged,
         "versions": versions,
     }  # fmt: skip
-
-
-def _bound(fit: Fit) -> float:
-    """Of the objective at the end; where it is drawn, the mean over the last steps."""
-    last = 1 if isinstance(fit.objective, Collapsed) else 100
-    return -float(np.nanmean(fit.losses[0, -last:]))
 
 
 def fitted(method: Method, x: np.ndarray, y: np.ndarray, key: Any, budget: int) -> Fit:

@@ -23,6 +23,7 @@ from ppl_dgp.gp.network_modules import WeightPrior, is_module, of_rows
 from ppl_dgp.gp.representation import offer
 from ppl_dgp.gp.sparse_gp import SparseGP
 from ppl_dgp.models.latents import latents_around, standard_normal, where_latents_begin
+from ppl_dgp.models.lengthscales import ByTargets
 from ppl_dgp.models.settings import checked_settings
 from ppl_dgp.models.zoo_model import SettledValue
 from ppl_dgp.numerics.gaussian import Gaussian, beside
@@ -43,6 +44,7 @@ class Place:
     :param before: the function whose values alone are its inputs; None where there is none.
     :param targets: y where the last functions are y but for Gaussian noise, of labels ±1; else None.
     :param first: whether its inputs are data, or latents beside them.
+    :param begin: where lengthscales over the rows start, of kernels that do not say.
     :param noise: where the learnt noise variance of a hidden layer starts.
     :param missing: whether entries of y may be NaN.
     :param jitter: of Kzz.
@@ -55,6 +57,7 @@ class Place:
     before: SparseGP | None
     targets: Float[Array, "N F"] | None
     first: bool
+    begin: ByTargets | float | None
     noise: float
     missing: bool
     jitter: float | None

@@ -13,7 +13,7 @@ layers have linear means (identity, padded, or leading right-singular vectors; e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -35,6 +35,7 @@ from ppl_dgp.likelihoods import Likelihood
 from ppl_dgp.models.gp_regression import NUM_INDUCING, sparse_gp_regression
 from ppl_dgp.models.inducing import GivenInducing, inducing_inputs
 from ppl_dgp.models.kernel_values import KernelChoice, kernel_parameters
+from ppl_dgp.models.lengthscales import where_lengthscales_begin
 from ppl_dgp.models.observation import NoiseChoice, Observed, emission, observed_by
 from ppl_dgp.models.parts import as_columns, rows_plate
 from ppl_dgp.models.zoo_model import ZooModel
@@ -99,6 +100,7 @@ class deep_gp(ZooModel):
             inducing=self.inducing,
             train=self.train_inducing,
             jitter=self.jitter,
+            begin=where_lengthscales_begin(x, y, given),
         )
         with rows_plate(x, index, size, self.subsample_size) as rows:
             if self.subsample_size is not None:
@@ -149,6 +151,7 @@ def layers(
     train: bool = True,
     lengthscale: Float[Array, " D"] | None = None,
     jitter: float | None = None,
+    begin: Callable[[], Array] | float | None = None,
 ) -> Layers:
     """Sample the functions ``layer1/u``, …: hidden ones with linear means, the last with none.
 
@@ -158,6 +161,7 @@ def layers(
     :param inner_noise: where the learnt noise variances of hidden layers start.
     :param inducing: inputs that the layers' inducing inputs start at, one matrix for each.
     :param lengthscale: where the first layer's lengthscales start; √D if not given.
+    :param begin: the same, but for classes of kernels that say where theirs do.
     """
     functions: list[SparseGP] = []
     noises = []
@@ -166,7 +170,8 @@ def layers(
         name, last = f"layer{layer}", layer > len(widths)
         given = None if inducing is None else inducing[layer - 1]
         sites = inducing_inputs(name, pushed, num_inducing, train, given)
-        k = kernel_parameters(name, kernel, pushed.shape[1], lengthscale if layer == 1 else None)
+        starts: dict[str, Any] = {"lengthscale": lengthscale, "usual": begin} if layer == 1 else {}
+        k = kernel_parameters(name, kernel, pushed.shape[1], **starts)
         mean = None if last else Linear(held_layer_map(name, pushed, width))
         scale = 1.0 if last else INNER_SCALE
         before = functions[-1] if functions else None

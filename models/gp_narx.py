@@ -24,6 +24,7 @@ from ppl_dgp.kernels import RBF
 from ppl_dgp.models.checks import positive
 from ppl_dgp.models.inducing import GivenInducing, inducing_inputs
 from ppl_dgp.models.kernel_values import KernelChoice, kernel_parameters
+from ppl_dgp.models.lengthscales import where_lengthscales_begin
 from ppl_dgp.models.parts import as_columns, noise_variance, rows_plate
 from ppl_dgp.models.settings import checked_settings
 from ppl_dgp.models.zoo_model import ZooModel
@@ -78,7 +79,7 @@ class gp_narx(ZooModel):
                 f"{self.num_outputs} outputs; make it by ppl_dgp.prediction.narx.lagged"
             )
         inducing = inducing_inputs("gp", x, self.num_inducing, self.train_inducing, self.inducing)
-        k = kernel_parameters("gp", self.kernel, x.shape[1])
+        k = kernel_parameters("gp", self.kernel, x.shape[1], usual=where_lengthscales_begin(x, y))
         last = self.mean == "last"
         m = Linear(jnp.eye(x.shape[1], self.num_outputs)) if last else Zero(self.num_outputs)
         f = sparse_gp("gp", k, inducing, self.num_outputs, mean=m, jitter=self.jitter)

@@ -23,6 +23,7 @@ from ppl_dgp.kernels import RBF
 from ppl_dgp.likelihoods import Likelihood
 from ppl_dgp.models.inducing import GivenInducing, inducing_inputs
 from ppl_dgp.models.kernel_values import KernelChoice, kernel_parameters
+from ppl_dgp.models.lengthscales import where_lengthscales_begin
 from ppl_dgp.models.observation import (
     NoiseChoice,
     Observed,
@@ -64,7 +65,8 @@ class exact_gp_regression(ZooModel):
                 "index: found a minibatch, but the exact GP needs all rows; use sparse_gp_regression"
             )
         y = as_columns(x, y)
-        k = kernel_parameters("gp", self.kernel, x.shape[1])
+        begin = where_lengthscales_begin(x, y)
+        k = kernel_parameters("gp", self.kernel, x.shape[1], usual=begin)
         noise_rows = rows_of_noise(noise_variance(self.noise), None, y is not None)
         variance = jnp.broadcast_to(jnp.ravel(noise_rows), (x.shape[0],))
         columns = ExactGP(k, x, variance, 1 if y is None else y.shape[1])
@@ -119,7 +121,8 @@ class sparse_gp_regression(ZooModel):
     ) -> Any:
         """The rest of the program, under a likelihood whose values are sites already."""
         inducing = inducing_inputs("gp", x, self.num_inducing, self.train_inducing, self.inducing)
-        k = kernel_parameters("gp", self.kernel, x.shape[1])
+        begin = where_lengthscales_begin(x, y, given)
+        k = kernel_parameters("gp", self.kernel, x.shape[1], usual=begin)
         f = sparse_gp("gp", k, inducing, given.num_functions(self.num_outputs), jitter=self.jitter)
         with rows_plate(x, index, size, self.subsample_size) as rows:
             if self.subsample_size is not None:

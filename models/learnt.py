@@ -58,6 +58,7 @@ def class_with_sites(
     """An instance of ``cls``, or of a ``partial`` of it, its learnt fields the sites ``prefix/<field>``.
 
     :param starts: where fields start, or what gives it when that is asked for; it comes before what the class says.
+        What gives it by the data has ``usual``, where they would start without; ``default_priors`` reads it.
     :param fixed: values that are not learnt.
     :param shape: of a field's value; a default that is an array keeps its own.
     :param lazy: whether starts are made when the sites are initialised, and not at every call.
@@ -71,7 +72,8 @@ def class_with_sites(
         if start is None or isinstance(start, bool | str):
             continue
         initial = partial(_broadcast, start, shape(entry))
-        arguments[entry.name] = _site(prefix, entry, initial if lazy else initial(None))
+        usual = getattr(start, "usual", None)
+        arguments[entry.name] = _site(prefix, entry, initial if lazy else initial(None), usual)
     return known_to_jax(cls(**arguments))
 
 
@@ -129,10 +131,11 @@ def known_to_jax(value: Learnt) -> Learnt:
     return value
 
 
-def _site(prefix: str, entry: Field[Any], initial: Any) -> Array:
+def _site(prefix: str, entry: Field[Any], initial: Any, usual: float | None = None) -> Array:
     constraint = entry.metadata.get("constraint", constraints.positive)
     name = f"{prefix}/{entry.metadata.get('site', entry.name)}"
-    value: Array = numpyro.param(name, initial, constraint=constraint)
+    told = {} if usual is None else {"usual": usual}
+    value: Array = numpyro.param(name, initial, constraint=constraint, **told)
     return value
 
 

@@ -38,6 +38,7 @@ from ppl_dgp.kernels import RBF
 from ppl_dgp.models.deep_gp import INNER_NOISE
 from ppl_dgp.models.inducing import GivenInducing, inducing_inputs
 from ppl_dgp.models.kernel_values import KernelChoice, kernel_parameters
+from ppl_dgp.models.lengthscales import where_lengthscales_begin
 from ppl_dgp.models.parts import as_columns, rows_plate
 from ppl_dgp.models.zoo_model import ZooModel
 
@@ -83,7 +84,7 @@ class mixture_of_functions(ZooModel):
         gate = self._gate(x)
         noise = numpyro.param("likelihood/noise", jnp.full((number,), 0.1), constraint=positive)
         heights = numpyro.param("gp/offset", lambda _key: _spread(y, number))
-        k = kernel_parameters("gp", self.kernel, x.shape[1])
+        k = kernel_parameters("gp", self.kernel, x.shape[1], usual=where_lengthscales_begin(x, y))
         f = sparse_gp("gp", k, inducing, number, mean=Constant(heights), jitter=self.jitter)
         with rows_plate(x, index, size):
             z = numpyro.sample("z", gate(), infer={"enumerate": "parallel"})

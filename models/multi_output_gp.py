@@ -26,6 +26,7 @@ from ppl_dgp.models.checks import checked_flag, frozen_array
 from ppl_dgp.models.gp_regression import NUM_INDUCING
 from ppl_dgp.models.inducing import GivenInducing, inducing_inputs
 from ppl_dgp.models.kernel_values import KernelChoice, kernels_of_outputs
+from ppl_dgp.models.lengthscales import where_lengthscales_begin
 from ppl_dgp.models.observation import NoiseChoice, Observed, emission, observed_by
 from ppl_dgp.models.parts import as_columns, rows_plate
 from ppl_dgp.models.settings import checked_settings
@@ -90,7 +91,8 @@ class multi_output_gp(ZooModel):
         own = self.num_latents if self.separate else None
         settings = self.num_inducing, self.train_inducing, self.inducing
         inducing = inducing_inputs("gp", x, *settings, outputs=own)
-        kernel = kernels_of_outputs(own, "gp", self.kernel, x.shape[1])
+        begin = where_lengthscales_begin(x, y, given)
+        kernel = kernels_of_outputs(own, "gp", self.kernel, x.shape[1], usual=begin)
         g = sparse_gp("gp", kernel, inducing, self.num_latents, jitter=self.jitter)
         if self.weights is None:
             weights: Array = numpyro.param("gp/weights", lambda key: self.first_weights(key, y))

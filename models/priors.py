@@ -27,7 +27,7 @@ def default_priors(
     """Priors of a model's kernels and noises, by site: ``lift(model, prior=default_priors(model, x, y))``.
 
     ====================================  ===========================================================================
-    ``…/lengthscale``, ℓ                  InverseGamma(5, 5 ℓ₀), ℓ₀ where the model begins it, √D unless told: short
+    ``…/lengthscale``, ℓ                  InverseGamma(5, 5 ℓ₀), ℓ₀ where a model begins without data, √D: short
                                           ones, of which data know nothing below the distance of rows, have no mass
     ``…/variance``, ``…/noise``, σ²       σ ~ HalfNormal(1), in units of the target
     ``…/scale``, also of weights, biases  HalfNormal(1)
@@ -49,7 +49,9 @@ def default_priors(
 
     def begun(key: Array) -> dict[str, Array]:
         sites = trace(seed(model, key)).get_trace(inputs, targets).values()
-        return {site["name"]: jnp.asarray(site["value"]) for site in sites if site["type"] == "param"}
+        # a prior does not know where the targets have a lengthscale begin
+        usual = lambda site: jnp.full_like(site["value"], site["kwargs"].get("usual", site["value"]))
+        return {site["name"]: usual(site) for site in sites if site["type"] == "param"}
 
     priors = {
         name: _prior(name.rpartition("/")[2], value) for name, value in begun(jax.random.key(0)).items()

@@ -28,6 +28,7 @@ from ppl_dgp.gp.sparse_gp import SparseGP
 from ppl_dgp.likelihoods import Gaussian, Likelihood
 from ppl_dgp.models.blocks import FunctionBlock, LatentInputs, Place, StackBlock
 from ppl_dgp.models.deep_gp import INNER_NOISE
+from ppl_dgp.models.lengthscales import where_lengthscales_begin
 from ppl_dgp.models.observation import NoiseChoice, Observed, emission, observed_by
 from ppl_dgp.models.parts import as_columns, rows_plate
 from ppl_dgp.models.settings import checked_settings
@@ -95,7 +96,8 @@ class stack(ZooModel):
         def place(number: int) -> Place:
             first = all(isinstance(block, LatentInputs) for block in hidden[: number - 1])
             settings = self.inner_noise, self.missing, self.jitter
-            return Place(f"layer{number}", rows, x, numbers, before, targets, first, *settings)
+            begin = where_lengthscales_begin(rows, numbers, given) if first else None
+            return Place(f"layer{number}", rows, x, numbers, before, targets, first, begin, *settings)
 
         for number, block in enumerate(hidden, start=1):
             begun = block.begin(place(number))

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
@@ -189,6 +191,21 @@ def test_what_a_name_means():
     assert Method.of("sparse-gp") == Method(1)
     assert Method.of("deep-gp-3.alpha=0.5.global") == Method(3, 0.5, "global")
     assert Method.of("deep-gp-2.alpha=1") == Method(2, 1.0)
+    assert Method.of("deep-gp-2.float32.alpha=0.5") == Method(2, 0.5, bits=32)
+    with pytest.raises(ValueError, match="float32.float32"):
+        Method.of("deep-gp-2.float32.float32")
+
+
+def test_numbers_are_of_the_precision_that_a_name_says():
+    from benchmarks.cells import in_precision
+
+    before = jax.config.jax_enable_x64
+    try:
+        found = in_precision({"x": np.ones(2), "labels": np.arange(2)}, 32)
+        assert found["x"].dtype == np.float32 and found["labels"].dtype == np.arange(2).dtype
+        assert (jnp.ones(1) + found["x"]).dtype == jnp.float32
+    finally:
+        jax.config.update("jax_enable_x64", before)
 
 
 @pytest.mark.slow
