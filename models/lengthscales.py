@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Num
 
 from ppl_dgp.likelihoods import Likelihood
+from ppl_dgp.likelihoods.several import Multiclass
 from ppl_dgp.numerics.host import on_host
 
 #: inputs up to which all begin at √D
@@ -55,8 +56,9 @@ def where_lengthscales_begin(
     usual: float = x.shape[1] ** 0.5
     if y is None or x.shape[1] <= FEW or len(y) != len(x):
         return usual
-    classes = 0 if given is None or given.num_functions(1) == 1 else getattr(given, "num_classes", 0)
-    return ByTargets(x, (y == jnp.arange(classes)).astype(float) if classes else y, usual)
+    if isinstance(given, Multiclass):
+        y = (y == jnp.arange(given.num_classes)).astype(float)
+    return ByTargets(x, y, usual)
 
 
 def lengthscales(x: Float[np.ndarray, "N D"], y: Float[np.ndarray, "N P"]) -> Float[np.ndarray, " D"]:
