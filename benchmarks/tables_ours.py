@@ -5,7 +5,8 @@ A method's name is a model, sparse-gp or deep-gp-L of L layers, and what departs
 with ``FullRank`` at α = 0, ``fit_svi`` without steps, and for one layer, whose energy is closed at any α, ``Collapsed``
 by ``fit_lbfgs``; ``global`` has ``GlobalInducing``; ``best`` is ``Conditional`` from the optimum of the mean field or
 from the default's, whichever has the higher bound; ``sources`` has 20 000 steps of Adam at 0.01, as the sources train;
-``sghmc`` has chains at α = 1 that begin at the default's fit. ``float32`` does all of it in single precision, whose
+``sghmc`` has chains at α = 1 that begin at the default's fit; ``heteroscedastic`` has noise that is a function of the
+inputs too, one layer by natural gradients and L-BFGS. ``float32`` does all of it in single precision, whose
 steps cost less than half.
 """
 
@@ -36,7 +37,7 @@ from ppl_dgp.guides import (  # noqa: E402
     MeanField,
     Optimal,
 )
-from ppl_dgp.models import deep_gp  # noqa: E402
+from ppl_dgp.models import deep_gp, deep_heteroscedastic_gp, sparse_heteroscedastic_gp  # noqa: E402
 from ppl_dgp.objectives import Collapsed, PowerEP  # noqa: E402
 from ppl_dgp.prediction.predict import predict  # noqa: E402
 
@@ -54,7 +55,7 @@ SGHMC_PARTICLES = 8
 LEVELS = tuple(sorted({0.5 + sign * 0.5 * level for level in CENTRAL for sign in (-1.0, 1.0)}))
 LAYERS = {"sparse-gp": 1} | {f"deep-gp-{layers}": layers for layers in range(2, 6)}
 ALPHAS = {"alpha=half": 0.5, "alpha=1": 1.0}
-RULES = ("global", "best", "sources", "sghmc")
+RULES = ("global", "best", "sources", "sghmc", "heteroscedastic")
 
 
 @dataclass(frozen=True)
@@ -112,14 +113,19 @@ def measured(name: str, rows: Any, seed: int, budget: int) -> dict[str, Any]:
 def fitted(method: Method, x: np.ndarray, y: np.ndarray, key: Any, budget: int) -> Fit:
     """The fit."""
     widths = (min(WIDEST, x.shape[1]),) * (method.layers - 1)
-    model = deep_gp(widths, min(INDUCING, len(x)))
+    noisy = method.rule == "heteroscedastic"
+    model: Any = (deep_heteroscedastic_gp if noisy else deep_gp)(widths, min(INDUCING, len(x)))
+    if noisy and method.layers == 1:
+        model, objective = sparse_heteroscedastic_gp(min(INDUCING, len(x))), PowerEP(method.alpha)
+        settings: dict[str, Any] = {"guide": Guide(model), "objective": objective, "natural": True}
+        return fit_lbfgs(key, model, x, y, budget=min(budget, ITERATIONS), **settings)
     if method.layers == 1 and not method.rule:
         guide = Guide(model, inducing=Optimal())
         return fit_lbfgs(
             key, model, x, y, guide=guide, objective=Collapsed(method.alpha), budget=min(budget, ITERATIONS)
         )
     objective = PowerEP(method.alpha)
-    settings: dict[str, Any] = {"batch_size": None if len(x) <= FULL_BATCH else BATCH, "budget": budget}
+    settings = {"batch_size": None if len(x) <= FULL_BATCH else BATCH, "budget": budget}
     if method.rule == "best":
         paths = [MeanField()], [DoublyStochastic()]
         fits = [

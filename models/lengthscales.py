@@ -61,7 +61,7 @@ def where_lengthscales_begin(
     return ByTargets(x, y, usual)
 
 
-def lengthscales(x: Float[np.ndarray, "N D"], y: Float[np.ndarray, "N P"]) -> Float[np.ndarray, " D"]:
+def lengthscales(x: Float[np.ndarray, "N D"], y: Num[np.ndarray, "N P"]) -> Float[np.ndarray, " D"]:
     """The same of arrays."""
     usual = x.shape[1] ** 0.5
     there = np.isfinite(y).all(1)

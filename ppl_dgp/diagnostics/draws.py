@@ -25,6 +25,7 @@ from ppl_dgp.gp.emission import emission_of
 from ppl_dgp.gp.marginal import Marginal
 from ppl_dgp.gp.representation import Pushed, replayed
 from ppl_dgp.guides import EmpiricalPosterior
+from ppl_dgp.numerics.compatibility import compiled
 from ppl_dgp.objectives.enumeration import enumerate_discrete
 from ppl_dgp.objectives.runs import ProgramRuns
 from ppl_dgp.objectives.site_roles import SiteRoles, classify_sites
@@ -218,4 +219,4 @@ def _draws_program(
         result: dict[str, Any] = jax.lax.map(lambda each: one(each[0], each[1], params, x, y), (keys, kept))
         return result
 
-    return jax.jit(program)
+    return compiled(program)

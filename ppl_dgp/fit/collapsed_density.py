@@ -14,6 +14,7 @@ from numpyro.handlers import lift, seed, trace
 
 from ppl_dgp.gp.contract import LOC_SUFFIX, SCALE_SUFFIX, Model, Parameters, role_of
 from ppl_dgp.guides import Guide
+from ppl_dgp.numerics.compatibility import compiled
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.objectives import Collapsed
 
@@ -109,7 +110,7 @@ class CollapsedDensity:
         lead = next(iter(free.values())).shape[:2]
         flat = {name: value.reshape(-1, *value.shape[2:]) for name, value in free.items()}
         keys = jax.random.split(key, lead[0] * lead[1])
-        drawn = jax.jit(lambda *known: jax.lax.map(one, known))(keys, flat)
+        drawn = compiled(lambda *known: jax.lax.map(one, known))(keys, flat)
         return free | {name: value.reshape(*lead, *value.shape[1:]) for name, value in drawn.items()}
 
     def _constrained(self, free: Parameters) -> tuple[Parameters, Array]:

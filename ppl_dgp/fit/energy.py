@@ -17,6 +17,7 @@ from ppl_dgp.fit.arguments import takes_fit
 from ppl_dgp.fit.posterior import Posterior
 from ppl_dgp.fit.result import checked_data
 from ppl_dgp.gp.contract import Model, Parameters
+from ppl_dgp.numerics.compatibility import compiled
 from ppl_dgp.objectives import Collapsed
 
 AnyPosterior = TypeVar("AnyPosterior", bound=Posterior)
@@ -81,7 +82,7 @@ def drawn_energies(
         values: Array = jax.lax.map(lambda one: -objective.loss(one, params, model, guide, x, y), keys)
         return values
 
-    return jax.jit(program)
+    return compiled(program)
 
 
 def energy_in_blocks(
@@ -109,7 +110,7 @@ def _of_block(model: Model, guide: Model, objective: ELBO, num_draws: int, size:
         value: Array = -jax.lax.map(loss, jax.random.split(key, num_draws)).mean()
         return value
 
-    return jax.jit(program)
+    return compiled(program)
 
 
 @lru_cache(maxsize=32)
@@ -118,4 +119,4 @@ def _loss(model: Model, guide: Model, objective: ELBO) -> Any:
         loss: Array = objective.loss(key, params, model, guide, x, y)
         return loss
 
-    return jax.jit(program)
+    return compiled(program)

@@ -10,6 +10,7 @@ from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
 
 from ppl_dgp.fit.program import cached_program
+from ppl_dgp.numerics.compatibility import compiled
 from ppl_dgp.objectives import Collapsed
 from ppl_dgp.objectives.row_sums import FixedRows, RowSums, double_sums
 
@@ -31,4 +32,4 @@ def _build_fixed_rows(
 ) -> Callable[..., dict[str, FixedRows]]:
     """``run(x, y)``: ``Collapsed.fixed_rows`` under parameters of known shapes."""
     params = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape, dtype in known}
-    return jax.jit(lambda x, y: svi.loss.fixed_rows(params, svi.model, svi.guide, x, y))
+    return compiled(lambda x, y: svi.loss.fixed_rows(params, svi.model, svi.guide, x, y))

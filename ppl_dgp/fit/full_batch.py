@@ -34,6 +34,7 @@ from ppl_dgp.fit.result import Fit, FitError, Interrupted, assemble, checked_dat
 from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.session import PIECE_SECONDS, deferred_interrupt, one_blas_thread, progress_bar
 from ppl_dgp.fit.watching import Callback, ChunkReport, chunk_losses, reported, tell_begin, tell_end
+from ppl_dgp.numerics.compatibility import compiled
 from ppl_dgp.objectives import objective_of
 from ppl_dgp.objectives.row_sums import KnownSums, RowSums
 
@@ -305,7 +306,7 @@ def _build_iterations(svi: SVI, factors: GaussianFactors | None) -> Callable[...
         after["foreseen"] = foreseen
         return after | {"begun": jnp.ones((), bool), "done": done}, losses, turns
 
-    return jax.jit(run, donate_argnums=0)
+    return compiled(run, donate_argnums=0)
 
 
 def _check_no_latents(

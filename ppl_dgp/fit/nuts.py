@@ -30,6 +30,7 @@ from ppl_dgp.fit.session import one_blas_thread
 from ppl_dgp.fit.watching import tell_end
 from ppl_dgp.gp.contract import Model, Parameters
 from ppl_dgp.guides.empirical import DRAWS_SUFFIX, EmpiricalPosterior
+from ppl_dgp.numerics.compatibility import compiled
 from ppl_dgp.objectives import Collapsed
 
 #: draws of a start's guide that the metric begins with, and how many draws of variance ``LEAST_VARIANCE`` it is
@@ -170,16 +171,16 @@ def fit_nuts(
         density = CollapsedDensity.of(model, marginal, program.global_sites, held, x, y)
         begin = density.beginning(begin)
     with one_blas_thread():
-        first, energies = jax.jit(jax.vmap(begin))(jax.random.split(key_begin, num_chains))
+        first, energies = compiled(jax.vmap(begin))(jax.random.split(key_begin, num_chains))
         _check_finite(energies, "begins", "standardise the data, use 64 bits, or give start= a fit")
         metric = None
         if start is not None:
-            metric = jax.jit(lambda keys: _metric(jax.vmap(begin)(keys)[0]))(
+            metric = compiled(lambda keys: _metric(jax.vmap(begin)(keys)[0]))(
                 jax.random.split(jax.random.fold_in(key_begin, 1), METRIC_DRAWS)
             )
         # one program, but for a bar that is moved from the host, and for several devices
         whole = not progress and chain_method != "parallel"
-        unconstrained, fields = (jax.jit(run) if whole else run)(key_run, first, metric)
+        unconstrained, fields = (compiled(run) if whole else run)(key_run, first, metric)
         stats = {name: np.asarray(fields[field]) for name, field in _STATS.items()}
         _check_finite(stats["potential_energy"], "ends", "use 64 bits, or check the priors")
         if density is not None:
@@ -224,7 +225,7 @@ def _constrained(
 
     lead = next(iter(unconstrained.values())).shape[:2]
     flat = {name: value.reshape(-1, *value.shape[2:]) for name, value in unconstrained.items()}
-    sites = jax.jit(lambda values: jax.lax.map(one, values, batch_size=DRAWS_AT_ONCE))(flat)
+    sites = compiled(lambda values: jax.lax.map(one, values, batch_size=DRAWS_AT_ONCE))(flat)
     return {name: value.reshape(*lead, *value.shape[1:]) for name, value in sites.items()}
 
 

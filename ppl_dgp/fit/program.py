@@ -26,7 +26,7 @@ from ppl_dgp.fit.kept import keep, kept
 from ppl_dgp.fit.rows_at_hand import StandingForAll, update_rows
 from ppl_dgp.gp.contract import Parameters
 from ppl_dgp.gp.numpyro_internals import bijections_of, svi_with
-from ppl_dgp.numerics.compatibility import compiled_to_run_once, shapes_compiled
+from ppl_dgp.numerics.compatibility import compiled, compiled_to_run_once, shapes_compiled
 from ppl_dgp.objectives.padding import RealRows
 from ppl_dgp.objectives.row_sums import KnownSums, RowSums
 
@@ -114,7 +114,7 @@ def build_finish(svi: SVI) -> Callable[..., dict[str, Array]]:
             finish: dict[str, Array] = svi.loss.finish(params, svi.model, svi.guide, x, y)
         return finish
 
-    return jax.jit(run)
+    return compiled(run)
 
 
 def build_chunk(
@@ -126,7 +126,7 @@ def build_chunk(
     drawn_from: int | None = None,
 ) -> Callable[..., Any]:
     """``chunk_of_steps``, compiled; the state is donated."""
-    return jax.jit(chunk_of_steps(svi, minibatches, chunk, restarts, windows, drawn_from), donate_argnums=0)
+    return compiled(chunk_of_steps(svi, minibatches, chunk, restarts, windows, drawn_from), donate_argnums=0)
 
 
 def chunk_of_steps(
@@ -229,7 +229,7 @@ def build_together(
         )
         return state_and_losses
 
-    return jax.jit(run, donate_argnums=0)
+    return compiled(run, donate_argnums=0)
 
 
 def build_loss(svi: SVI, minibatches: bool, padded: int | None) -> Callable[..., Float[Array, ""]]:
@@ -244,7 +244,7 @@ def build_loss(svi: SVI, minibatches: bool, padded: int | None) -> Callable[...,
             value: Array = objective.loss(key, params, svi.model, svi.guide, *args, **kwargs)
         return value
 
-    return jax.jit(run)
+    return compiled(run)
 
 
 def _called(

@@ -17,6 +17,7 @@ from ppl_dgp.fit.result import Fit, fingerprint
 from ppl_dgp.gp.contract import Model, Parameters, role_of
 from ppl_dgp.gp.parameters import check_lifted
 from ppl_dgp.gp.wrappers import unwrap
+from ppl_dgp.numerics.compatibility import compiled
 
 #: deviation, unconstrained, of the chains around the one value that a start has of a hyperparameter
 HYPERPARAMETER_SPREAD = 0.1
@@ -92,7 +93,7 @@ class SampledModel:
             return {name: jnp.asarray(sites[name]["value"]) for name in self.parameters}
 
         try:
-            params: Parameters = jax.jit(initial)(key)
+            params: Parameters = compiled(initial)(key)
             return params
         except jax.errors.JAXTypeError:  # a model that looks at values to begin with
             return initial(key)

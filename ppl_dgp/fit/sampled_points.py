@@ -15,6 +15,7 @@ from ppl_dgp.fit.sampled_model import HYPERPARAMETER_SPREAD, SampledModel
 from ppl_dgp.gp.contract import LOC_SUFFIX, Model, Parameters, role_of
 from ppl_dgp.gp.emission import emission_of
 from ppl_dgp.guides import Guide
+from ppl_dgp.numerics.compatibility import compiled
 
 #: what an ``AutoDelta`` calls the value of a site
 POINT_SUFFIX = "_auto_loc"
@@ -102,7 +103,7 @@ class SampledSites:
                     found[point] = found[point] + HYPERPARAMETER_SPREAD * noise
             return found
 
-        result: Parameters = jax.jit(jax.vmap(one))(jax.random.split(key, chains))
+        result: Parameters = compiled(jax.vmap(one))(jax.random.split(key, chains))
         return result
 
     def _before_lift(self, key: Array, x: Float[Array, "N D"], y: Num[Array, "N P"]) -> Parameters:

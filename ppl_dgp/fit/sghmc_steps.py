@@ -29,6 +29,7 @@ from numpyro.infer import SVI
 from ppl_dgp.fit.rows_at_hand import StandingForAll
 from ppl_dgp.gp.contract import Parameters
 from ppl_dgp.gp.numpyro_internals import bijections_of
+from ppl_dgp.numerics.compatibility import compiled
 
 #: least average square of a slope
 LEAST_SQUARE = 1e-16
@@ -189,7 +190,7 @@ def build_advance(
         result: SamplerState = jax.lax.fori_loop(0, count, turn, state)
         return result
 
-    return jax.jit(advance, donate_argnums=0)
+    return compiled(advance, donate_argnums=0)
 
 
 def _moved(

@@ -35,6 +35,7 @@ from ppl_dgp.gp.contract import Model, Parameters, inducing_site, role_of
 from ppl_dgp.gp.shallow import NOISE_OF_Y, Shallow, shallow_of
 from ppl_dgp.gp.wrappers import unwrap
 from ppl_dgp.guides import Decoupled, GlobalInducing, Guide
+from ppl_dgp.numerics.compatibility import compiled
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.objectives import Collapsed, PowerEP
 from ppl_dgp.objectives.runs import traced_run
@@ -143,7 +144,7 @@ def _slope(model: Model) -> Callable[..., Float[Array, " P"]]:
         of_rows = jax.jacrev(lambda at: means(at, key, params))(x)
         return jnp.square(of_rows).sum(-1).mean(-1)
 
-    return jax.jit(squared)
+    return compiled(squared)
 
 
 def planned(

@@ -12,6 +12,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, Num
 from numpyro.infer import SVI
 
+from ppl_dgp.numerics.compatibility import compiled
 from ppl_dgp.numerics.linalg import cholesky
 from ppl_dgp.objectives.site_energy import Layer, read_layer
 from ppl_dgp.objectives.sites import (
@@ -180,7 +181,7 @@ def build_run(
         state, _, losses = jax.lax.fori_loop(0, count, step, (state, natural, losses))
         return state, losses
 
-    return jax.jit(run, donate_argnums=0)
+    return compiled(run, donate_argnums=0)
 
 
 def build_end(svi: SVI, alpha: float) -> Callable[..., tuple[SiteParameters, Array, Array, Array]]:
@@ -196,4 +197,4 @@ def build_end(svi: SVI, alpha: float) -> Callable[..., tuple[SiteParameters, Arr
         loss = -energy_of_sites(layer.tempered(alpha), layer.rows, sites, alpha)
         return sites, q.mean, scale, loss
 
-    return jax.jit(end)
+    return compiled(end)

@@ -7,6 +7,7 @@
 * ``jax._src.xla_bridge.backends_are_initialized``: whether JAX's threads run, which a forked process does not inherit
   (:func:`lost_its_threads`).
 * compiler options of XLA on the CPU, which it calls by other names as it changes (:func:`compiled_to_run_once`).
+* the order in which XLA on the CPU runs a program's parts (:func:`compiled`).
 * ``_cache_size`` of what ``jax.jit`` gives: for how many shapes it is compiled (:func:`shapes_compiled`).
 """
 
@@ -14,13 +15,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from jax._src import xla_bridge
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 Names = frozenset[str]
+#: of XLA on the CPU: what :func:`compiled` says
+IN_TURN = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
+Function = TypeVar("Function", bound=Callable[..., Any])
 #: calls of a program, through which dependencies are followed; of loops and branches all depends on all
 CALLS = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call")
 
@@ -53,7 +57,25 @@ def compiled_to_run_once() -> dict[str, Any]:
     """
     if jax.default_backend() != "cpu" or jax.__version_info__ >= (0, 11):
         return {}
-    return {"compiler_options": {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0}}
+    return {
+        "compiler_options": {
+            "xla_cpu_use_fusion_emitters": False,
+            "xla_backend_optimization_level": 0,
+            **IN_TURN,
+        }
+    }
+
+
+def compiled(function: Function, **settings: Any) -> Function:
+    """``jax.jit`` of a program that no other calls, its parts one after another on the CPU.
+
+    jaxlib 0.10 hands the matrices of a batch that it solves for to its threads, and waits for them on one of these. In
+    the order that XLA takes by default several such solves run at once, and where they are as many as there are
+    threads, two on a machine of two cores, they wait for each other for ever. What a release does not know is left out.
+    """
+    if jax.default_backend() == "cpu" and jax.__version_info__ < (0, 11):
+        settings["compiler_options"] = IN_TURN
+    return jax.jit(function, **settings)  # type: ignore[return-value, unused-ignore]
 
 
 def shapes_compiled(run: Any) -> int:

@@ -27,6 +27,7 @@ from jaxtyping import Array, Float
 from ppl_dgp.fit.arguments import takes_fit
 from ppl_dgp.fit.posterior import Posterior
 from ppl_dgp.gp.contract import Model, Parameters
+from ppl_dgp.numerics.compatibility import compiled
 from ppl_dgp.prediction.posterior_path import check_ahead, check_number, draw, series
 from ppl_dgp.prediction.rollout import onward
 
@@ -117,4 +118,4 @@ def _information(model: Model, guide: Model, num_samples: int, sequence: int | N
         found: Array = jax.lax.map(one, jax.random.split(key, num_samples))
         return found
 
-    return jax.jit(program)
+    return compiled(program)

@@ -35,6 +35,7 @@ from ppl_dgp.gp.emission import Emission
 from ppl_dgp.gp.sparse_gp import SparseGP
 from ppl_dgp.guides.trajectory import TrajectoryConditional
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
+from ppl_dgp.numerics.compatibility import compiled
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.linalg import cholesky
 from ppl_dgp.prediction.growth import warn_of_growth
@@ -215,7 +216,7 @@ def _smoother(model: Model, guide: Model, num_samples: int) -> Model:
         paths, initial = jax.lax.map(one, jax.random.split(key, num_samples))
         return paths, initial[0]
 
-    return jax.jit(program)
+    return compiled(program)
 
 
 @lru_cache(maxsize=32)
@@ -245,7 +246,7 @@ def _along_paths(model: Model, guide: Model, num_samples: int, function: str, se
 
         return averaged_over_draws(jax.lax.map(one, jax.random.split(key, num_samples)))
 
-    return jax.jit(program)
+    return compiled(program)
 
 
 @lru_cache(maxsize=32)
@@ -282,7 +283,7 @@ def _by_moments(model: Model, guide: Model, num_samples: int, function: str, seq
             steps["log_density"] = ahead.log_prob(future)
         return steps
 
-    return jax.jit(program)
+    return compiled(program)
 
 
 def _last_state(

@@ -15,6 +15,7 @@ from ppl_dgp.fit.arguments import takes_fit
 from ppl_dgp.fit.posterior import Posterior
 from ppl_dgp.gp.contract import Model, Parameters, role_of
 from ppl_dgp.gp.emission import Emission, emission_of
+from ppl_dgp.numerics.compatibility import compiled
 from ppl_dgp.numerics.linalg import cholesky
 from ppl_dgp.prediction.exact import exact_joint, is_exact
 from ppl_dgp.prediction.predictive_trace import model_sites, target_emission
@@ -140,7 +141,7 @@ def _moments_program(model: Model, guide: Model, num_samples: int) -> Callable[.
         spread = means - centre
         return centre, covariances.mean(0) + jnp.einsum("snp,smp->pnm", spread, spread) / num_samples
 
-    return jax.jit(moments)
+    return compiled(moments)
 
 
 def _layer_name(site: dict[str, Any]) -> str:

@@ -26,6 +26,7 @@ from ppl_dgp.gp.contract import LATENT_SITE, LOC_SUFFIX, SCALE_SUFFIX, Model, Pa
 from ppl_dgp.gp.emission import emission_of
 from ppl_dgp.guides import Guide
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
+from ppl_dgp.numerics.compatibility import compiled
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.linalg import cholesky
 from ppl_dgp.prediction.local_inference import CANDIDATES, better_start, trained
@@ -132,7 +133,7 @@ def infer_jointly(
         q = Gaussian(at, jnp.sqrt(variance))
         return {site: q}, {site + LOC_SUFFIX: q.mean, site + SCALE_SUFFIX: q.scale} if own_parameters else {}
 
-    return jax.jit(program)
+    return compiled(program)
 
 
 def _prior(noisy: Any) -> tuple[Float[Array, "K Q"], Float[Array, "Q K K"]]:

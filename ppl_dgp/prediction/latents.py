@@ -27,6 +27,7 @@ from ppl_dgp.fit.session import one_blas_thread
 from ppl_dgp.gp.contract import Model, Parameters
 from ppl_dgp.guides import Amortised, Guide
 from ppl_dgp.guides.latents import gaussian
+from ppl_dgp.numerics.compatibility import compiled
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.prediction.joint_inference import infer_jointly, site_with_prior
 from ppl_dgp.prediction.local_inference import bound_of_rows, candidates, fold_in
@@ -239,4 +240,4 @@ def _density(model: Model, guide: Model, num_samples: int) -> Callable[..., Arra
             float(num_samples)
         )
 
-    return jax.jit(program)
+    return compiled(program)

@@ -29,6 +29,7 @@ from ppl_dgp.gp.contract import (
 from ppl_dgp.gp.wrappers import unwrap
 from ppl_dgp.guides import Guide
 from ppl_dgp.guides.guide import HiddenConditional
+from ppl_dgp.numerics.compatibility import compiled
 from ppl_dgp.numerics.gaussian import Gaussian, moments_of
 from ppl_dgp.objectives import PowerEP
 from ppl_dgp.objectives.capabilities import capabilities_of
@@ -90,7 +91,7 @@ def fold_in(
             own = constrain(trained(loss, free, key, steps, learning_rate))
         return _hidden_sites(key, guide, known | own, x, y), own
 
-    return jax.jit(program)
+    return compiled(program)
 
 
 def trained(

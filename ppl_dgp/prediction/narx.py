@@ -30,6 +30,7 @@ from ppl_dgp.gp.emission import emission_of
 from ppl_dgp.gp.representation import replayed
 from ppl_dgp.gp.sparse_gp import SparseGP
 from ppl_dgp.likelihoods import Gaussian as GaussianNoise
+from ppl_dgp.numerics.compatibility import compiled
 from ppl_dgp.numerics.gaussian import moments_of
 from ppl_dgp.prediction.forecast import Forecast
 from ppl_dgp.prediction.growth import warn_of_growth
@@ -166,7 +167,7 @@ def _simulator(
         result: dict[str, Array] = draws
         return result
 
-    return jax.jit(program)
+    return compiled(program)
 
 
 def _drawn_path(

@@ -27,6 +27,7 @@ from ppl_dgp.fit.posterior import Posterior
 from ppl_dgp.gp.contract import Model, Parameters
 from ppl_dgp.gp.emission import Emission
 from ppl_dgp.gp.sparse_gp import SparseGP
+from ppl_dgp.numerics.compatibility import compiled
 from ppl_dgp.prediction.posterior_path import (
     PosteriorPath,
     check_ahead,
@@ -113,7 +114,7 @@ def _filter(model: Model, guide: Model, num_particles: int, sequence: int | None
         particles = ParticleFilter.drawn(key_draws, model, guide, params, (x, y), num_particles, sequence)
         return particles.run(key_steps, controls, y_new)[1]
 
-    return jax.jit(program)
+    return compiled(program)
 
 
 class Particles(NamedTuple):

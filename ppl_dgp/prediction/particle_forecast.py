@@ -29,6 +29,7 @@ from jaxtyping import Array, Float, Num
 from ppl_dgp.fit.posterior import Posterior
 from ppl_dgp.gp.contract import Model, Parameters
 from ppl_dgp.gp.emission import Emission
+from ppl_dgp.numerics.compatibility import compiled
 from ppl_dgp.prediction.particle_filter import ParticleFilter, Particles, new_rows
 from ppl_dgp.prediction.posterior_path import check_ahead, check_number, series
 from ppl_dgp.prediction.rollout import LONGEST_PATH, onward
@@ -172,7 +173,7 @@ def _after_rows(
         drawn.shared.check_controls(controls)
         return _ahead(key_ahead, drawn, particles, controls, future, num_samples, function == "path")
 
-    return jax.jit(program)
+    return compiled(program)
 
 
 @lru_cache(maxsize=32)
@@ -230,7 +231,7 @@ def _from_origins(
         result: dict[str, Array] = scored | {f"free_{name}": value for name, value in free.items()}
         return result
 
-    return jax.jit(program)
+    return compiled(program)
 
 
 def _ahead(

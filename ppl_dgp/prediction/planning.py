@@ -27,6 +27,7 @@ from ppl_dgp.fit.arguments import takes_fit
 from ppl_dgp.fit.posterior import Posterior
 from ppl_dgp.gp.contract import Model, Parameters
 from ppl_dgp.gp.emission import Emission
+from ppl_dgp.numerics.compatibility import compiled
 from ppl_dgp.prediction.particle_filter import ParticleFilter, Particles
 from ppl_dgp.prediction.posterior_path import check_number, series
 from ppl_dgp.prediction.rollout import onward
@@ -230,7 +231,7 @@ def _planned(
         controls = _held(best, hold, steps)
         return controls, *simulated(controls)
 
-    return jax.jit(program)
+    return compiled(program)
 
 
 def _held(blocks: Float[Array, "B C"], hold: int, steps: int) -> Float[Array, "H C"]:

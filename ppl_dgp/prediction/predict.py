@@ -21,6 +21,7 @@ from ppl_dgp.fit.posterior import Posterior
 from ppl_dgp.gp.contract import TARGET_SITE, Parameters, Propagation, role_of
 from ppl_dgp.gp.representation import check_propagation
 from ppl_dgp.guides import Guide
+from ppl_dgp.numerics.compatibility import compiled
 from ppl_dgp.numerics.gaussian import Gaussian, moments_of
 from ppl_dgp.objectives.enumeration import discrete_latents, value_combinations
 from ppl_dgp.prediction.exact import exact_moments, exact_quantiles, is_exact
@@ -290,4 +291,4 @@ def prediction_program(
             for name, value in by_row.items()
         }
 
-    return jax.jit(rows if row_by_row else block)
+    return compiled(rows if row_by_row else block)

@@ -14,6 +14,7 @@ from numpyro.handlers import seed, substitute, trace
 from ppl_dgp.fit.arguments import takes_fit
 from ppl_dgp.fit.posterior import Posterior
 from ppl_dgp.gp.contract import Parameters
+from ppl_dgp.numerics.compatibility import compiled
 from ppl_dgp.prediction.posterior_path import check_number, series
 from ppl_dgp.state_space.switching_trajectory import SwitchingTrajectory
 
@@ -60,4 +61,4 @@ def _regime_program(guide: Callable[..., Any], num_samples: int) -> Callable[...
         result: Array = jax.lax.map(one, jax.random.split(key, num_samples)).mean(0)
         return result
 
-    return jax.jit(program)
+    return compiled(program)

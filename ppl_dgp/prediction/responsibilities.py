@@ -15,6 +15,7 @@ from numpyro.handlers import seed, substitute, trace
 from ppl_dgp.fit.arguments import takes_fit
 from ppl_dgp.fit.posterior import Posterior
 from ppl_dgp.gp.contract import Parameters
+from ppl_dgp.numerics.compatibility import compiled
 from ppl_dgp.objectives import PowerEP
 from ppl_dgp.objectives.enumeration import supports_of
 from ppl_dgp.objectives.tilting import TiltedSites, untilted
@@ -59,7 +60,7 @@ def _responsibility_program(
         draws: dict[str, Array] = jax.lax.map(one, jax.random.split(key, num_samples))
         return {name: shares.mean(0) for name, shares in draws.items()}
 
-    return jax.jit(program)
+    return compiled(program)
 
 
 @takes_fit
@@ -113,7 +114,7 @@ def _draws_of_discrete(
         draws: dict[str, Array] = jax.lax.map(one, jax.random.split(key, num_samples))
         return draws
 
-    return jax.jit(program)
+    return compiled(program)
 
 
 def _by_site(

@@ -18,6 +18,7 @@ from ppl_dgp.fit.result import checked_data
 from ppl_dgp.fit.session import one_blas_thread
 from ppl_dgp.gp.contract import Model
 from ppl_dgp.guides import DoublyStochastic, Guide
+from ppl_dgp.numerics.compatibility import compiled
 from ppl_dgp.objectives import AlphaDivergence, Collapsed
 from ppl_dgp.objectives.capabilities import capabilities_of
 from ppl_dgp.prediction.predict import Prediction, predict
@@ -184,9 +185,9 @@ def _programs(
         return store_posterior(Posterior(model, guide, finished), x[:1]), energy
 
     return {
-        "close": jax.jit(close),
-        "move_inducing": jax.jit(
+        "close": compiled(close),
+        "move_inducing": compiled(
             lambda key, params, x: move_inducing(key, Posterior(model, guide, params), x, choice)
         ),
-        "store_posterior": jax.jit(lambda params, x: store_posterior(Posterior(model, guide, params), x)),
+        "store_posterior": compiled(lambda params, x: store_posterior(Posterior(model, guide, params), x)),
     }
