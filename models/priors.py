@@ -27,7 +27,7 @@ def default_priors(
     """Priors of a model's kernels and noises, by site: ``lift(model, prior=default_priors(model, x, y))``.
 
     ====================================  ===========================================================================
-    ``…/lengthscale``, ℓ                  InverseGamma(5, 5 ℓ₀), ℓ₀ where a model begins without data, √D: short
+    ``…/lengthscale``, ℓ                  InverseGamma(5, 5 ℓ₀), ℓ₀ where the model begins it, of inputs √D: short
                                           ones, of which data know nothing below the distance of rows, have no mass
     ``…/variance``, ``…/noise``, σ²       σ ~ HalfNormal(1), in units of the target
     ``…/scale``, also of weights, biases  HalfNormal(1)

@@ -24,7 +24,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 Names = frozenset[str]
 #: of XLA on the CPU: what :func:`compiled` says
 IN_TURN = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
-Function = TypeVar("Function", bound=Callable[..., Any])
+_Program = TypeVar("_Program", bound=Callable[..., Any])
 #: calls of a program, through which dependencies are followed; of loops and branches all depends on all
 CALLS = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call")
 
@@ -66,12 +66,13 @@ def compiled_to_run_once() -> dict[str, Any]:
     }
 
 
-def compiled(function: Function, **settings: Any) -> Function:
-    """``jax.jit`` of a program that no other calls, its parts one after another on the CPU.
+def compiled(function: _Program, **settings: Any) -> _Program:
+    """``jax.jit`` of a program that no other calls, its parts in the order of the least memory on the CPU.
 
     jaxlib 0.10 hands the matrices of a batch that it solves for to its threads, and waits for them on one of these. In
     the order that XLA takes by default several such solves run at once, and where they are as many as there are
-    threads, two on a machine of two cores, they wait for each other for ever. What a release does not know is left out.
+    threads, two on a machine of two cores, they wait for each other for ever; in this order none was seen to. What a
+    release does not know is left out.
     """
     if jax.default_backend() == "cpu" and jax.__version_info__ < (0, 11):
         settings["compiler_options"] = IN_TURN
