@@ -4,7 +4,10 @@ import subprocess
 import sys
 
 import jax
+import jax.numpy as jnp
 import pytest
+
+from ppl_dgp.numerics.compatibility import compiled, shapes_compiled
 
 #: two threads are all that this needs; NPROC is how many XLA takes
 PROGRAM = """
@@ -44,3 +47,14 @@ print(fit.steps)
 def test_a_program_of_batched_solves_comes_to_its_end(program):
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr.decode()[-2000:]
+
+
+def test_a_program_may_be_part_of_another():
+    inner = compiled(lambda x, scale: scale * x, static_argnums=1)
+    outer = compiled(lambda x: inner(x, 2.0) + 1.0)
+    assert float(outer(jnp.ones(()))) == 3.0
+    assert float(jax.jit(jax.grad(outer))(1.0)) == 2.0
+    assert float(inner(jnp.ones(()), 3.0)) == 3.0 and shapes_compiled(inner) == 1
+    assert inner.lower(jnp.ones(()), 3.0).compile()(jnp.ones(())) == 3.0
+    inner.clear_cache()
+    assert shapes_compiled(inner) == 0

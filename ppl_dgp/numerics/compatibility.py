@@ -7,7 +7,8 @@
 * ``jax._src.xla_bridge.backends_are_initialized``: whether JAX's threads run, which a forked process does not inherit
   (:func:`lost_its_threads`).
 * compiler options of XLA on the CPU, which it calls by other names as it changes (:func:`compiled_to_run_once`).
-* the order in which XLA on the CPU runs a program's parts (:func:`compiled`).
+* the order in which XLA on the CPU runs a program's parts, and ``jax._src.core.trace_state_clean``: whether another
+  program is traced, which alone may ask for it (:func:`compiled`).
 * ``_cache_size`` of what ``jax.jit`` gives: for how many shapes it is compiled (:func:`shapes_compiled`).
 """
 
@@ -15,10 +16,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Iterator
+from functools import wraps
 from typing import Any, TypeVar
 
 import jax
-from jax._src import xla_bridge
+from jax._src import core, xla_bridge
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 Names = frozenset[str]
@@ -67,16 +69,31 @@ def compiled_to_run_once() -> dict[str, Any]:
 
 
 def compiled(function: _Program, **settings: Any) -> _Program:
-    """``jax.jit`` of a program that no other calls, its parts in the order of the least memory on the CPU.
+    """``jax.jit`` of a program, its parts in the order of the least memory on the CPU.
 
     jaxlib 0.10 hands the matrices of a batch that it solves for to its threads, and waits for them on one of these. In
     the order that XLA takes by default several such solves run at once, and where they are as many as there are
     threads, two on a machine of two cores, they wait for each other for ever; in this order none was seen to. What a
     release does not know is left out.
     """
-    if jax.default_backend() == "cpu" and jax.__version_info__ < (0, 11):
-        settings["compiler_options"] = IN_TURN
-    return jax.jit(function, **settings)  # type: ignore[return-value, unused-ignore]
+    inner = jax.jit(function, **settings)
+    if jax.default_backend() != "cpu" or jax.__version_info__ >= (0, 11):
+        return inner  # type: ignore[return-value, unused-ignore]
+    outer = jax.jit(function, compiler_options=IN_TURN, **settings)
+
+    @wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        # options are the outermost program's alone
+        return (outer if core.trace_state_clean() else inner)(*args, **kwargs)
+
+    def clear_cache() -> None:
+        for each in (outer, inner):
+            each.clear_cache()
+
+    known: Any = run
+    known.lower, known._cache_size, known.clear_cache = outer.lower, outer._cache_size, clear_cache
+    same: _Program = known
+    return same
 
 
 def shapes_compiled(run: Any) -> int:
