@@ -76,10 +76,10 @@ def compiled(function: _Program, **settings: Any) -> _Program:
     threads, two on a machine of two cores, they wait for each other for ever; in this order none was seen to. What a
     release does not know is left out.
     """
-    inner = jax.jit(function, **settings)
+    inner: Any = jax.jit(function, **settings)
     if jax.default_backend() != "cpu" or jax.__version_info__ >= (0, 11):
-        return inner  # type: ignore[return-value, unused-ignore]
-    outer = jax.jit(function, compiler_options=IN_TURN, **settings)
+        return inner  # type: ignore[no-any-return]
+    outer: Any = jax.jit(function, compiler_options=IN_TURN, **settings)
 
     @wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
