@@ -91,7 +91,8 @@ def compiled(function: _Program, **settings: Any) -> _Program:
             each.clear_cache()
 
     known: Any = run
-    known.lower, known._cache_size, known.clear_cache = outer.lower, outer._cache_size, clear_cache
+    known.trace, known.lower = outer.trace, outer.lower
+    known._cache_size, known.clear_cache = outer._cache_size, clear_cache
     same: _Program = known
     return same
 
