@@ -192,6 +192,7 @@ def test_what_a_name_means():
     assert Method.of("deep-gp-3.alpha=0.5.global") == Method(3, 0.5, "global")
     assert Method.of("deep-gp-2.alpha=1") == Method(2, 1.0)
     assert Method.of("deep-gp-2.float32.alpha=0.5") == Method(2, 0.5, bits=32)
+    assert Method.of("sparse-gp.heteroscedastic") == Method(1, rule="heteroscedastic")
     with pytest.raises(ValueError, match="float32.float32"):
         Method.of("deep-gp-2.float32.float32")
 
