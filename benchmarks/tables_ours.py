@@ -113,12 +113,12 @@ def measured(name: str, rows: Any, seed: int, budget: int) -> dict[str, Any]:
 def fitted(method: Method, x: np.ndarray, y: np.ndarray, key: Any, budget: int) -> Fit:
     """The fit."""
     widths = (min(WIDEST, x.shape[1]),) * (method.layers - 1)
-    noisy = method.rule == "heteroscedastic"
-    model: Any = (deep_heteroscedastic_gp if noisy else deep_gp)(widths, min(INDUCING, len(x)))
+    inducing, noisy = min(INDUCING, len(x)), method.rule == "heteroscedastic"
     if noisy and method.layers == 1:
-        model, objective = sparse_heteroscedastic_gp(min(INDUCING, len(x))), PowerEP(method.alpha)
-        settings: dict[str, Any] = {"guide": Guide(model), "objective": objective, "natural": True}
-        return fit_lbfgs(key, model, x, y, budget=min(budget, ITERATIONS), **settings)
+        one = sparse_heteroscedastic_gp(inducing)
+        settings: dict[str, Any] = {"guide": Guide(one), "objective": PowerEP(method.alpha), "natural": True}
+        return fit_lbfgs(key, one, x, y, budget=min(budget, ITERATIONS), **settings)
+    model: Any = (deep_heteroscedastic_gp if noisy else deep_gp)(widths, inducing)
     if method.layers == 1 and not method.rule:
         guide = Guide(model, inducing=Optimal())
         return fit_lbfgs(

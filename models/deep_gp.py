@@ -170,7 +170,7 @@ def layers(
         name, last = f"layer{layer}", layer > len(widths)
         given = None if inducing is None else inducing[layer - 1]
         sites = inducing_inputs(name, pushed, num_inducing, train, given)
-        starts: dict[str, Any] = {"lengthscale": lengthscale, "usual": begin} if layer == 1 else {}
+        starts: dict[str, Any] = {"lengthscale": lengthscale, "begin": begin} if layer == 1 else {}
         k = kernel_parameters(name, kernel, pushed.shape[1], **starts)
         mean = None if last else Linear(held_layer_map(name, pushed, width))
         scale = 1.0 if last else INNER_SCALE

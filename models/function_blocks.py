@@ -94,7 +94,7 @@ class GPLayer(FunctionBlock):
             z = _features(self.inducing, place)
         else:
             z = inducing_inputs(name, rows, self.num_inducing, self.train_inducing, self.inducing)
-        kernel = kernel_parameters(name, self.kernel, rows.shape[1], usual=place.begin)
+        kernel = kernel_parameters(name, self.kernel, rows.shape[1], begin=place.begin)
         start = _linear_start(place, width, self.mean, hidden)
         # features have no inputs that a layer could be drawn at, or a draw take the place of
         points = place.before is not None and isinstance(place.before.inducing, Array)
@@ -140,7 +140,7 @@ class RandomFeaturesLayer(FunctionBlock):
 
     def function(self, place: Place, width: int, hidden: bool) -> tuple[SparseGP, Float[Array, "N Q"]]:
         name, dims = place.name, place.rows.shape[1]
-        kernel = kernel_parameters(name, self.kernel, dims, usual=place.begin)
+        kernel = kernel_parameters(name, self.kernel, dims, begin=place.begin)
         drawn = numpyro.param(
             f"{name}/frequencies", lambda key: unit_frequencies(key, type(kernel), self.num_frequencies, dims)
         )

@@ -79,7 +79,7 @@ class gp_narx(ZooModel):
                 f"{self.num_outputs} outputs; make it by ppl_dgp.prediction.narx.lagged"
             )
         inducing = inducing_inputs("gp", x, self.num_inducing, self.train_inducing, self.inducing)
-        k = kernel_parameters("gp", self.kernel, x.shape[1], usual=where_lengthscales_begin(x, y))
+        k = kernel_parameters("gp", self.kernel, x.shape[1], begin=where_lengthscales_begin(x, y))
         last = self.mean == "last"
         m = Linear(jnp.eye(x.shape[1], self.num_outputs)) if last else Zero(self.num_outputs)
         f = sparse_gp("gp", k, inducing, self.num_outputs, mean=m, jitter=self.jitter)

@@ -66,7 +66,7 @@ class exact_gp_regression(ZooModel):
             )
         y = as_columns(x, y)
         begin = where_lengthscales_begin(x, y)
-        k = kernel_parameters("gp", self.kernel, x.shape[1], usual=begin)
+        k = kernel_parameters("gp", self.kernel, x.shape[1], begin=begin)
         noise_rows = rows_of_noise(noise_variance(self.noise), None, y is not None)
         variance = jnp.broadcast_to(jnp.ravel(noise_rows), (x.shape[0],))
         columns = ExactGP(k, x, variance, 1 if y is None else y.shape[1])
@@ -122,7 +122,7 @@ class sparse_gp_regression(ZooModel):
         """The rest of the program, under a likelihood whose values are sites already."""
         inducing = inducing_inputs("gp", x, self.num_inducing, self.train_inducing, self.inducing)
         begin = where_lengthscales_begin(x, y, given)
-        k = kernel_parameters("gp", self.kernel, x.shape[1], usual=begin)
+        k = kernel_parameters("gp", self.kernel, x.shape[1], begin=begin)
         f = sparse_gp("gp", k, inducing, given.num_functions(self.num_outputs), jitter=self.jitter)
         with rows_plate(x, index, size, self.subsample_size) as rows:
             if self.subsample_size is not None:

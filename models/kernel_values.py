@@ -123,7 +123,7 @@ def kernel_parameters(
     input_dim: int,
     lengthscale: Float[Array, " D"] | Callable[[], Array] | None = None,
     variance: Callable[[], Array] | None = None,
-    usual: Callable[[], Array] | float | None = None,
+    begin: Callable[[], Array] | float | None = None,
 ) -> Kernel:
     """The kernel of layer ``name``, its values ``numpyro.param`` sites ``name/variance``, ``name/lengthscale`` ….
 
@@ -133,7 +133,7 @@ def kernel_parameters(
     :param lengthscale: where the lengthscales of classes start, or what gives it when that is asked for; √D if not
         given, of a class's own input dimensions.
     :param variance: what gives where the variance of a single class starts; 1 if not given.
-    :param usual: where lengthscales of classes that do not say where they begin start, √D if not given; see
+    :param begin: where lengthscales of classes that do not say where they begin start, √D if not given; see
         :func:`ppl_dgp.models.lengthscales.where_lengthscales_begin`.
     :raises ValueError: if a function returns no kernel, or (name, D) declares sites under other names than its layer's.
     """
@@ -141,16 +141,16 @@ def kernel_parameters(
     starts = {field: start for field, start in given.items() if start is not None}
     if isinstance(kernel, str):
         kernel = named_kernel(kernel)
-    usual = input_dim**0.5 if usual is None else usual
+    begin = input_dim**0.5 if begin is None else begin
     if isinstance(kernel, Composed):
-        return _composed(name, kernel, input_dim, starts, usual)
+        return _composed(name, kernel, input_dim, starts, begin)
     if isinstance(kernel, Kernel):
         factors = _factors(kernel)
         prefixes = [name] if len(factors) == 1 else [f"{name}/{n}" for n in range(1, len(factors) + 1)]
         made = (instance_with_sites("kernel", *pair) for pair in zip(prefixes, factors, strict=True))
         return _rebuilt(kernel, made)
     if isinstance(kernel, type):
-        return _kernel_of_class(name, kernel, input_dim, starts, {}, usual)
+        return _kernel_of_class(name, kernel, input_dim, starts, {}, begin)
     return _from_function(name, kernel, input_dim)
 
 
@@ -161,13 +161,13 @@ def kernels_of_outputs(
     input_dim: int,
     lengthscale: Callable[[], Array] | None = None,
     variance: Callable[[], Array] | None = None,
-    usual: Callable[[], Array] | float | None = None,
+    begin: Callable[[], Array] | float | None = None,
 ) -> Kernel | list[Kernel]:
     """The kernel that a layer's outputs share, or one for each of so many, its values under ``name/output1/…``."""
     if outputs is None:
-        return kernel_parameters(name, kernel, input_dim, lengthscale, variance, usual)
+        return kernel_parameters(name, kernel, input_dim, lengthscale, variance, begin)
     names = [f"{name}/output{n}" for n in range(1, outputs + 1)]
-    return [kernel_parameters(each, kernel, input_dim, lengthscale, variance, usual) for each in names]
+    return [kernel_parameters(each, kernel, input_dim, lengthscale, variance, begin) for each in names]
 
 
 def _factors(kernel: Kernel) -> list[Kernel]:
@@ -186,7 +186,7 @@ def _rebuilt(kernel: Kernel, factors: Any) -> Kernel:
 
 
 def _composed(
-    name: str, kernel: Composed, input_dim: int, starts: Mapping[str, Any], usual: Callable[[], Array] | float
+    name: str, kernel: Composed, input_dim: int, starts: Mapping[str, Any], begin: Callable[[], Array] | float
 ) -> Kernel:
     # the terms share the variance that one kernel would start with
     shared = {**starts, "variance": 1.0 / len(kernel.terms)}
@@ -197,7 +197,7 @@ def _composed(
         for place, factor in enumerate(term):
             number += 1
             fixed = {} if place == scaled else {"variance": 1.0}
-            factors.append(_kernel_of_class(f"{name}/{number}", factor, input_dim, shared, fixed, usual))
+            factors.append(_kernel_of_class(f"{name}/{number}", factor, input_dim, shared, fixed, begin))
         terms.append(reduce(operator.mul, factors))
     return reduce(operator.add, terms)
 
@@ -212,18 +212,18 @@ def _kernel_of_class(
     input_dim: int,
     starts: Mapping[str, Any],
     fixed: Mapping[str, Any],
-    usual: Callable[[], Array] | float,
+    begin: Callable[[], Array] | float,
 ) -> Kernel:
     active = getattr(cls, "active_dims", None)
     size = input_dim if active is None else len(active)
     # columns of its own are as far apart as there are of them
-    begin = usual if active is None else size**0.5
+    own = begin if active is None else size**0.5
 
     def shape(entry: Field[Any]) -> tuple[int, ...]:
         return (size,) if is_per_dimension(entry) else ()
 
     silent = any(entry.name == "lengthscale" and not says_where(entry) for entry in learnt_fields(cls))
-    where = {"lengthscale": begin} if silent else {}
+    where = {"lengthscale": own} if silent else {}
     kernel: Kernel = class_with_sites(name, cls, {**where, **starts}, fixed, shape, lazy=True)
     return kernel
 

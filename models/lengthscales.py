@@ -33,16 +33,20 @@ class ByTargets:
     """What gives lengthscales by inputs (N, D) and targets (N, P) once it is asked for.
 
     :param usual: √D, where they would begin without targets, which priors are told.
+    :param classes: without an order, each of which is a target; 0 where targets are numbers.
     """
 
     x: Float[Array, "N D"]
     y: Num[Array, "N P"]
     usual: float
+    classes: int = 0
 
     def __call__(self) -> Float[Array, " D"]:
         some = slice(None, None, -(-len(self.x) // MAX_ROWS))
         like = jnp.zeros(self.x.shape[1], jnp.result_type(float))
-        found: Array = on_host(lengthscales, like, self.x[some], self.y[some])
+        y = self.y[some]
+        targets = (y == jnp.arange(self.classes)).astype(float) if self.classes else y
+        found: Array = on_host(lengthscales, like, self.x[some], targets)
         return found
 
 
@@ -56,9 +60,7 @@ def where_lengthscales_begin(
     usual: float = x.shape[1] ** 0.5
     if y is None or x.shape[1] <= FEW or len(y) != len(x):
         return usual
-    if isinstance(given, Multiclass):
-        y = (y == jnp.arange(given.num_classes)).astype(float)
-    return ByTargets(x, y, usual)
+    return ByTargets(x, y, usual, given.num_classes if isinstance(given, Multiclass) else 0)
 
 
 def lengthscales(x: Float[np.ndarray, "N D"], y: Num[np.ndarray, "N P"]) -> Float[np.ndarray, " D"]:

@@ -84,7 +84,7 @@ class mixture_of_functions(ZooModel):
         gate = self._gate(x)
         noise = numpyro.param("likelihood/noise", jnp.full((number,), 0.1), constraint=positive)
         heights = numpyro.param("gp/offset", lambda _key: _spread(y, number))
-        k = kernel_parameters("gp", self.kernel, x.shape[1], usual=where_lengthscales_begin(x, y))
+        k = kernel_parameters("gp", self.kernel, x.shape[1], begin=where_lengthscales_begin(x, y))
         f = sparse_gp("gp", k, inducing, number, mean=Constant(heights), jitter=self.jitter)
         with rows_plate(x, index, size):
             z = numpyro.sample("z", gate(), infer={"enumerate": "parallel"})

@@ -92,7 +92,7 @@ class multi_output_gp(ZooModel):
         settings = self.num_inducing, self.train_inducing, self.inducing
         inducing = inducing_inputs("gp", x, *settings, outputs=own)
         begin = where_lengthscales_begin(x, y, given)
-        kernel = kernels_of_outputs(own, "gp", self.kernel, x.shape[1], usual=begin)
+        kernel = kernels_of_outputs(own, "gp", self.kernel, x.shape[1], begin=begin)
         g = sparse_gp("gp", kernel, inducing, self.num_latents, jitter=self.jitter)
         if self.weights is None:
             weights: Array = numpyro.param("gp/weights", lambda key: self.first_weights(key, y))

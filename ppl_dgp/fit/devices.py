@@ -20,6 +20,7 @@ from jaxtyping import Array
 from numpyro.infer import SVI
 
 from ppl_dgp.fit import program
+from ppl_dgp.numerics.compatibility import compiled
 
 AXIS = "data"
 
@@ -124,7 +125,7 @@ def _build_over_devices(
         after = jax.lax.with_sharding_constraint(after, placement._of_state(after, rows, restarts))
         return after, jax.lax.with_sharding_constraint(losses, placement._across())
 
-    return jax.jit(over_devices, donate_argnums=0)
+    return compiled(over_devices, donate_argnums=0)
 
 
 def _put(leaf: Any, where: NamedSharding) -> Array:
