@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import log, pi
 
 import jax
@@ -13,7 +13,7 @@ from numpyro.distributions import constraints
 
 from ppl_dgp.likelihoods.gaussian import Gaussian
 from ppl_dgp.likelihoods.likelihood import FunctionRows, Likelihood, Targets
-from ppl_dgp.likelihoods.quadrature import deviation, tilted_nodes
+from ppl_dgp.likelihoods.quadrature import UNDER_A_MEAN, deviation, tilted_nodes
 from ppl_dgp.numerics.power_mean import Alpha, is_number, log_power_mean
 
 #: Gauss–Hermite nodes per function of the means that stay outside the logarithm
@@ -75,6 +75,9 @@ class Heteroscedastic(Likelihood):
         both = np.stack(np.meshgrid(nodes, nodes, indexing="ij"), -1).reshape(-1, 2).repeat(number, 1)
         product = np.outer(weights, weights).ravel() / weights.sum() ** 2
         return self._outside_at_nodes(y, mean, inside, outside, alpha, (both, product))
+
+    def _coarser(self) -> Heteroscedastic:
+        return replace(self, num_nodes=min(self.num_nodes, UNDER_A_MEAN))
 
     def sample(self, key: Array, mean: FunctionRows, variance: FunctionRows) -> Targets:
         key_f, key_y = jax.random.split(key)

@@ -83,8 +83,18 @@ class Likelihood:
         z, weights = (jnp.asarray(a, jnp.result_type(mean)) for a in nodes)
         centres = mean + deviation(outside) * z.reshape(len(z), *(1,) * (mean.ndim - 1), -1)
         arguments = jnp.broadcast_to(y, (len(z), *y.shape)), centres, jnp.broadcast_to(inside, centres.shape)
-        added = self.tempered(*arguments, alpha) - self.tempered(*arguments, 0.0)
+        added = self._added(*arguments, alpha)
         return whole + (weights.reshape(-1, *(1,) * (added.ndim - 1)) * added).sum(0)
+
+    def _added(
+        self, y: Targets, mean: FunctionRows, variance: FunctionRows, alpha: Alpha
+    ) -> Float[Array, "*#targets"]:
+        """t_α − t_0, what α adds, under the outer mean of :meth:`_outside_at_nodes`."""
+        return self._coarser().tempered(y, mean, variance, alpha) - self.tempered(y, mean, variance, 0.0)
+
+    def _coarser(self) -> Likelihood:
+        """Itself, with fewer nodes where those of an outer mean err by more; without a difference if not overridden."""
+        return self
 
     def expected_log_density(
         self, y: Targets, mean: FunctionRows, variance: FunctionRows

@@ -75,7 +75,7 @@ class Elementwise(Likelihood):
             return self.tempered(y, mean, inside + outside, alpha)
         z, log_weights = self.outer_nodes(y, mean, inside, outside)
         centres = mean + deviation(outside) * z
-        return (jnp.exp(log_weights) * self.tempered(y, centres, inside, alpha)).sum(0)
+        return (jnp.exp(log_weights) * self._coarser().tempered(y, centres, inside, alpha)).sum(0)
 
     def sample(self, key: Array, mean: FunctionRows, variance: FunctionRows) -> Targets:
         key_f, key_y = jax.random.split(key)

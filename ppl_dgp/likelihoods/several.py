@@ -5,7 +5,7 @@ Shapes: labels y (B, 1) in 0 … C−1; means and variances (B, C), the function
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import sqrt
 
 import jax
@@ -17,7 +17,14 @@ from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
 from ppl_dgp.likelihoods.likelihood import FunctionRows, Likelihood, Targets
-from ppl_dgp.likelihoods.quadrature import REACH, STEP, deviation, graded_nodes, sobol_normals
+from ppl_dgp.likelihoods.quadrature import (
+    REACH,
+    STEP,
+    UNDER_A_MEAN,
+    deviation,
+    graded_nodes,
+    sobol_normals,
+)
 from ppl_dgp.numerics.power_mean import Alpha, log_power_mean
 
 #: quasi-Monte-Carlo nodes of the means that stay outside the logarithm
@@ -170,7 +177,19 @@ class RobustMax(Multiclass):
         self, y: Targets, mean: FunctionRows, variance: FunctionRows, alpha: Alpha
     ) -> Float[Array, "*#targets"]:
         """t_α from the two levels of p; t_0 = P log(1−ε) + (1−P) log(ε/(C−1))."""
-        chance = self.chance(y, mean, variance)
+        return self._tempered_chance(self.chance(y, mean, variance), alpha)
+
+    def _added(
+        self, y: Targets, mean: FunctionRows, variance: FunctionRows, alpha: Alpha
+    ) -> Float[Array, "*#targets"]:
+        """Of one P, so that its gradient is taken once."""
+        chance = self._coarser().chance(y, mean, variance)
+        return self._tempered_chance(chance, alpha) - self._tempered_chance(chance, 0.0)
+
+    def _coarser(self) -> RobustMax:
+        return replace(self, num_nodes=min(self.num_nodes, UNDER_A_MEAN))
+
+    def _tempered_chance(self, chance: Float[Array, "*#targets"], alpha: Alpha) -> Float[Array, "*#targets"]:
         info = jnp.finfo(chance.dtype)
         chance = jnp.clip(chance, info.tiny, 1.0 - info.eps)
         right, wrong = (jnp.broadcast_to(level, chance.shape) for level in self._levels())
