@@ -7,7 +7,8 @@ A method's name is a model, sparse-gp or deep-gp-L of L layers, and what departs
 classes (probit for two, robust-max for more), ``DoublyStochastic`` with ``FullRank`` at α = 0 and ``fit_svi`` without
 steps; one layer of at most 2 000 rows, where nothing need be drawn, has natural gradients and L-BFGS; ``softmax`` has
 that likelihood, ``global`` ``GlobalInducing``, ``tied`` factors in closed form by ``ApproximatePowerEP`` and L-BFGS,
-``sites`` a site for each row by ``fit_power_ep`` from the optimum of tied ones, ``float32`` single precision.
+``sites`` a site for each row by ``fit_power_ep`` from the optimum of tied ones, ``sampled`` hyperparameters with
+``default_priors`` and a normal q of their logarithms, ``float32`` single precision.
 """
 
 from __future__ import annotations
@@ -22,10 +23,13 @@ import jax
 import numpy as np
 import numpyro
 import optax
+from numpyro.handlers import lift
+from numpyro.infer.autoguide import AutoNormal
 
 numpyro.enable_x64()
 
 from benchmarks.cells import SINGLE, bound_of, in_precision  # noqa: E402
+from ppl_dgp import default_priors  # noqa: E402
 from ppl_dgp.fit import Fit, fit_lbfgs, fit_power_ep, fit_svi  # noqa: E402
 from ppl_dgp.guides import DoublyStochastic, FullRank, GlobalInducing, Guide  # noqa: E402
 from ppl_dgp.models import deep_gp_classification, sparse_gp_classification  # noqa: E402
@@ -41,7 +45,7 @@ ITERATIONS = 3000
 SITE_STEPS, SITE_RATE = 300, 0.03
 LAYERS = {"sparse-gp": 1} | {f"deep-gp-{layers}": layers for layers in range(2, 6)}
 ALPHAS = {"alpha=half": 0.5, "alpha=1": 1.0}
-LINKS, RULES = ("softmax", "robust-max", "bernoulli-logit"), ("global", "tied", "sites")
+LINKS, RULES = ("softmax", "robust-max", "bernoulli-logit"), ("global", "tied", "sites", "sampled")
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,11 @@ def fitted(method: ClassMethod, x: np.ndarray, y: np.ndarray, key: Any, budget: 
             natural=True,
             budget=min(budget, ITERATIONS),
         )
-    guide = Guide(model, DoublyStochastic(), GlobalInducing() if method.rule == "global" else FullRank())
+    others = None
+    if method.rule == "sampled":
+        model, others = lift(model, default_priors(model, x, labels)), AutoNormal
+    inducing_rule = GlobalInducing() if method.rule == "global" else FullRank()
+    guide = Guide(model, DoublyStochastic(), inducing_rule, others=others)
     settings = {"batch_size": None if len(x) <= FULL_BATCH else BATCH, "budget": budget}
     return fit_svi(key, model, guide, PowerEP(method.alpha), x, labels, **settings)
 

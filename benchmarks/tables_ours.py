@@ -6,8 +6,9 @@ with ``FullRank`` at α = 0, ``fit_svi`` without steps, and for one layer, whose
 by ``fit_lbfgs``; ``global`` has ``GlobalInducing``; ``best`` is ``Conditional`` from the optimum of the mean field or
 from the default's, whichever has the higher bound; ``sources`` has 20 000 steps of Adam at 0.01, as the sources train;
 ``sghmc`` has chains at α = 1 that begin at the default's fit; ``heteroscedastic`` has noise that is a function of the
-inputs too, one layer by natural gradients and L-BFGS. ``float32`` does all of it in single precision, whose
-steps cost less than half.
+inputs too, one layer by natural gradients and L-BFGS; ``nuts``, of one layer, draws hyperparameters with
+``default_priors``, u integrated out and Z that of the default's fit. ``float32`` does all of it in single precision,
+whose steps cost less than half.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from typing import Any
 import jax
 import numpy as np
 import numpyro
+from numpyro.handlers import lift
 
 numpyro.enable_x64()
 
 from benchmarks.cells import SINGLE, bound_of, in_precision  # noqa: E402
 from benchmarks.predictive_scores import CENTRAL, of_shares  # noqa: E402
+from ppl_dgp import default_priors  # noqa: E402
 from ppl_dgp.diagnostics import elbo, scores  # noqa: E402
-from ppl_dgp.fit import Fit, fit_lbfgs, fit_sghmc, fit_svi  # noqa: E402
+from ppl_dgp.fit import Fit, fit_lbfgs, fit_nuts, fit_sghmc, fit_svi  # noqa: E402
 from ppl_dgp.fit.chains import SamplingWarning  # noqa: E402
 from ppl_dgp.guides import (  # noqa: E402
     Conditional,
@@ -51,11 +54,13 @@ ITERATIONS = 10_000
 #: particles, steps of adaptation, draws of each chain and steps between them, of SGHMC
 SGHMC: dict[str, Any] = {"num_warmup": 10_000, "num_samples": 100, "thinning": 50}
 SGHMC_PARTICLES = 8
+#: of NUTS
+NUTS: dict[str, Any] = {"num_warmup": 500, "num_samples": 500, "num_chains": 2}
 #: outer quantiles of the central intervals
 LEVELS = tuple(sorted({0.5 + sign * 0.5 * level for level in CENTRAL for sign in (-1.0, 1.0)}))
 LAYERS = {"sparse-gp": 1} | {f"deep-gp-{layers}": layers for layers in range(2, 6)}
 ALPHAS = {"alpha=half": 0.5, "alpha=1": 1.0}
-RULES = ("global", "best", "sources", "sghmc", "heteroscedastic")
+RULES = ("global", "best", "sources", "sghmc", "heteroscedastic", "nuts")
 
 
 @dataclass(frozen=True)
@@ -75,10 +80,11 @@ class Method:
         alphas = [ALPHAS[part] for part in parts if part in ALPHAS]
         rules = [part for part in parts if part not in (*ALPHAS, SINGLE)]
         known = model in LAYERS and all(rule in RULES for rule in rules)
+        known &= "nuts" not in rules or LAYERS[model] == 1
         if not known or len(rules) > 1 or len(alphas) > 1 or parts.count(SINGLE) > 1:
             raise ValueError(
                 f"found {name!r}, expected sparse-gp or deep-gp-2 to -5, then .alpha=0.5 or .alpha=1, .{SINGLE}, "
-                f"and one of {', '.join(f'.{rule}' for rule in RULES)}"
+                f"and one of {', '.join(f'.{rule}' for rule in RULES)}, .nuts of one layer alone"
             )
         return cls(LAYERS[model], *alphas or [0.0], *rules or [""], 32 if SINGLE in parts else 64)
 
@@ -119,11 +125,12 @@ def fitted(method: Method, x: np.ndarray, y: np.ndarray, key: Any, budget: int) 
         settings: dict[str, Any] = {"guide": Guide(one), "objective": PowerEP(method.alpha), "natural": True}
         return fit_lbfgs(key, one, x, y, budget=min(budget, ITERATIONS), **settings)
     model: Any = (deep_heteroscedastic_gp if noisy else deep_gp)(widths, inducing)
-    if method.layers == 1 and not method.rule:
+    if method.layers == 1 and method.rule in ("", "nuts"):
         guide = Guide(model, inducing=Optimal())
-        return fit_lbfgs(
+        fit = fit_lbfgs(
             key, model, x, y, guide=guide, objective=Collapsed(method.alpha), budget=min(budget, ITERATIONS)
         )
+        return fit if not method.rule else sampled(key, model, fit, x, y)
     objective = PowerEP(method.alpha)
     settings = {"batch_size": None if len(x) <= FULL_BATCH else BATCH, "budget": budget}
     if method.rule == "best":
@@ -145,3 +152,11 @@ def fitted(method: Method, x: np.ndarray, y: np.ndarray, key: Any, budget: int) 
         warnings.simplefilter("ignore", SamplingWarning)
         particles = PowerEP(1.0, num_particles=SGHMC_PARTICLES)
         return fit_sghmc(key, model, x, y, objective=particles, start=fit, **SGHMC)
+
+
+def sampled(key: Any, model: Any, start: Fit, x: np.ndarray, y: np.ndarray) -> Fit:
+    """Chains of hyperparameters from a fit of points, under FITC at its inducing inputs."""
+    lifted = lift(model, prior=default_priors(model, x, y))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SamplingWarning)
+        return fit_nuts(key, lifted, x, y, start=start, marginal=Collapsed.fitc(), **NUTS)

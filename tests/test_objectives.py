@@ -117,6 +117,28 @@ def test_few_particles_lie_below_and_more_come_closer():
     assert biases[0] > 3 * biases[1] > 9 * biases[2]
 
 
+def test_a_draw_of_globals_alone_is_enough_if_no_number_is_asked_for():
+    """Without local latents t_α is averaged over draws of θ: one a step, eight if they are asked for."""
+
+    def model(y):
+        theta = numpyro.sample("theta", dist.Normal(0.0, 1.0))
+        with numpyro.plate("data", 3):
+            numpyro.sample("y", dist.Normal(theta, B**0.5), obs=y)
+
+    def guide(y):
+        numpyro.sample("theta", dist.Normal(M, V**0.5))
+
+    of = lambda objective: jax.jit(jax.vmap(lambda key: objective.loss(key, {}, model, guide, TOY_Y)))
+    keys = jax.random.split(KEY, 2000)
+    unasked, one, eight = (np.asarray(of(PowerEP(0.5, number))(keys)) for number in (None, 1, 8))
+    np.testing.assert_array_equal(unasked, one)
+    r2 = np.square(np.asarray(TOY_Y) - M) + V
+    expected = 0.5 * (V + M**2 - 1 - np.log(V)) + (0.5 * np.log(2 * np.pi * B) + 0.5 * r2 / B).sum()
+    for losses in (one, eight):
+        assert abs(losses.mean() - expected) < 4.0 * losses.std() / len(keys) ** 0.5
+    np.testing.assert_allclose(one.var() / eight.var(), 8.0, rtol=0.2)
+
+
 def test_alpha_zero_is_numpyros_elbo():
     params = {"loc": jnp.asarray(M), "d": jnp.asarray(D)}
     keys = jax.random.split(KEY, 20_000)

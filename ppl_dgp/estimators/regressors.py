@@ -32,7 +32,7 @@ class SparseGPRegressor(_StreamRegressor):
         GP also layer-chain, coupled or global.
     :param objective: power-ep or black-box-alpha.
     :param alpha: 0 (the ELBO) to 1.
-    :param num_particles: draws per step; 1 at alpha 0, else 8, if None.
+    :param num_particles: draws per step; if None 1 at alpha 0, else 8, as of ``PowerEP``.
     :param steps: of Adam; "auto" goes on until the fit has converged or the budget is spent, of which a
         ``ConvergenceWarning`` tells.
     :param tolerance: nats left to gain that are as good as none; a thousandth of a nat a row, half a nat at least, if

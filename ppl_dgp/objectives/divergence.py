@@ -64,6 +64,8 @@ class AlphaDivergence(ELBO):
     pushes_inducing = True
     #: of the N rows, how often each counts
     weights: Float[np.ndarray, " N"] | None = None
+    #: whether nobody asked for a number of particles
+    _any_number = False
 
     def __init__(
         self,
@@ -75,7 +77,8 @@ class AlphaDivergence(ELBO):
         """
         :param alpha: in [0, 1]; 0 is the ELBO. A schedule, such as ``optax.linear_schedule(0.0, 1.0, 2000)``, gives the
             α of each step of ``fit_svi``.
-        :param num_particles: draws S of the local latents; 1 at α = 0 and 8 otherwise, if not given.
+        :param num_particles: draws S of the local latents; if not given 1 at α = 0, 8 otherwise, of which one is taken
+            where there are no local latents, so that nothing is averaged inside the logarithm.
         :param propagation: how hidden layers are carried: "draws", or without draws "moments", "full-moments" (with
             the covariance of a layer's outputs) or "linearised"; as the guide's rule prefers, if not given. Moments
             give the closed-form bound of a mean-field or Markov guide, exact for Gaussian noise where q(h) is
@@ -93,6 +96,7 @@ class AlphaDivergence(ELBO):
         self.propagation = propagation
         if weights is not None:
             self.weights = self._checked(weights)
+        self._any_number = num_particles is None
         super().__init__(num_particles or (1 if alpha == 0.0 else 8))
 
     def __repr__(self) -> str:
@@ -165,7 +169,9 @@ class AlphaDivergence(ELBO):
                 resolved, outside=OutsideSum.of(probe.roles.summed_outside, probe.model, weigh)
             )
         draw = lambda key: self._particle(probe, resolved, key)
-        particles = self._over_particles(draw, jax.random.split(probe.particle_key, self.num_particles))
+        # draws of θ alone would each cost as much as a step, and steps average over them as well
+        number = 1 if resolved.averaged and self._any_number else self.num_particles
+        particles = self._over_particles(draw, jax.random.split(probe.particle_key, number))
         return -self._reduce(probe.roles, resolved, *particles)
 
     @property
