@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Num
 
 from ppl_dgp.likelihoods import Likelihood
+from ppl_dgp.likelihoods.mixed import MixedLikelihood
 from ppl_dgp.likelihoods.several import Multiclass
 from ppl_dgp.numerics.host import on_host
 
@@ -33,19 +34,21 @@ class ByTargets:
     """What gives lengthscales by inputs (N, D) and targets (N, P) once it is asked for.
 
     :param usual: √D, where they would begin without targets, which priors are told.
-    :param classes: without an order, each of which is a target; 0 where targets are numbers.
+    :param classes: of each column, how many without an order, each of which is a target; 0 of numbers.
     """
 
     x: Float[Array, "N D"]
     y: Num[Array, "N P"]
     usual: float
-    classes: int = 0
+    classes: tuple[int, ...]
 
     def __call__(self) -> Float[Array, " D"]:
         some = slice(None, None, -(-len(self.x) // MAX_ROWS))
         like = jnp.zeros(self.x.shape[1], jnp.result_type(float))
-        y = self.y[some]
-        targets = (y == jnp.arange(self.classes)).astype(float) if self.classes else y
+        targets = self.y[some].astype(float)
+        if any(self.classes):
+            columns = zip(targets.T, self.classes, strict=True)
+            targets = jnp.concatenate([_indicators(y, count) for y, count in columns], 1)
         found: Array = on_host(lengthscales, like, self.x[some], targets)
         return found
 
@@ -55,28 +58,48 @@ def where_lengthscales_begin(
 ) -> ByTargets | float:
     """√D for each input, or what gives less for some by the targets, once it is asked for; x is standardised.
 
-    :param given: the likelihood of the targets, if not Gaussian; of several classes without an order each is a target.
+    :param given: the likelihood of the targets, if not Gaussian: of classes without an order each is a target.
     """
     usual: float = x.shape[1] ** 0.5
     if y is None or x.shape[1] <= FEW or len(y) != len(x):
         return usual
-    return ByTargets(x, y, usual, given.num_classes if isinstance(given, Multiclass) else 0)
+    parts = given.parts if isinstance(given, MixedLikelihood) else [given] * y.shape[1]
+    return ByTargets(
+        x, y, usual, tuple(each.num_classes if isinstance(each, Multiclass) else 0 for each in parts)
+    )
+
+
+def _indicators(y: Float[Array, " N"], classes: int) -> Float[Array, "N _"]:
+    """Of labels, one column for each class; numbers as they are. NaN stays."""
+    column = y[:, None]
+    return jnp.where(jnp.isnan(column), jnp.nan, column == jnp.arange(classes)) if classes else column
 
 
 def lengthscales(x: Float[np.ndarray, "N D"], y: Num[np.ndarray, "N P"]) -> Float[np.ndarray, " D"]:
     """The same of arrays."""
     usual = x.shape[1] ** 0.5
-    there = np.isfinite(y).all(1)
-    bends = bent(x[there].astype(float), y[there].astype(float))
+    x, there = x.astype(float), np.isfinite(y)
+    if there.all():
+        bends = bent(x, y.astype(float), y.shape[1])
+    else:
+        each = [
+            bent(x[seen], target[seen, None].astype(float), y.shape[1])
+            for target, seen in zip(y.T, there.T, strict=True)
+        ]
+        bends = np.any(each, axis=0)
     short = max(SHORT, (bends.sum() / MOST) ** 0.5)
     found: Float[np.ndarray, " D"] = np.where(bends, np.minimum(short * x.std(0), usual), usual)
     return found
 
 
-def bent(x: Float[np.ndarray, "N D"], y: Float[np.ndarray, "N P"]) -> Bool[np.ndarray, " D"]:
+def bent(
+    x: Float[np.ndarray, "N D"], y: Float[np.ndarray, "N P"], targets: int = 1
+) -> Bool[np.ndarray, " D"]:
     """Whether what a line along an input leaves of some target has other means in some groups of its values.
 
     An analysis of variance (Fisher's F) for each input and target, at a level that all of them share.
+
+    :param targets: how many the table has, of which y may be some.
     """
     from scipy.special import fdtrc  # as k-means, what a model that begins elsewhere need not import
 
@@ -99,5 +122,5 @@ def bent(x: Float[np.ndarray, "N D"], y: Float[np.ndarray, "N P"]) -> Bool[np.nd
         groups = int((rows > 0).sum())
         ratio = (between / (groups - 1)) / (within / (len(x) - groups))
         chance = fdtrc(groups - 1, len(x) - groups, ratio)
-        found[column] = chance.min() < LEVEL / (x.shape[1] * y.shape[1])
+        found[column] = chance.min() < LEVEL / (x.shape[1] * targets)
     return found

@@ -185,7 +185,8 @@ def test_variance_outside_tends_to_the_bound_as_alpha_does(rows_outside):
     likelihood, outside, rows = rows_outside
     bound = likelihood.tempered_outside(*rows, 0.0)
     np.testing.assert_allclose(bound, likelihood.tempered(*rows[:2], rows[2] + rows[3], 0.0), rtol=1e-12)
-    np.testing.assert_allclose(outside(jnp.asarray(0.0), *rows), bound, rtol=1e-10)
+    # the nodes inside the outer mean are fewer than those of t_0 alone
+    np.testing.assert_allclose(outside(jnp.asarray(0.0), *rows), bound, rtol=1e-8)
     # its slope at 0 is half the variance of log p, some tens here
     np.testing.assert_allclose(outside(jnp.asarray(1e-8), *rows), bound, atol=1e-5)
 

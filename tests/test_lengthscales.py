@@ -8,6 +8,7 @@ from numpyro.handlers import seed, trace
 from scipy import stats
 
 from ppl_dgp import Collapsed, Guide, Optimal, default_priors, fit_lbfgs
+from ppl_dgp.likelihoods import Gaussian, MixedLikelihood, RobustMax
 from ppl_dgp.models import deep_gp, exact_gp_regression, sparse_gp_classification, sparse_gp_regression
 from ppl_dgp.models.lengthscales import FEW, LEVEL, bent, lengthscales, where_lengthscales_begin
 
@@ -47,7 +48,7 @@ def test_of_tables_of_nothing_no_more_bend_than_the_level_says():
     random = np.random.default_rng(3)
     tables = [(random.normal(size=(100, 6)), random.normal(size=(100, 2))) for _ in range(300)]
     # three tenths of a table are expected
-    assert sum(bent(*table).any() for table in tables) <= stats.poisson(0.3).ppf(0.999)
+    assert sum(bent(*table, 2).any() for table in tables) <= stats.poisson(0.3).ppf(0.999)
 
 
 @pytest.mark.parametrize(
@@ -72,9 +73,23 @@ def test_many_bends_keep_rows_within_sight():
 
 
 def test_targets_that_are_missing_say_nothing():
+    """Nor does it matter that no row has all targets."""
     x, y = bowl(300, 8)
     y[::3] = np.nan
     assert np.flatnonzero(lengthscales(x, y) < 8**0.5 - 1e-9).tolist() == [2]
+    both = np.hstack([y, bowl(300, 8, at=5)[1]])
+    both[np.arange(300) % 3 > 0, 1] = np.nan
+    assert np.flatnonzero(lengthscales(x, both) < 8**0.5 - 1e-9).tolist() == [2, 5]
+
+
+def test_classes_of_one_column_beside_numbers_of_another_are_classes():
+    """Three classes in the middle and to both sides, the label of the middle one between the others and not."""
+    x, y = bowl(400, 8)
+    middle = np.abs(x[:, 4]) < 0.7
+    for labels in (np.where(middle, 1, np.where(x[:, 4] < 0, 0, 2)), np.where(middle, 2, x[:, 4] < 0)):
+        kinds = MixedLikelihood((Gaussian(jnp.asarray(0.1)), RobustMax(3)))
+        begin = where_lengthscales_begin(jnp.asarray(x), jnp.asarray(np.hstack([y, labels[:, None]])), kinds)
+        assert np.flatnonzero(begin() < 8**0.5 - 1e-9).tolist() == [2, 4]
 
 
 def test_few_inputs_begin_at_the_root_of_their_number():
