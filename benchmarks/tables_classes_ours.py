@@ -129,7 +129,7 @@ def main() -> None:
     began = time.perf_counter()
     key = jax.random.key(seed)
     fit = fitted(method, rows["x"], rows["y"], key, budget)
-    draws = 1 if method.layers == 1 else DRAWS
+    draws = 1 if method.layers == 1 and method.rule != "sampled" else DRAWS
     parts = np.array_split(rows["x_test"], -(-len(rows["x_test"]) // AT_ONCE))
     means = [predict(jax.random.fold_in(key, 1), fit, part, num_samples=draws).mean for part in parts]
     mean = np.concatenate([np.asarray(part) for part in means])

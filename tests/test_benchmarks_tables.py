@@ -167,6 +167,7 @@ def test_what_a_name_of_classes_means():
 
     assert ClassMethod.of("sparse-gp") == ClassMethod(1)
     assert ClassMethod.of("sparse-gp.sites.alpha=0.5") == ClassMethod(1, 0.5, None, "sites")
+    assert ClassMethod.of("sparse-gp.sampled.float32") == ClassMethod(1, rule="sampled", bits=32)
     assert ClassMethod.of("deep-gp-3.softmax.global") == ClassMethod(3, 0.0, "softmax", "global")
 
 
@@ -193,6 +194,9 @@ def test_what_a_name_means():
     assert Method.of("deep-gp-2.alpha=1") == Method(2, 1.0)
     assert Method.of("deep-gp-2.float32.alpha=0.5") == Method(2, 0.5, bits=32)
     assert Method.of("sparse-gp.heteroscedastic") == Method(1, rule="heteroscedastic")
+    assert Method.of("sparse-gp.nuts") == Method(1, rule="nuts")
+    with pytest.raises(ValueError, match="nuts of one layer"):
+        Method.of("deep-gp-2.nuts")
     with pytest.raises(ValueError, match="float32.float32"):
         Method.of("deep-gp-2.float32.float32")
 

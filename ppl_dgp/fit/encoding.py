@@ -218,6 +218,8 @@ def _reader(name: str, place: str) -> Callable[[Any], Any]:
     def read(value: Any) -> Any:
         if isinstance(schedule := getattr(value, "schedule", None), Callable) and name == "alpha":  # type: ignore[arg-type]
             return schedule
+        if name == "num_particles" and getattr(value, "any_number", False):
+            return None
         try:
             return getattr(value, name)
         except AttributeError:

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
 from ppl_dgp.likelihoods.likelihood import FunctionRows, Targets
-from ppl_dgp.likelihoods.quadrature import UNDER_A_MEAN, QuadratureNodes, tilted_nodes
+from ppl_dgp.likelihoods.quadrature import QuadratureNodes, tilted_nodes
 from ppl_dgp.likelihoods.scalar import Elementwise
 from ppl_dgp.numerics.power_mean import Alpha, is_number
 
@@ -58,7 +58,7 @@ class Bernoulli(Elementwise):
         return tilted_nodes(log_p, mean, variance, alpha, number, jnp.zeros_like(mean))
 
     def _coarser(self) -> Bernoulli:
-        return replace(self, num_nodes=min(self.num_nodes, UNDER_A_MEAN))
+        return replace(self, num_nodes=(self.num_nodes + 1) // 2)
 
     def tempered(self, y: Array, mean: FunctionRows, variance: FunctionRows, alpha: Alpha) -> FunctionRows:
         """Probit: t_1 = log Φ(±m/√(1 + v)); quadrature else."""

@@ -27,8 +27,6 @@ QuadratureNodes = tuple[Float[Array, "K *rows"], Float[Array, "K *#rows"]]
 
 #: deviations from the centre that nodes reach; N(0, 1) has 10⁻¹⁹ beyond
 REACH = 9.0
-#: nodes at most of an integral under an outer mean, whose own nodes err by more
-UNDER_A_MEAN = 32
 #: at α = 0 a peak further out than this has no weight that counts
 FAR = 4.0
 MODE_STEPS = 20

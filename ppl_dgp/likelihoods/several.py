@@ -17,14 +17,7 @@ from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
 from ppl_dgp.likelihoods.likelihood import FunctionRows, Likelihood, Targets
-from ppl_dgp.likelihoods.quadrature import (
-    REACH,
-    STEP,
-    UNDER_A_MEAN,
-    deviation,
-    graded_nodes,
-    sobol_normals,
-)
+from ppl_dgp.likelihoods.quadrature import REACH, STEP, deviation, graded_nodes, sobol_normals
 from ppl_dgp.numerics.power_mean import Alpha, log_power_mean
 
 #: quasi-Monte-Carlo nodes of the means that stay outside the logarithm
@@ -208,7 +201,7 @@ class RobustMax(Multiclass):
         return self._tempered_chance(chance, alpha) - self._tempered_chance(chance, 0.0)
 
     def _coarser(self) -> RobustMax:
-        return replace(self, num_nodes=min(self.num_nodes, UNDER_A_MEAN))
+        return replace(self, num_nodes=(self.num_nodes + 1) // 2)
 
     def _tempered_chance(self, chance: Float[Array, "*#targets"], alpha: Alpha) -> Float[Array, "*#targets"]:
         info = jnp.finfo(chance.dtype)

@@ -64,8 +64,8 @@ class AlphaDivergence(ELBO):
     pushes_inducing = True
     #: of the N rows, how often each counts
     weights: Float[np.ndarray, " N"] | None = None
-    #: whether nobody asked for a number of particles
-    _any_number = False
+    #: whether no number of particles was asked for
+    any_number = False
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class AlphaDivergence(ELBO):
         self.propagation = propagation
         if weights is not None:
             self.weights = self._checked(weights)
-        self._any_number = num_particles is None
+        self.any_number = num_particles is None
         super().__init__(num_particles or (1 if alpha == 0.0 else 8))
 
     def __repr__(self) -> str:
@@ -170,7 +170,7 @@ class AlphaDivergence(ELBO):
             )
         draw = lambda key: self._particle(probe, resolved, key)
         # draws of θ alone would each cost as much as a step, and steps average over them as well
-        number = 1 if resolved.averaged and self._any_number else self.num_particles
+        number = 1 if resolved.averaged and self.any_number else self.num_particles
         particles = self._over_particles(draw, jax.random.split(probe.particle_key, number))
         return -self._reduce(probe.roles, resolved, *particles)
 
