@@ -78,28 +78,25 @@ def _indicators(y: Float[Array, " N"], classes: int) -> Float[Array, "N _"]:
 def lengthscales(x: Float[np.ndarray, "N D"], y: Num[np.ndarray, "N P"]) -> Float[np.ndarray, " D"]:
     """The same of arrays."""
     usual = x.shape[1] ** 0.5
-    x, there = x.astype(float), np.isfinite(y)
-    if there.all():
-        bends = bent(x, y.astype(float), y.shape[1])
-    else:
-        each = [
-            bent(x[seen], target[seen, None].astype(float), y.shape[1])
-            for target, seen in zip(y.T, there.T, strict=True)
-        ]
-        bends = np.any(each, axis=0)
+    x, y = x.astype(float), y.astype(float)
+    # targets that are there in the same rows together
+    patterns, which = np.unique(np.isfinite(y), axis=1, return_inverse=True)
+    parts = [y[:, which.reshape(-1) == number] for number in range(patterns.shape[1])]
+    each = [bent(x[seen], part[seen], y.shape[1]) for seen, part in zip(patterns.T, parts, strict=True)]
+    bends = np.any(each, axis=0)
     short = max(SHORT, (bends.sum() / MOST) ** 0.5)
     found: Float[np.ndarray, " D"] = np.where(bends, np.minimum(short * x.std(0), usual), usual)
     return found
 
 
 def bent(
-    x: Float[np.ndarray, "N D"], y: Float[np.ndarray, "N P"], targets: int = 1
+    x: Float[np.ndarray, "N D"], y: Float[np.ndarray, "N P"], targets: int | None = None
 ) -> Bool[np.ndarray, " D"]:
     """Whether what a line along an input leaves of some target has other means in some groups of its values.
 
     An analysis of variance (Fisher's F) for each input and target, at a level that all of them share.
 
-    :param targets: how many the table has, of which y may be some.
+    :param targets: how many share the level, if y has some of them alone.
     """
     from scipy.special import fdtrc  # as k-means, what a model that begins elsewhere need not import
 
@@ -122,5 +119,5 @@ def bent(
         groups = int((rows > 0).sum())
         ratio = (between / (groups - 1)) / (within / (len(x) - groups))
         chance = fdtrc(groups - 1, len(x) - groups, ratio)
-        found[column] = chance.min() < LEVEL / (x.shape[1] * targets)
+        found[column] = chance.min() < LEVEL / (x.shape[1] * (targets or y.shape[1]))
     return found

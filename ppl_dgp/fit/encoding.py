@@ -216,12 +216,9 @@ def _arguments(kind: type, place: str) -> dict[str, Callable[[Any], Any]]:
 
 def _reader(name: str, place: str) -> Callable[[Any], Any]:
     def read(value: Any) -> Any:
-        if isinstance(schedule := getattr(value, "schedule", None), Callable) and name == "alpha":  # type: ignore[arg-type]
-            return schedule
-        if name == "num_particles" and getattr(value, "any_number", False):
-            return None
         try:
-            return getattr(value, name)
+            asked: dict[str, Any] = getattr(value, "asked", {})
+            return asked[name] if name in asked else getattr(value, name)
         except AttributeError:
             raise EncodingError(
                 f"{place}: found {type(value).__name__}, which does not keep its argument {name!r}, expected a "

@@ -99,6 +99,12 @@ class AlphaDivergence(ELBO):
         self.any_number = num_particles is None
         super().__init__(num_particles or (1 if alpha == 0.0 else 8))
 
+    @property
+    def asked(self) -> dict[str, Any]:
+        """Arguments that are kept as something else than was given."""
+        alpha = self.alpha if self.schedule is None else self.schedule
+        return {"alpha": alpha, "num_particles": None if self.any_number else self.num_particles}
+
     def __repr__(self) -> str:
         alpha = "schedule" if self.schedule is not None else f"{self.alpha:g}"
         weighted = "" if self.weights is None else f", weights=array of {self.weights.shape}"
