@@ -1,10 +1,17 @@
 """How u is represented: each rule of the table, by what it protects from."""
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 import pytest
+from numpyro.handlers import seed, substitute, trace
 
+from ppl_dgp import Guide, PowerEP, sparse_gp_regression
 from ppl_dgp.gp.contract import SiteRole
+from ppl_dgp.gp.wrappers import unwrap
+from ppl_dgp.guides.point import Point, PointMass
+from ppl_dgp.likelihoods import Bernoulli
 from ppl_dgp.numerics.gaussian import InducingGaussian
 from ppl_dgp.objectives.representation import choose_representations
 
@@ -70,3 +77,39 @@ def test_linked_functions_are_drawn():
         choose_representations(roles, guide, propagated=True)
     with pytest.raises(ValueError, match="one draw"):
         chosen(CHAIN, propagated=True)
+
+
+@pytest.mark.parametrize(
+    "about, expected",
+    [
+        ({}, "shared_sample"),
+        ({"local_sites": True, "logarithm": "below_u"}, "shared_sample"),
+        ({"propagated": True, "local_sites": True}, "marginal"),
+    ],
+)
+def test_a_single_value_is_one_draw_for_all(about, expected):
+    assert chosen(ASKED, Point(jnp.zeros((1, 2))), **about) == expected
+
+
+class NoMeanOutside(Bernoulli):
+    """A likelihood that has no mean outside the logarithm."""
+
+    def tempered_outside(self, *args):
+        raise AssertionError("found a mean over u outside the logarithm")
+
+
+def test_where_u_is_drawn_no_quadrature_is_over_it():
+    """The energy at a point is −log p(u) less the sum over rows of log E[p^α | u]/α."""
+    key, x = jax.random.key(0), jnp.linspace(-1.0, 1.0, 6)[:, None]
+    y = (x > 0.1).astype(float)
+    plain = sparse_gp_regression(3, likelihood=Bernoulli())
+    guide = Guide(plain, inducing=PointMass())
+    runs = trace(seed(guide, key)).get_trace(x, y) | trace(seed(plain, key)).get_trace(x, y)
+    params = {name: site["value"] for name, site in runs.items() if site["type"] == "param"}
+    model = sparse_gp_regression(3, likelihood=NoMeanOutside())
+    found = PowerEP(0.5).loss(key, params, model, guide, x, y)
+    u = params["gp/u_loc"]
+    given = trace(substitute(seed(plain, key), data={**params, "gp/u": u})).get_trace(x, y)
+    prior = given["gp/u"]["fn"].log_prob(u).sum()
+    expected = -prior - unwrap(given["y"]["fn"]).tempered(y, 0.5).sum()
+    np.testing.assert_allclose(found, expected, rtol=1e-6)

@@ -34,6 +34,8 @@ class PointMass(InducingRule):
 class Point(InducingGaussian):
     """A value (P, M), whose log density is called 0: that with respect to the mass there."""
 
+    is_value = True
+
     def __init__(self, value: Array) -> None:
         super().__init__(value, jnp.zeros_like(value), validate_args=False)
 

@@ -127,6 +127,8 @@ class InducingGaussian(dist.Distribution):
     support = constraints.real_matrix
     reparametrized_params = ["loc", "scale", "factor"]
     pytree_data_fields: tuple[str, ...] = ("loc", "scale", "factor")
+    #: whether it is a single value, so that its variances are 0 whatever they are
+    is_value = False
 
     def __init__(
         self, loc: Array, scale: Array, factor: Array | None = None, *, validate_args: bool | None = None

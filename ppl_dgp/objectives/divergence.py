@@ -216,8 +216,9 @@ class AlphaDivergence(ELBO):
             represented = RepresentationHandler(representations, roles.num_rows, probe.shared_key)
             represented.answer_all(probe.guide)
             answers = represented.store
-        # without locals the closed form averages over u outside
-        u_outside = logarithm == "below_u" and not (roles.local_sites or self._sums_below_u(roles))
+        # without locals the closed form averages over u outside; of u that is drawn there is nothing to average
+        below_u = logarithm == "below_u" and "marginal" in representations.values()
+        u_outside = below_u and not (roles.local_sites or self._sums_below_u(roles))
         return Resolution(globals_, representations, propagation, u_outside, values, answers, averaged)
 
     def _particle(

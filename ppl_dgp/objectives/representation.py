@@ -38,6 +38,7 @@ def choose_representations(
     ====================================================  ======================================================
     paths, or all rows, are inside one logarithm          ``shared_sample``
     its draw is the inducing inputs of another            ``shared_sample``
+    q(u) is a single value, hidden layers are drawn       ``shared_sample``
     hidden layers are carried as moments                  ``marginal``, or an error where the rest would not be
     a prediction asks for it                              as asked; ``shared_sample`` of a function that is reused
     a guide asks for it                                   as asked; ``shared_sample`` of a function that is reused,
@@ -75,7 +76,8 @@ def choose_representations(
     for name, role in roles.items():
         q = guide[name]["fn"]
         linked = name in depended_on or moments_of(q) is None
-        if logarithm in ("above_rows", "above_paths") or name in pushed:
+        value = getattr(q, "is_value", False) and not propagated
+        if logarithm in ("above_rows", "above_paths") or name in pushed or value:
             if propagated:
                 _check_moments(name, q, "shared_sample")
             chosen[name] = "shared_sample"
