@@ -66,7 +66,7 @@ def _program(problem: Problem, kind: str, model: Callable[..., Any], hidden: boo
     def one(data: dict[str, Any], key: Any) -> dict[str, Any]:
         there = run(data, key, x, y)
         found = {"hidden": there[problem.hidden[kind]]["value"]} if problem.hidden and hidden else {}
-        if problem.at_places:
+        if kind in problem.at_places:
             mean, variance, density = problem.at_places[kind](there, places, values)
         else:
             # latents of the training rows are not those of the places

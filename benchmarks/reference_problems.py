@@ -8,7 +8,7 @@ hidden ones too, of at most 60 rows (what α = 0 bounds). Hyperparameters have :
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,12 @@ from numpyro.handlers import lift
 from scipy.cluster.vq import kmeans2
 
 from benchmarks.kinks import smooth_kink
-from ppl_dgp import RBF, deep_gp, default_priors, gpssm, hidden_role, sparse_gp
+from benchmarks.marginal_layers import MarginalLayers
+from ppl_dgp import RBF, deep_gp, default_priors, gpssm, sparse_gp
 from ppl_dgp.data import Standardiser, load_table
-from ppl_dgp.gp.means import Linear, layer_map
+from ppl_dgp.gp.means import layer_map
 from ppl_dgp.gp.wrappers import data_plate
 from ppl_dgp.models.classification import class_likelihood, sparse_gp_classification
-from ppl_dgp.models.deep_gp import INNER_NOISE
 from ppl_dgp.models.gp_regression import sparse_gp_regression
 from ppl_dgp.models.kernel_values import kernel_parameters
 from ppl_dgp.models.observation import emission, observed_by
@@ -36,8 +36,6 @@ from ppl_dgp.state_space.trajectory import trajectory_of
 
 Model = Callable[..., Any]
 AtPlaces = Callable[[Mapping[str, Any], Any, Any], tuple[Any, Any, Any]]
-#: the hidden layer at the training rows
-HIDDEN = {"fitc": "layer1/h", "dense": "layer1/hidden"}
 #: places at which what is known of f is compared, along the range of the inputs; values of y for its density, so many
 #: at least, and no further apart
 PLACES, VALUES, APART = 24, 161, 0.07
@@ -53,7 +51,8 @@ class Problem:
     :param fitc, dense: of the same sites, but for the inducing outputs.
     :param hidden: by model, the site whose values are the hidden layer, or the states, at the training rows.
     :param at_places: by model, what it says of f at places, given all its sites in a run at the data: moments of f, and
-        the log density of what f is the mean of at values (S, G); None for what the emission at the places says.
+        the log density of what f is the mean of at values (S, G); what the emission at the places says if not given.
+    :param sampled: the problem with models of the same posteriors in which chains mix better, if there are any.
     """
 
     name: str
@@ -65,6 +64,7 @@ class Problem:
     dense: Model
     hidden: Mapping[str, str] = field(default_factory=dict)
     at_places: Mapping[str, AtPlaces] = field(default_factory=dict)
+    sampled: Problem | None = None
 
     def lifted(self, kind: str) -> Model:
         """One of its models, hyperparameters with priors.
@@ -78,15 +78,13 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class DenseGP:
-    """A deep GP of one hidden layer, or none, whose functions are joint at all their inputs: Z is what they are given.
+    """A GP whose values are joint at all its inputs: Z is what it is given.
 
     :param rows: training inputs (N, D).
-    :param widths: of hidden layers, one at most.
     :param likelihood: as of ``sparse_gp_regression``; ``num_classes`` of labels.
     """
 
     rows: np.ndarray
-    widths: tuple[int, ...] = ()
     likelihood: str | None = None
     num_classes: int | None = None
 
@@ -97,25 +95,7 @@ class DenseGP:
         else:
             given = observed_by(self.likelihood, None, y, 1)
         z, inputs = jnp.asarray(self.rows), jnp.asarray(x)
-        for width in self.widths:
-            name = "layer1"
-            f = sparse_gp(
-                name, kernel_parameters(name, RBF, z.shape[1]), z, width, mean=Linear(layer_map(z, width))
-            )
-            variance = numpyro.param(
-                f"{name}/noise", jnp.asarray(INNER_NOISE), constraint=constraints.positive
-            )
-            # the hidden values of the training rows, which the next function has for inducing inputs
-            e = numpyro.sample(f"{name}/e", dist.Normal(0.0, 1.0).expand([len(z), width]).to_event(2))
-            z = numpyro.deterministic(f"{name}/hidden", f.at_inducing().T + jnp.sqrt(variance) * e)
-            if y is None:
-                with data_plate(len(inputs)):
-                    inputs = numpyro.sample(f"{name}/h", f(inputs).noisy(variance), infer=hidden_role())
-            else:
-                inputs = z
-        name = f"layer{len(self.widths) + 1}" if self.widths else "gp"
-        functions = given.num_functions(1)
-        g = sparse_gp(name, kernel_parameters(name, RBF, z.shape[1]), z, functions)
+        g = sparse_gp("gp", kernel_parameters("gp", RBF, z.shape[1]), z, given.num_functions(1))
         with data_plate(len(inputs)):
             return numpyro.sample("y", emission(g(inputs), given, index, y is not None), obs=y)
 
@@ -204,9 +184,37 @@ def _along_a_line(
         fitc = sparse_gp_classification(num_classes, 8, likelihood=likelihood, inducing=z, **about)
     else:
         fitc = sparse_gp_regression(8, inducing=z, likelihood=likelihood, **about)
-    dense = DenseGP(x, widths, likelihood, num_classes)
-    hidden = HIDDEN if widths else {}
-    return Problem(name, x, y, places, _values(y, num_classes), fitc, dense, hidden)
+    if widths:
+        return _of_layers(name, x, y, places, fitc, (z, z))
+    dense = DenseGP(x, likelihood, num_classes)
+    return Problem(name, x, y, places, _values(y, num_classes), fitc, dense)
+
+
+def _of_layers(
+    name: str,
+    x: np.ndarray,
+    y: np.ndarray,
+    places: np.ndarray,
+    fitc: Model,
+    inducing: tuple[np.ndarray, np.ndarray],
+) -> Problem:
+    """A problem with a hidden layer of one output."""
+    models = {"fitc": MarginalLayers(x, inducing), "dense": MarginalLayers(x)}
+    at_places = {kind: model.at_places for kind, model in models.items()}
+    sampled = Problem(
+        name,
+        x,
+        y,
+        places,
+        _values(y),
+        **models,
+        hidden=dict.fromkeys(models, "layer1/hidden"),
+        at_places=at_places,
+    )
+    return replace(
+        sampled, fitc=fitc, hidden={**sampled.hidden, "fitc": "layer1/h"}, at_places={"dense": at_places["dense"]},
+        sampled=sampled,
+    )  # fmt: skip
 
 
 def _three_classes() -> Problem:
@@ -219,7 +227,7 @@ def _three_classes() -> Problem:
     side = np.linspace(-2.0, 2.0, 5)
     places = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)[:PLACES]
     fitc = sparse_gp_classification(3, 8, likelihood="softmax", inducing=z, train_inducing=False)
-    dense = DenseGP(x, (), "softmax", 3)
+    dense = DenseGP(x, "softmax", 3)
     return Problem("classes", x, labels[:, None], places, np.arange(3), fitc, dense)
 
 
@@ -236,7 +244,7 @@ def _boston(data: Path) -> Problem:
     )
     fitc = deep_gp((1,), 10, inducing=[z, hidden], train_inducing=False)
     places = np.asarray(inputs.transform(table.X[rest]))
-    return Problem("boston", x, y, places, _values(y), fitc, DenseGP(x, (1,)), HIDDEN)
+    return _of_layers("boston", x, y, places, fitc, (z, hidden))
 
 
 def _kink() -> Problem:

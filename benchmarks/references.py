@@ -138,6 +138,7 @@ def main() -> None:
             if path.exists():
                 continue
             problem = known[name]()
+            problem = problem.sampled or problem
             kept = summary(problem, kind, sampled(problem, kind, options))
             save(path, kept)
             print(name, kind, kept["about"], flush=True)

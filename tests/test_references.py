@@ -1,6 +1,7 @@
 """Reference posteriors of benchmarks/: against a grid over hyperparameters, and what their files say of themselves."""
 
 import json
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,8 +17,10 @@ from scipy import stats
 from benchmarks.drawn_functions import DrawFunctions, given_functions, log_density_at
 from benchmarks.posterior_at_places import at_draws, predictive
 from benchmarks.reference_problems import problems
+from ppl_dgp import RBF
 from ppl_dgp.gp.emission import Emission, emission_of
 from ppl_dgp.likelihoods import Heteroscedastic, Softmax, StudentT
+from ppl_dgp.objectives import collapsed_energy, collapsed_posterior
 
 FOLDER = Path(__file__).parents[1] / "benchmarks" / "references"
 LIKELIHOODS = {
@@ -145,3 +148,51 @@ def test_places_see_draws_as_the_model_does():
         both["log_density"], np.logaddexp(*found["density"][:, 0]) - np.log(2.0), atol=1e-10
     )
     assert jax.config.jax_enable_x64
+
+
+@pytest.mark.parametrize("kind", ["fitc", "dense"])
+def test_functions_integrated_out_are_collapsed_energies(kind):
+    """The density of y and of the hidden layer by the energy of one layer; its noise has a density of its own."""
+    problem = problems(None)["step"]().sampled
+    model, x, y = getattr(problem, kind), jnp.asarray(problem.x), jnp.asarray(problem.y)
+    z, blocks = jnp.linspace(-2.0, 2.0, 8)[:, None], None if kind == "fitc" else "all"
+    kernels = [RBF(0.7, jnp.array([0.8])), RBF(1.3, jnp.array([0.6]))]
+    inner, noise, e = 0.05, 0.02, np.random.default_rng(0).normal(size=(30, 1))
+    values = {"layer1/noise": inner, "likelihood/noise": noise, "layer1/e": jnp.asarray(e)}
+    for layer, kernel in enumerate(kernels, start=1):
+        values |= {f"layer{layer}/variance": kernel.variance, f"layer{layer}/lengthscale": kernel.lengthscale}
+    values = {name: jnp.asarray(value) for name, value in values.items()}
+    sites = trace(substitute(seed(model, 0), data=values)).get_trace(x, y)
+    hidden = sites["layer1/hidden"]["value"]
+    energy = partial(collapsed_energy, inducing=z, alpha=1.0, blocks=blocks)
+    found = sites["y"]["fn"].log_prob(y[:, 0])
+    expected = energy(kernels[1], noise=noise, x=hidden, y=y)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    factor = jnp.linalg.cholesky(model.covariance(0, kernels[0], x) + inner * jnp.eye(30))
+    of_hidden = stats.norm.logpdf(e).sum() - np.log(np.diag(factor)).sum()
+    expected = energy(kernels[0], noise=inner, x=x, y=hidden - x)
+    np.testing.assert_allclose(of_hidden, expected, rtol=1e-5)
+    places, values_of_y = jnp.asarray(problem.places), jnp.asarray(problem.values)
+    q = collapsed_posterior(kernels[1], z, noise, hidden, y, 1.0, blocks=blocks)
+    ahead = jnp.linspace(-3.0, 3.0, 5)[:, None]
+    mean, variance = model.posterior(1, kernels[1], hidden, y, noise, ahead)
+    if kind == "fitc":  # at new inputs f is a function of u and of what u does not know
+        whiten = jnp.linalg.inv(jnp.linalg.cholesky(kernels[1](z, z) + 1e-8 * jnp.eye(8)))
+        phi = whiten @ kernels[1](z, ahead)
+        np.testing.assert_allclose(mean[:, 0], phi.T @ q.mean[0], atol=1e-5)
+        known = jnp.square(q.scale[0].T @ phi).sum(0) - jnp.square(phi).sum(0)
+        np.testing.assert_allclose(variance, 1.3 + known, atol=1e-5)
+    # hidden values at places by draws: four standard errors of 20 000
+    found = model.at_places(sites, places, values_of_y)
+    centre, spread = model.posterior(0, kernels[0], x, hidden - x, inner, places)
+    z_h = np.random.default_rng(1).normal(size=(20_000, 1))
+    for place in (3, 12, 20):
+        h = places[place] + centre[place] + jnp.sqrt(spread[place] + inner) * z_h
+        f, v = model.posterior(1, kernels[1], hidden, y, noise, h)
+        f = np.asarray(f[:, 0])
+        assert abs(found[0][place, 0] - f.mean()) < 4.0 * f.std() / 20_000**0.5 + 1e-6
+        second = np.asarray(v) + f**2
+        error = 4.0 * second.std() / 20_000**0.5 + 1e-6
+        assert abs(found[1][place, 0] + found[0][place, 0] ** 2 - second.mean()) < error
+        p = stats.norm.pdf(values_of_y[80], f, np.sqrt(np.asarray(v) + noise))
+        assert abs(np.exp(found[2][place, 80]) - p.mean()) < 4.0 * p.std() / 20_000**0.5 + 1e-6
