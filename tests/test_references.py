@@ -14,9 +14,12 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro.infer.util import log_density
 from scipy import stats
 
+from benchmarks import rows
 from benchmarks.drawn_functions import DrawFunctions, given_functions, log_density_at
 from benchmarks.posterior_at_places import at_draws, predictive
 from benchmarks.reference_problems import problems
+from benchmarks.trust import FIELDS, measure
+from benchmarks.trust_cases import KEY, cases
 from ppl_dgp import RBF
 from ppl_dgp.gp.emission import Emission, emission_of
 from ppl_dgp.likelihoods import Heteroscedastic, Softmax, StudentT
@@ -196,3 +199,17 @@ def test_functions_integrated_out_are_collapsed_energies(kind):
         assert abs(found[1][place, 0] + found[0][place, 0] ** 2 - second.mean()) < error
         p = stats.norm.pdf(values_of_y[80], f, np.sqrt(np.asarray(v) + noise))
         assert abs(np.exp(found[2][place, 80]) - p.mean()) < 4.0 * p.std() / 20_000**0.5 + 1e-6
+
+
+def test_rows_whose_fits_are_not_at_hand_stay_in_the_table(tmp_path):
+    """As the CSV writes them: α of 0 and 1 without a point."""
+    wanted = [case for case in cases(["probit"], {}) if case.rule in ("diagonal", "")]
+    written = [
+        [f"{getattr(case, name):g}" if name == "alpha" else getattr(case, name) for name in KEY]
+        for case in wanted
+    ]
+    before = [[*row, *[f"{number}"] * (len(FIELDS) - len(KEY))] for number, row in enumerate(written)]
+    out = tmp_path / "trust.csv"
+    rows.write(out, FIELDS, before)
+    measure(wanted, lambda name: problems(None)[name](), tmp_path / "store", out)
+    assert [list(row.values()) for row in rows.read(out)] == [list(map(str, row)) for row in before]
