@@ -27,12 +27,13 @@ from numpyro.distributions import constraints
 from ppl_dgp import RBF
 from ppl_dgp.gp.means import layer_map
 from ppl_dgp.kernels import Kernel
+from ppl_dgp.likelihoods.quadrature import plain_nodes
 from ppl_dgp.models.deep_gp import INNER_NOISE
 from ppl_dgp.models.kernel_values import kernel_parameters
 from ppl_dgp.models.parts import as_columns
 
-#: nodes of the hidden value at a place, and how many deviations they reach; what is added to kernel matrices
-NODES, REACH, JITTER = 100, 5.0, 1e-8
+#: nodes of the hidden value at a place, and what is added to kernel matrices
+NODES, JITTER = 100, 1e-8
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,9 +81,8 @@ class MarginalLayers:
         inner, noise, linear = value("layer1/noise"), value("likelihood/noise"), layer_map(x, 1)
         mean, variance = self.posterior(0, kernels[0], x, hidden - x @ linear, inner, places)
         mean = places @ linear + mean
-        z = jnp.linspace(-REACH, REACH, NODES)
-        weights = jnp.exp(-0.5 * jnp.square(z))
-        weights = weights / weights.sum()
+        z, log_weights = plain_nodes(NODES, jnp.zeros(()))
+        weights = jnp.exp(log_weights)
         # (S, K) hidden values of a place, each with a mean and a variance of f there
         there = mean + jnp.sqrt(variance + inner)[:, None] * z
         at = lambda inputs: self.posterior(1, kernels[1], hidden, y, noise, inputs[:, None])

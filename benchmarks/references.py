@@ -9,7 +9,7 @@ deviations of f at places (``f_mean``, ``f_deviation``), the log predictive dens
 (S, G)), means and deviations of the logarithms of hyperparameters (``hyper/…``) and of hidden layers at the training
 rows (``hidden``), and how the chains went (``about``: R-hat of f and of hyperparameters, the least effective number of
 draws of either, divergences, seconds, versions). Hidden layers have linear means, which tell h from −h. The dense model
-of boston is left out where problems are not named: chains end in several modes.
+of boston is left out where problems are not named: chains stay in several modes.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ LATENTS = {"u", "e", "h", "path", "x"}
 KINDS = ("fitc", "dense")
 #: beyond which a reference is marked, and draws looked at of each chain
 LARGEST_R_HAT, LOOKED_AT = 1.01, 1000
-#: in which chains end in several modes, whatever their length
-APART = {("boston", "dense")}
+#: in which chains stay in several modes
+SEVERAL_MODES = {("boston", "dense")}
 #: steps of adaptation, draws of each chain, and the share of trajectories that is accepted; of some problems others
 USUAL: dict[str, Any] = {"warmup": 1500, "draws": 2500, "accept": 0.9}
 OWN: dict[str, dict[str, Any]] = {
@@ -144,7 +144,7 @@ def main() -> None:
     for name in options.problems.split(",") if options.problems else known:
         for kind in options.kinds.split(","):
             path = options.out / f"{name}-{kind}.npz"
-            if path.exists() or (not options.problems and (name, kind) in APART):
+            if path.exists() or (not options.problems and (name, kind) in SEVERAL_MODES):
                 continue
             problem = known[name]()
             problem = problem.sampled or problem

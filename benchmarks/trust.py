@@ -212,8 +212,8 @@ def measure(wanted: list[Case], made: Callable[[str], Problem], store: Path, out
             row = measured(made(case.problem), dict(np.load(case.path(store))))
             row |= {name: getattr(case, name) for name in KEY}
             found.append([_short(row[name]) for name in FIELDS])
-        elif (written := tuple(str(_short(getattr(case, name))) for name in KEY)) in before:
-            found.append(before[written])
+        elif case.key in before:
+            found.append(before[case.key])
     rows.write(out, FIELDS, found)
 
 

@@ -44,7 +44,8 @@ class Case:
     @property
     def key(self) -> tuple[str, ...]:
         """As the CSV has it."""
-        return tuple(str(getattr(self, name)) for name in KEY)
+        # α of 0 and 1 without a point
+        return tuple(f"{self.alpha:g}" if name == "alpha" else str(getattr(self, name)) for name in KEY)
 
     def path(self, store: Path) -> Path:
         """Where what it says is kept."""

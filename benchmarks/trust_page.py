@@ -148,6 +148,12 @@ def rank_correlations(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found).T
 
 
+def mean_correlations(found: pd.DataFrame) -> pd.DataFrame:
+    """Over problems, with their standard errors, by predictor."""
+    each = found[list(PREDICTORS)]
+    return pd.DataFrame({"mean": each.mean(), "error": each.std(ddof=1) / np.sqrt(len(each))})
+
+
 def correlations(table: pd.DataFrame) -> Lines:
     """Which diagnostic may be believed."""
     found = rank_correlations(table)
@@ -163,8 +169,8 @@ def correlations(table: pd.DataFrame) -> Lines:
         lines.append(
             f"| {problem} | {row['fits']:.0f} | {' | '.join(f'{row[name]:.2f}' for name in NAMES)} |"
         )
-    mean, error = found[list(NAMES)].mean(), found[list(NAMES)].std(ddof=1) / np.sqrt(len(found))
-    cells = [f"{mean[name]:.2f} ± {error[name]:.2f}" for name in NAMES]
+    means = mean_correlations(found)
+    cells = [f"{means['mean'][name]:.2f} ± {means['error'][name]:.2f}" for name in NAMES]
     return [*lines, f"| mean ± s.e. | | {' | '.join(cells)} |", ""]
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 
 from benchmarks.trust import CSV
 from benchmarks.trust_cases import ALPHAS, DEEP, SERIES
-from benchmarks.trust_page import PREDICTORS, judged, rank_correlations
+from benchmarks.trust_page import judged, mean_correlations, rank_correlations
 
 #: what two fits of a pair have in common, which differ in their hyperparameters alone
 PAIR = ["problem", "objective", "alpha", "rule", "seed"]
@@ -54,10 +54,7 @@ def main() -> None:
 
     found = rank_correlations(table)
     said("4, 5, 6. rank correlations", found.astype(float))
-    errors = found[list(PREDICTORS)].std(ddof=1) / len(found) ** 0.5
-    said(
-        "   means, and their errors", pd.DataFrame({"mean": found[list(PREDICTORS)].mean(), "error": errors})
-    )
+    said("   means, and their errors", mean_correlations(found))
     boston = points[points.problem == "boston"]
     said("6. boston by k-hat above 0.7", boston.groupby(boston.khat.astype(float) > 0.7).kl.median())
 
