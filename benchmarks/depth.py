@@ -2,6 +2,7 @@
 
     python -m benchmarks.depth digits --data DIR         # some minutes a fit; --depths and --seeds choose
     python -m benchmarks.depth motion --data DIR
+    python -m benchmarks.depth motion --data DIR --kept FOLDER --minutes 8    # a fit goes on at the next call
     python -m benchmarks.depth digits --table            # of what the CSV holds; motion too
     python -m benchmarks.depth digits --figure docs/depth-digits.png
 
@@ -22,6 +23,7 @@ deviations, beside that of the training frame that is nearest in what is there.
 from __future__ import annotations
 
 import argparse
+import time
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,7 @@ from benchmarks import rows
 from benchmarks.latent_tables import nearest_errors, standard
 from benchmarks.paired import more_than_before
 from ppl_dgp import Collapsed, Fit, Guide, MeanField, deep_gplvm, fit_lbfgs, infer_latents, predict
+from ppl_dgp.fit import Interrupted
 
 KEY = ("depth", "seed", "width", "inducing")
 ABOUT = ("bound", "converged", "gap", "steps", "seconds")
@@ -82,9 +85,18 @@ def contestant(columns: int, depth: int, width: int, inducing: int, missing: boo
 
 
 def trained(options: argparse.Namespace, depth: int, seed: int, y: Array, missing: bool = False) -> Fit:
-    """The fit of a depth and a seed."""
+    """The fit of a depth and a seed, from where it stopped if it is kept.
+
+    Raises Interrupted where its minutes are over.
+    """
     model, guide, objective = contestant(y.shape[1], depth, options.width, options.inducing, missing)
-    settings = {"guide": guide, "objective": objective, "budget": options.budget}
+    settings: dict[str, Any] = {"guide": guide, "objective": objective, "budget": options.budget}
+    if options.kept:
+        place = options.kept / f"{options.set}-{depth}-{seed}"
+        settings |= {"checkpoint": place, "resume": place.exists()}
+    if options.minutes:
+        end = time.monotonic() + 60.0 * options.minutes
+        settings["callback"] = lambda _: time.monotonic() > end
     return fit_lbfgs(jax.random.key(seed), model, None, y, **settings)
 
 
@@ -213,6 +225,8 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=8)
     parser.add_argument("--inducing", type=int, default=25)
     parser.add_argument("--budget", type=int, default=400, help="iterations at most")
+    parser.add_argument("--minutes", type=float, help="of a fit at most")
+    parser.add_argument("--kept", type=Path, help="folder of what fits have reached, from which they go on")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--figure", type=Path, help="drawn of what is there, and no work done")
     parser.add_argument("--table", action="store_true", help="of what the CSV holds, and do no work")
@@ -228,8 +242,12 @@ def main() -> None:
     there = rows.done(out, KEY)
     for depth in rows.numbers(options.depths or {"digits": "1-5", "motion": "1-2"}[options.set]):
         for seed in rows.numbers(options.seeds):
-            if tuple(map(str, (depth, seed, options.width, options.inducing))) not in there:
+            if tuple(map(str, (depth, seed, options.width, options.inducing))) in there:
+                continue
+            try:
                 rows.append_shown(out, FIELDS[options.set], experiment(options, depth, seed))
+            except Interrupted as stopped:
+                print(f"depth={depth} seed={seed}: {stopped}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Eight small problems whose posteriors NUTS can draw from, by which approximations are judged.
+"""Nine small problems whose posteriors NUTS can draw from, by which approximations are judged.
 
 Each has two models. "fitc" is the zoo's own: NumPyro sees it with f_n independent given u, at inducing inputs that
 are held (t_1; what α = 1 and importance-weighted bounds are of). "dense" has the functions joint at all their inputs,
@@ -155,6 +155,7 @@ def problems(data: Path | None = None) -> dict[str, Callable[[], Problem]]:
         "classes": _three_classes,
         "heteroscedastic": lambda: _along_a_line("heteroscedastic", 50, _growing, "heteroscedastic"),
         "step": lambda: _along_a_line("step", 30, _step, widths=(1,)),
+        "chirp": lambda: _along_a_line("chirp", 40, _chirp, widths=(1,)),
         "kink": _kink,
     }
     if data is not None:
@@ -292,3 +293,7 @@ def _growing(random: np.random.Generator, x: np.ndarray) -> np.ndarray:
 
 def _step(random: np.random.Generator, x: np.ndarray) -> np.ndarray:
     return np.sign(x) + 0.1 * random.normal(size=x.shape)
+
+
+def _chirp(random: np.random.Generator, x: np.ndarray) -> np.ndarray:
+    return np.sin(3.0 * np.exp(0.5 * x)) + 0.1 * random.normal(size=x.shape)

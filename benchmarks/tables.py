@@ -10,8 +10,9 @@ that their makers advise. ``beside`` is what else the machine did meanwhile, in 
 next to nothing. Methods are those of ``benchmarks.tables_ours`` and ``benchmarks.tables_peers``, and gpflux and
 gpytorch with two layers. Rows are appended as they come; what is there is not run again, but for a method of ours that
 has not converged and is asked for with a larger --budget, a peer's with larger --peer-steps, or with --timed one whose
-seconds do not count. Sets of classes and of missing entries are those of ``benchmarks.tables_classes`` and
-``benchmarks.tables_missing``, which are called in their place.
+seconds do not count. With --together the splits of a set are trained side by side, as one program, of deep GPs, which
+pays on a GPU; --minutes ends its training. Sets of classes and of missing entries are those of
+``benchmarks.tables_classes`` and ``benchmarks.tables_missing``, which are called in their place.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.cells import PEERS, parser_of, run, told
+from benchmarks.cells import PEERS, as_row, commit, is_done, machine, parser_of, run, told
+from benchmarks.rows import append_shown, numbers, read
 from benchmarks.time_to_quality import prepared
 
 CSV = Path("benchmarks/tables.csv")
@@ -62,8 +64,38 @@ def cell(data: Path, name: str, number: int, method: str, budget: int) -> dict[s
         return told("benchmarks.tables", "--one", method, place, number, budget)
 
 
+def together(options: argparse.Namespace) -> None:
+    """The splits that lack a row side by side, a program for each set and method."""
+    for name in options.sets.split(","):
+        for method in options.methods.split(","):
+            there, budget = read(options.out), options.budget
+            left = [
+                each for each in numbers(options.splits) if not is_done(there, name, each, method, budget)
+            ]
+            if not left:
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                places = [Path(folder) / f"{number}.npz" for number in left]
+                for number, place in zip(left, places, strict=True):
+                    prepared(options.data, name, number, place)
+                splits = [f"{number}={place}" for number, place in zip(left, places, strict=True)]
+                found = told("benchmarks.tables", "--side-by-side", method, budget, options.minutes, *splits)
+            for number, cell_found in zip(left, found["splits"] if found else [], strict=found is not None):
+                about = {"set": name, "split": number, "seed": number, "method": method, "budget": budget}
+                about |= {"machine": machine(), "commit": commit()}
+                append_shown(options.out, FIELDS, as_row(about | cell_found, FIELDS))
+
+
 def main() -> int:
     """One cell, or all that are asked for."""
+    if sys.argv[1:2] == ["--side-by-side"]:
+        from benchmarks.tables_ours import side_by_side
+
+        method, budget, minutes, *splits = sys.argv[2:]
+        seeds = [int(split.split("=")[0]) for split in splits]
+        rows = [np.load(split.split("=", 1)[1]) for split in splits]
+        print(json.dumps({"splits": side_by_side(method, rows, seeds, int(budget), float(minutes))}))
+        return 0
     if sys.argv[1:2] == ["--one"]:
         from benchmarks.tables_ours import measured
 
@@ -73,6 +105,8 @@ def main() -> int:
     methods = (*OURS, *PEER_METHODS, *DEEP_PEERS)
     parser = parser_of(__doc__, SETS, methods, "0-4", BUDGET, CSV)
     parser.add_argument("--peer-steps", type=int, default=PEER_STEPS, help="of gpflux and gpytorch")
+    parser.add_argument("--together", action="store_true", help="splits of deep GPs side by side")
+    parser.add_argument("--minutes", type=float, default=60.0, help="of a program of --together, at most")
     options, _ = parser.parse_known_args()
     # which take this module's cells
     from benchmarks import tables_classes, tables_missing
@@ -89,6 +123,9 @@ def main() -> int:
     options = parser.parse_args()
     if (message := refusal(options)) is not None:
         parser.error(message)
+    if options.together:
+        together(options)
+        return 0
     work_of = lambda name, number: partial(cell, options.data, name, number)
     run(options, FIELDS, work_of, partial(budget_of, options=options))
     return 0
@@ -104,12 +141,16 @@ def refusal(options: argparse.Namespace) -> str | None:
         if method in peers and not PEERS.is_file():
             return f"--methods: found {method} without its environment; run `make bench-peers`"
         if method not in peers:
-            from benchmarks.tables_ours import Method
+            from benchmarks.tables_ours import TOGETHER, Method
 
             try:
-                Method.of(method)
+                known = Method.of(method)
             except ValueError as error:
                 return f"--methods: {error}, or one of {', '.join((*PEER_METHODS, *DEEP_PEERS))}"
+        if options.together and (method in peers or known.layers == 1 or known.rule not in TOGETHER):
+            return (
+                f"--together: found {method}, expected deep GPs of ours, trained once; leave --together out"
+            )
     return None
 
 

@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 from numpyro.handlers import lift
@@ -29,7 +31,7 @@ from benchmarks.cells import SINGLE, bound_of, in_precision  # noqa: E402
 from benchmarks.predictive_scores import CENTRAL, of_shares  # noqa: E402
 from ppl_dgp import default_priors  # noqa: E402
 from ppl_dgp.diagnostics import elbo, scores  # noqa: E402
-from ppl_dgp.fit import Fit, fit_lbfgs, fit_nuts, fit_sghmc, fit_svi  # noqa: E402
+from ppl_dgp.fit import Fit, Interrupted, fit_lbfgs, fit_many, fit_nuts, fit_sghmc, fit_svi  # noqa: E402
 from ppl_dgp.fit.chains import SamplingWarning  # noqa: E402
 from ppl_dgp.guides import (  # noqa: E402
     Conditional,
@@ -60,6 +62,8 @@ NUTS: dict[str, Any] = {"num_warmup": 500, "num_samples": 500, "num_chains": 2}
 LEVELS = tuple(sorted({0.5 + sign * 0.5 * level for level in CENTRAL for sign in (-1.0, 1.0)}))
 LAYERS = {"sparse-gp": 1} | {f"deep-gp-{layers}": layers for layers in range(2, 6)}
 ALPHAS = {"alpha=half": 0.5, "alpha=1": 1.0}
+#: of deep GPs that differ in nothing but the model, the guide and the objective
+TOGETHER = ("", "global", "heteroscedastic")
 RULES = ("global", "best", "sources", "sghmc", "heteroscedastic", "nuts")
 
 
@@ -98,6 +102,39 @@ def measured(name: str, rows: Any, seed: int, budget: int) -> dict[str, Any]:
     rows = in_precision(rows, method.bits)
     began = time.perf_counter()
     fit = fitted(method, rows["x"], rows["y"], jax.random.key(seed), budget)
+    return {**judged(method, fit, rows, seed), "seconds": time.perf_counter() - began}
+
+
+def side_by_side(
+    name: str, splits: Sequence[Any], seeds: Sequence[int], budget: int, minutes: float
+) -> list[dict[str, Any]]:
+    """A deep GP on several splits, trained as one program, and what each of its fits is worth.
+
+    :param splits: of each, what ``measured`` takes; equally many training rows.
+    :param minutes: of training at most.
+    """
+    method = Method.of(name)
+    rows = [in_precision(each, method.bits) for each in splits]
+    model, guide, objective, settings = contestant(method, *rows[0]["x"].shape)
+    keys = jnp.stack([jax.random.key(seed) for seed in seeds])
+    began = time.monotonic()
+    try:
+        fits = fit_many(
+            keys, model, guide, objective, [each["x"] for each in rows], [each["y"] for each in rows],
+            budget=budget, callback=lambda _: time.monotonic() > began + 60.0 * minutes, **settings,
+        )  # fmt: skip
+    except Interrupted as stopped:
+        fits = stopped.fits
+    about = {"seconds": (time.monotonic() - began) / len(fits)}
+    if jax.default_backend() != "cpu":
+        about["machine"] = jax.devices()[0].device_kind
+    return [
+        judged(method, fit, each, seed) | about for fit, each, seed in zip(fits, rows, seeds, strict=True)
+    ]
+
+
+def judged(method: Method, fit: Fit, rows: Any, seed: int) -> dict[str, Any]:
+    """What a fit is worth on the rows held out, and how it went."""
     y, scale = rows["y_test"], rows["scale"]
     settings: dict[str, Any] = {"num_samples": 500 if method.rule == "sghmc" else DRAWS, "levels": LEVELS}
     prediction = predict(jax.random.key(seed + 1), fit, rows["x_test"], y, **settings)
@@ -110,29 +147,34 @@ def measured(name: str, rows: Any, seed: int, budget: int) -> dict[str, Any]:
     versions = f"jax {jax.__version__} numpyro {numpyro.__version__}"
     return {
         "test_log_density": found["test_log_density"], "rmse": found["test_rmse"], **of_shares(shares),
-        "seconds": time.perf_counter() - began, "steps": fit.steps, "bound": bound_of(fit),
-        "gap": fit.gap, "converged": fit.converged,
+        "steps": fit.steps, "bound": bound_of(fit), "gap": fit.gap, "converged": fit.converged,
         "versions": versions,
     }  # fmt: skip
 
 
+def contestant(method: Method, count: int, inputs: int) -> tuple[Any, Guide, Any, dict[str, Any]]:
+    """A model of so many rows and inputs with its guide, its objective and the rows of a step."""
+    make: Any = deep_heteroscedastic_gp if method.rule == "heteroscedastic" else deep_gp
+    model = make((min(WIDEST, inputs),) * (method.layers - 1), min(INDUCING, count))
+    guide = Guide(model, DoublyStochastic(), GlobalInducing() if method.rule == "global" else FullRank())
+    return model, guide, PowerEP(method.alpha), {"batch_size": None if count <= FULL_BATCH else BATCH}
+
+
 def fitted(method: Method, x: np.ndarray, y: np.ndarray, key: Any, budget: int) -> Fit:
     """The fit."""
-    widths = (min(WIDEST, x.shape[1]),) * (method.layers - 1)
-    inducing, noisy = min(INDUCING, len(x)), method.rule == "heteroscedastic"
-    if noisy and method.layers == 1:
-        one = sparse_heteroscedastic_gp(inducing)
-        settings: dict[str, Any] = {"guide": Guide(one), "objective": PowerEP(method.alpha), "natural": True}
-        return fit_lbfgs(key, one, x, y, budget=min(budget, ITERATIONS), **settings)
-    model: Any = (deep_heteroscedastic_gp if noisy else deep_gp)(widths, inducing)
+    if method.rule == "heteroscedastic" and method.layers == 1:
+        one = sparse_heteroscedastic_gp(min(INDUCING, len(x)))
+        noisy: dict[str, Any] = {"guide": Guide(one), "objective": PowerEP(method.alpha), "natural": True}
+        return fit_lbfgs(key, one, x, y, budget=min(budget, ITERATIONS), **noisy)
+    model, guide, objective, settings = contestant(method, *x.shape)
     if method.layers == 1 and method.rule in ("", "nuts"):
-        guide = Guide(model, inducing=Optimal())
-        fit = fit_lbfgs(
-            key, model, x, y, guide=guide, objective=Collapsed(method.alpha), budget=min(budget, ITERATIONS)
-        )
+        collapsed: dict[str, Any] = {
+            "guide": Guide(model, inducing=Optimal()),
+            "objective": Collapsed(method.alpha),
+        }
+        fit = fit_lbfgs(key, model, x, y, budget=min(budget, ITERATIONS), **collapsed)
         return fit if not method.rule else sampled(key, model, fit, x, y)
-    objective = PowerEP(method.alpha)
-    settings = {"batch_size": None if len(x) <= FULL_BATCH else BATCH, "budget": budget}
+    settings["budget"] = budget
     if method.rule == "best":
         paths = [MeanField()], [DoublyStochastic()]
         fits = [
@@ -144,7 +186,6 @@ def fitted(method: Method, x: np.ndarray, y: np.ndarray, key: Any, budget: int) 
     if method.rule == "sources":
         settings = {"steps": SOURCES_STEPS, "learning_rate": 0.01}
         settings["batch_size"] = None if len(x) <= SOURCES_BATCH else SOURCES_BATCH
-    guide = Guide(model, DoublyStochastic(), GlobalInducing() if method.rule == "global" else FullRank())
     fit = fit_svi(key, model, guide, objective, x, y, **settings)
     if method.rule != "sghmc":
         return fit

@@ -11,7 +11,7 @@ from ppl_dgp import ApproximatePowerEP, BlackBoxAlpha, ImportanceWeighted, Power
 from ppl_dgp.guides import HIDDEN_RULES, Decoupled, LowRank
 
 KEY = ("problem", "objective", "alpha", "rule", "hyper", "seed")
-DEEP, SERIES = ("step", "boston"), ("kink",)
+DEEP, SERIES = ("step", "chirp", "boston"), ("kink",)
 ALPHAS = (0.0, 0.5, 1.0)
 #: rules of u; "decoupled" has a covariance of half of the inducing inputs
 INDUCING = {
