@@ -121,6 +121,10 @@ def test_steps_of_every_model_are_made_for_cuda(name, dtype):
     called = set(re.findall(r"custom_call @([\w.]+)", text))
     assert all(each.startswith(("cusolver", "cublas", "cu_")) for each in called), called
     assert not re.search("callback|infeed|outfeed", text)
+    # of 32 bits: a GPU would round factors to 10 of 23 bits
+    products = [line for line in text.splitlines() if "dot_general" in line and "f32" in line]
+    assert all("precision = [HIGHEST, HIGHEST]" in line for line in products)
+    assert bool(products) == (dtype == "float32")
     # what is to be computed in 32 bits is: only expectations of kernels are widened
     assert ("f64" in text) == (dtype == "float64" or name in WIDENED)
 

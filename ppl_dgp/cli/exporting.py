@@ -21,6 +21,7 @@ from ppl_dgp.data.encoding import DATE_UNIT
 from ppl_dgp.extras import needed_for
 from ppl_dgp.fit.full_batch import no_latents
 from ppl_dgp.fit.posterior import Posterior
+from ppl_dgp.numerics.products import multiplying_in_full
 from ppl_dgp.prediction.row_program import row_program
 
 SUFFIX = ".jaxexport"
@@ -79,7 +80,9 @@ def _exported(folder: Path, record: Record) -> bytes:
     with jax.enable_x64(True):
         (rows,) = jax_export.symbolic_shape("n")
         shape = jax.ShapeDtypeStruct((rows, len(record.feature_names)), jnp.float64)
-        traced = jax_export.export(jax.jit(_predictor(folder, record)), platforms=PLATFORMS)
+        traced = jax_export.export(
+            jax.jit(multiplying_in_full(_predictor(folder, record))), platforms=PLATFORMS
+        )
         return bytes(traced(shape).serialize())
 
 

@@ -16,6 +16,7 @@ from ppl_dgp.gp.numpyro_internals import bijections_of
 from ppl_dgp.gp.parameters import check_starting_values
 from ppl_dgp.guides import Guide
 from ppl_dgp.numerics.compatibility import compiled_to_run_once, is_traced, program_identity
+from ppl_dgp.numerics.products import multiplying_in_full
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,8 @@ def traced_start(
         return _known(svi.init(key, x, y, init_params=warm))
     try:
         # the data stay known while it is traced, so that what is wrong with them is still said
-        traced, shapes = jax.make_jaxpr(lambda key: svi.init(key, x, y, init_params=warm), return_shape=True)(
-            key
-        )
+        init = multiplying_in_full(lambda key: svi.init(key, x, y, init_params=warm))
+        traced, shapes = jax.make_jaxpr(init, return_shape=True)(key)
     except jax.errors.JAXTypeError:
         return _known(svi.init(key, x, y, init_params=warm))
     if any(map(is_traced, jax.tree.leaves(bijections_of(svi)))):

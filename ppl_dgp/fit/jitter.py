@@ -14,6 +14,7 @@ from ppl_dgp.fit.advice import jitter_advice
 from ppl_dgp.fit.program import cached_program
 from ppl_dgp.gp.representation import replayed
 from ppl_dgp.numerics.compatibility import compiled_to_run_once
+from ppl_dgp.numerics.products import multiplying_in_full
 
 
 class JitterWarning(UserWarning):
@@ -55,4 +56,4 @@ def _build_jitter(svi: SVI) -> Callable[..., dict[str, Array]]:
             if site["type"] == "deterministic" and name.endswith("/jitter")
         }
 
-    return jax.jit(run, **compiled_to_run_once())
+    return jax.jit(multiplying_in_full(run), **compiled_to_run_once())

@@ -23,6 +23,8 @@ import jax
 from jax._src import core, xla_bridge
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
+from ppl_dgp.numerics.products import multiplying_in_full
+
 Names = frozenset[str]
 #: of XLA on the CPU: what :func:`compiled` says
 IN_TURN = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
@@ -69,13 +71,14 @@ def compiled_to_run_once() -> dict[str, Any]:
 
 
 def compiled(function: _Program, **settings: Any) -> _Program:
-    """``jax.jit`` of a program, its parts in the order of the least memory on the CPU.
+    """``jax.jit`` of a program that multiplies in full, its parts in the order of the least memory on the CPU.
 
     jaxlib 0.10 hands the matrices of a batch that it solves for to its threads, and waits for them on one of these. In
     the order that XLA takes by default several such solves run at once, and where they are as many as there are
     threads, two on a machine of two cores, they wait for each other for ever; in this order none was seen to. What a
     release does not know is left out.
     """
+    function = multiplying_in_full(function)
     inner: Any = jax.jit(function, **settings)
     if jax.default_backend() != "cpu" or jax.__version_info__ >= (0, 11):
         return inner  # type: ignore[no-any-return]

@@ -19,6 +19,7 @@ from numpyro.infer import ELBO
 
 from ppl_dgp.gp.contract import LOC_SUFFIX, SCALE_SUFFIX, Model, Parameters, Propagation
 from ppl_dgp.numerics.compatibility import input_dependencies
+from ppl_dgp.numerics.products import multiplying_in_full
 from ppl_dgp.objectives.closed_form import Powers
 from ppl_dgp.objectives.factors import Blocks, Factors
 from ppl_dgp.objectives.layer_regressions import LayerRegressions
@@ -132,6 +133,7 @@ class Collapsed(ELBO):
     def __repr__(self) -> str:
         return f"Collapsed({self.factors})"
 
+    @multiplying_in_full
     def loss(
         self,
         rng_key: Array,

@@ -26,6 +26,7 @@ from ppl_dgp.gp.parameters import check_lifted
 from ppl_dgp.gp.representation import check_propagation
 from ppl_dgp.numerics.content import content
 from ppl_dgp.numerics.power_mean import Alpha, is_number
+from ppl_dgp.numerics.products import multiplying_in_full
 from ppl_dgp.objectives.alpha import AlphaSchedule, checked_alpha
 from ppl_dgp.objectives.capabilities import capabilities_of
 from ppl_dgp.objectives.discrete_checks import check_discrete, check_outside
@@ -146,6 +147,7 @@ class AlphaDivergence(ELBO):
             )
         return checked_weights(name, weights)
 
+    @multiplying_in_full
     def loss(
         self,
         rng_key: Array,

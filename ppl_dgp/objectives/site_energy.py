@@ -17,6 +17,7 @@ from ppl_dgp.gp.emission import emission_of
 from ppl_dgp.gp.separate import check_shared
 from ppl_dgp.gp.wrappers import mask_of
 from ppl_dgp.likelihoods import Likelihood
+from ppl_dgp.numerics.products import multiplying_in_full
 from ppl_dgp.objectives.alpha import checked_alpha
 from ppl_dgp.objectives.sites import SiteParameters, SweepRows, energy_of_sites
 
@@ -114,6 +115,7 @@ class SiteEnergy(ELBO):
     def __repr__(self) -> str:
         return f"SiteEnergy(alpha={self.alpha:g})"
 
+    @multiplying_in_full
     def loss(
         self,
         rng_key: Array,

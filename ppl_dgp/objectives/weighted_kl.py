@@ -19,6 +19,7 @@ from numpyro.infer import ELBO
 
 from ppl_dgp.gp.contract import Model, Propagation
 from ppl_dgp.numerics.power_mean import Alpha
+from ppl_dgp.numerics.products import multiplying_in_full
 from ppl_dgp.objectives.alpha import AlphaSchedule
 from ppl_dgp.objectives.capabilities import capabilities_of
 from ppl_dgp.objectives.runs import ProgramRuns
@@ -101,6 +102,7 @@ class WeightedKL(ELBO):
         """The same with another α."""
         return self._with(self.objective.at_alpha(alpha), self.weight)
 
+    @multiplying_in_full
     def loss(
         self,
         rng_key: Array,

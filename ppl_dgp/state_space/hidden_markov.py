@@ -19,6 +19,8 @@ import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Bool, Float, Int
 
+from ppl_dgp.numerics.products import multiplying_in_full
+
 #: regressions are fitted from so many random assignments of the steps, which agree for so many steps in a row
 RESTARTS, BLOCK = 10, 10
 #: each regime sees this share of all the steps besides its own, so that none is lost or fits a few of them perfectly
@@ -117,6 +119,7 @@ def regime_regressions(
 
 
 @partial(jax.jit, static_argnames=("num_regimes", "iterations"))
+@multiplying_in_full
 def _regime_em(
     key: Array, inputs: Array, targets: Array, first: Array, num_regimes: int, iterations: int
 ) -> RegimeRegressions:

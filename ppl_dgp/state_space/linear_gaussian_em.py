@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool, Float, Num
 from numpyro.distributions import constraints
 
 from ppl_dgp.numerics.host import on_host
+from ppl_dgp.numerics.products import multiplying_in_full
 from ppl_dgp.state_space.kalman import LinearEmission, filtered, smoothed_posterior
 from ppl_dgp.state_space.linear_gaussian_chain import LinearGaussianChain
 from ppl_dgp.state_space.sequences import Layout
@@ -209,6 +210,7 @@ def in_slots(y: Float[Array, "T P"], layout: Layout) -> Float[Array, "slots P"]:
 
 
 @partial(jax.jit, static_argnums=(4, 5, 6, 7, 8))
+@multiplying_in_full
 def _em_fit(
     y: Num[Array, "T P"],
     controls: Float[Array, "T C"],

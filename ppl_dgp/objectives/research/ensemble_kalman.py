@@ -22,6 +22,7 @@ from ppl_dgp.gp.emission import emission_of
 from ppl_dgp.gp.wrappers import mask_of, unwrap
 from ppl_dgp.guides import EnsembleSmoother
 from ppl_dgp.guides.trajectory import TrajectoryConditional
+from ppl_dgp.numerics.products import multiplying_in_full
 from ppl_dgp.objectives.runs import ProgramRuns
 from ppl_dgp.objectives.site_roles import SiteRoles, classify_sites
 from ppl_dgp.objectives.weights import global_kl
@@ -76,6 +77,7 @@ class EnsembleKalman(ELBO):
     def __hash__(self) -> int:
         return hash((EnsembleKalman, self._settings()))
 
+    @multiplying_in_full
     def loss(
         self,
         rng_key: Array,
