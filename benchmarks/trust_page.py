@@ -247,7 +247,7 @@ def figure(table: pd.DataFrame) -> Figure:
     drawn.legend(
         *panels[0].get_legend_handles_labels(),
         loc="outside upper center",
-        ncols=8,
+        ncols=9,
         frameon=False,
         fontsize="small",
     )

@@ -29,7 +29,7 @@ from ppl_dgp.likelihoods import Gaussian as GaussianNoise
 from ppl_dgp.numerics.compatibility import compiled
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.linalg import cholesky
-from ppl_dgp.prediction.local_inference import CANDIDATES, better_start, trained
+from ppl_dgp.prediction.local_inference import CANDIDATES, nearest_row, trained
 from ppl_dgp.prediction.predictive_trace import model_sites, target_emission
 
 #: draws of a row's latents in a step's estimate of the bound
@@ -119,7 +119,8 @@ def infer_jointly(
         start, vague = mean, jnp.full(mean.shape, VAGUE)
         if decoded.shape[1] == y.shape[1]:  # not probabilities of classes
             own = target_emission(run(key, mean, x)).mean
-            start = better_start(y, mean, own, candidates, decoded)
+            nearest, nearer = nearest_row(y, own, decoded)
+            start = jnp.where(nearer[:, None], candidates[nearest], mean)
             near = jnp.square(params[site + SCALE_SUFFIX]).mean(0) if own_parameters else NEAR
             vague = jnp.where(there.any(1, keepdims=True), near, VAGUE)
         # a regression under the prior on where the rows by themselves would be

@@ -87,13 +87,13 @@ def infer_latents(
     Latents with a Gaussian process prior over known inputs, as of :func:`ppl_dgp.models.dynamical_gplvm`, are inferred
     together, for the prior ties them: what is known of one time says much of its neighbours. Others do not depend on
     each other. An encoder answers at once; otherwise the rows' own parameters are trained by Adam under the bound
-    (α = 0), q(u) and all else as fitted, from the better of where the model starts its latents and the latents of the
-    training row that explains the row best.
+    (α = 0), q(u) and all else as fitted, from the better of where the model starts them and the q of the training row
+    that explains the row best; means move in units of their spread over training rows.
 
     :param fit: of a model with latents, its guide a ``Guide``.
     :param x: inputs (K, D) where the model has any, else None.
     :param y: (K, P), in the units of training; NaN for missing entries where the model was made with ``missing=True``.
-    :param steps: of Adam, its rate falling to 0.
+    :param steps, learning_rate: of Adam, its rate falling to 0; of a latent in those units.
     :param batch_size: rows at a time; where they are inferred together the most rows, at O(K³) a step.
     :raises TypeError: if the guide is not a ``Guide``.
     :raises ValueError: for more rows than can be inferred together, rows that cannot be used, or a model without
@@ -117,7 +117,7 @@ def infer_latents(
     program = fold_in(
         fit.model, fit.guide, bound_of_rows(getattr(fit, "objective", None)), steps, learning_rate
     )
-    starts = candidates(key, fit, rows.shape[1])
+    starts = candidates(key, fit, jnp.asarray(rows[:1]), jnp.asarray(targets[:1]))
     with one_blas_thread():
         pieces = [program(key, fit.params, starts, *block) for _, block in blocks(batch_size, rows, targets)]
     return Latents(*_joined(pieces, len(targets)))

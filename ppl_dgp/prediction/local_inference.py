@@ -21,6 +21,7 @@ from ppl_dgp.fit.posterior import Posterior
 from ppl_dgp.gp.contract import (
     LATENT_SITE,
     LOC_SUFFIX,
+    SCALE_SUFFIX,
     TARGET_SITE,
     Model,
     Parameters,
@@ -48,16 +49,22 @@ def bound_of_rows(trained: ELBO | None) -> ELBO:
     return PowerEP(0.0, propagation=capabilities_of(trained).propagation)
 
 
-def candidates(key: Array, fit: Posterior, num_inputs: int) -> dict[str, tuple[Array, Array]]:
-    """Of latents whose training rows have means of their own: some of these, and the y that each stands for."""
-    means = LATENT_SITE + LOC_SUFFIX
-    if num_inputs or means not in fit.params:
-        return {}
-    loc = np.asarray(fit.params[means])
-    rows = np.random.default_rng(0).permutation(len(loc))[:CANDIDATES]
-    at = Gaussian(jnp.asarray(loc[rows]), jnp.zeros((len(rows), loc.shape[1])))
-    decoded = predict(key, fit, None, num_samples=1, latents={LATENT_SITE: at})
-    return {LATENT_SITE: (at.mean, jnp.asarray(decoded.mean))}
+def candidates(key: Array, fit: Posterior, x: Array, y: Array) -> tuple[Array, Array] | None:
+    """Some training rows, by number, and the y that each one's own latents and hidden layers stand for.
+
+    None where the model has inputs, or its latents no means of their own.
+
+    :param x, y: a new row or more.
+    """
+    if x.shape[1] or LATENT_SITE + LOC_SUFFIX not in fit.params:
+        return None
+    own, _ = _own_parameters(fit.guide, fit.params, x, y)  # type: ignore[arg-type]
+    count = len(fit.params[LATENT_SITE + LOC_SUFFIX])
+    rows = np.random.default_rng(0).permutation(count)[:CANDIDATES]
+    means = _means({name: jnp.asarray(fit.params[name])[rows] for name in own})
+    known = {site: Gaussian(mean, jnp.zeros_like(mean)) for site, mean in means.items()}
+    decoded = predict(key, fit, None, num_samples=1, latents=known)
+    return jnp.asarray(rows), jnp.asarray(decoded.mean)
 
 
 @lru_cache(maxsize=16)
@@ -67,22 +74,24 @@ def fold_in(
     """The rows' own parameters trained, as one compiled program; then q of the hidden sites."""
 
     def program(
-        key: Array, params: Parameters, starts: dict[str, tuple[Array, Array]], x: Array, y: Array
+        key: Array, params: Parameters, starts: tuple[Array, Array] | None, x: Array, y: Array
     ) -> tuple[dict[str, Gaussian], Parameters]:
         own, bijections = _own_parameters(guide, params, x, y)
         known = {name: value for name, value in params.items() if name not in own}
         if own:
-            for site, (at, decoded) in starts.items():
-                if site + LOC_SUFFIX in own:
-                    start = own[site + LOC_SUFFIX]
-                    if decoded.shape[1] != y.shape[1]:  # probabilities of classes
-                        continue
-                    mine = model_sites(key, model, guide, known, x, values={site: start})[TARGET_SITE][
-                        "fn"
-                    ].mean
-                    own[site + LOC_SUFFIX] = better_start(y, start, mine, at, decoded)
-            free = {name: bijections[name].inv(value) for name, value in own.items()}
-            constrain = lambda free: {name: bijections[name](value) for name, value in free.items()}
+            # probabilities of classes are compared with nothing
+            if starts is not None and starts[1].shape[1] == y.shape[1]:
+                at = _means(own)
+                mine = model_sites(key, model, guide, known, x, values=at)[TARGET_SITE]["fn"].mean
+                nearest, nearer = nearest_row(y, mine, starts[1])
+                for name in own:
+                    there = params[name][starts[0][nearest]]
+                    own[name] = jnp.where(jnp.expand_dims(nearer, range(1, there.ndim)), there, own[name])
+            units = {name: _spread(name, params) for name in own if name.endswith(LOC_SUFFIX)}
+            free = {name: bijections[name].inv(value) / units.get(name, 1.0) for name, value in own.items()}
+            constrain = lambda free: {
+                name: bijections[name](value * units.get(name, 1.0)) for name, value in free.items()
+            }
 
             def loss(free: Parameters, key: Array) -> Array:
                 value: Array = objective.loss(key, known | constrain(free), model, guide, x, y)
@@ -92,6 +101,20 @@ def fold_in(
         return _hidden_sites(key, guide, known | own, x, y), own
 
     return compiled(program)
+
+
+def _means(own: Parameters) -> Parameters:
+    """By hidden site."""
+    return {name.removesuffix(LOC_SUFFIX): value for name, value in own.items() if name.endswith(LOC_SUFFIX)}
+
+
+def _spread(name: str, params: Parameters) -> Array:
+    """The deviation of each coordinate over the training rows, which a step of Adam is in units of."""
+    variance = params[name].var(0)
+    if name == LATENT_SITE + LOC_SUFFIX and (scale := params.get(LATENT_SITE + SCALE_SUFFIX)) is not None:
+        # those that are switched off are all near 0, where q is as wide as the prior
+        variance = variance + jnp.square(scale if scale.ndim == 2 else jnp.diagonal(scale, 0, 1, 2)).mean(0)
+    return jnp.where(variance > 0.0, jnp.sqrt(variance), 1.0)
 
 
 def trained(
@@ -109,15 +132,14 @@ def trained(
     return found
 
 
-def better_start(y: Array, start: Array, mine: Array, at: Array, decoded: Array) -> Array:
-    """Of each row's own start and the training latents, what explains its entries best in squares."""
+def nearest_row(y: Array, mine: Array, decoded: Array) -> tuple[Array, Array]:
+    """The training row that explains each row's entries best in squares, and whether better than its own start does."""
     there = ~jnp.isnan(y)
     seen, filled = there.astype(decoded.dtype), jnp.where(there, y, 0.0)
     # |m (y − d)|² less |m y|², for all pairs of rows and candidates
     distances = seen @ jnp.square(decoded).T - 2.0 * filled @ decoded.T
     own = (seen * (jnp.square(mine) - 2.0 * filled * mine)).sum(1)
-    best = distances.argmin(1)
-    return jnp.where((distances.min(1) < own)[:, None], at[best], start)
+    return distances.argmin(1), distances.min(1) < own
 
 
 def _own_parameters(
