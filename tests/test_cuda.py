@@ -129,5 +129,20 @@ def test_steps_of_every_model_are_made_for_cuda(name, dtype):
     assert ("f64" in text) == (dtype == "float64" or name in WIDENED)
 
 
+@pytest.mark.parametrize("asked", [None, "tensorfloat32"])
+def test_a_users_own_program_multiplies_in_full_unless_it_asks_otherwise(asked):
+    """Within the objective; what is set for JAX stands, and is not touched."""
+    model, guide, objective, x, y = of(deep_gp((2,), 5), PowerEP(0.5))
+    with jax.enable_x64(False), jax.default_matmul_precision(asked):
+        x, y = jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.float32)
+        svi = SVI(model, guide, numpyro.optim.Adam(0.01), objective)
+        state = svi.init(KEY, x, y)
+        text = jax.jit(svi.update).trace(state, x, y).lower(lowering_platforms=("cuda",)).as_text()
+        assert jax.default_matmul_precision.value == asked
+    found = set(re.findall(r"precision = \[(\w+), \w+\]", text))
+    # some products ask for it by themselves
+    assert found == ({"HIGHEST"} if asked is None else {"HIGHEST", "HIGH"})
+
+
 #: bounds and moments of uncertain inputs
 WIDENED = ("gplvm", "deep_gp, moments")
