@@ -101,6 +101,41 @@ def test_a_name_that_is_no_method_is_refused_before_anything_runs(name, tmp_path
     assert f"--methods: found {name!r}, expected sparse-gp or deep-gp-2" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["sparse-gp", "deep-gp-2.best", "linear"])
+def test_what_is_not_one_training_of_a_deep_gp_is_not_trained_side_by_side(
+    name, tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "uci").mkdir()
+    (tmp_path / "uci" / "a.npz").touch()
+    monkeypatch.setattr(tables, "PEERS", tmp_path / "uci" / "a.npz")
+    words = ["tables", "--data", str(tmp_path), "--sets", "a", "--methods", name, "--together"]
+    monkeypatch.setattr("sys.argv", words)
+    with pytest.raises(SystemExit, match="2"):
+        tables.main()
+    assert f"--together: found {name}, expected deep GPs of ours" in capsys.readouterr().err
+
+
+def test_splits_side_by_side_have_a_row_each_and_are_not_run_again(tmp_path, monkeypatch):
+    """Two splits, in a process of its own; the second call finds both converged or at the same budget."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(40, 2))
+    (tmp_path / "uci").mkdir()
+    parts = {"train": np.array([np.arange(30), np.arange(10, 40)])}
+    parts["test"] = np.array([np.arange(30, 40), np.arange(10)])
+    np.savez(tmp_path / "uci" / "a.npz", X=x, y=np.sin(x[:, :1]), **parts)
+    out = tmp_path / "tables.csv"
+    words = ["tables", "--data", str(tmp_path), "--sets", "a", "--methods", "deep-gp-2", "--splits", "0-1"]
+    words += ["--together", "--budget", "500", "--out", str(out)]
+    monkeypatch.setattr("sys.argv", words)
+    for _ in range(2):
+        assert tables.main() == 0
+        found = pd.read_csv(out)
+        assert list(found.split) == [0, 1] and set(found.method) == {"deep-gp-2"}
+        assert np.isfinite(found.test_log_density).all() and found.bound.nunique() == 2
+        # seconds of what ran beside each other do not count
+        assert found.beside.isna().all()
+
+
 @pytest.mark.parametrize(
     "name",
     ["sparse-gp.sites", "deep-gp-2.tied", "deep-gp-2.softmax.robust-max", "svm.softmax", "sparse-gp.probit"],

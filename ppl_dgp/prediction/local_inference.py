@@ -29,6 +29,7 @@ from ppl_dgp.gp.contract import (
 )
 from ppl_dgp.gp.wrappers import unwrap
 from ppl_dgp.guides import Guide
+from ppl_dgp.guides.dependence import DependsOn
 from ppl_dgp.guides.guide import HiddenConditional
 from ppl_dgp.numerics.compatibility import compiled
 from ppl_dgp.numerics.gaussian import Gaussian, moments_of
@@ -58,10 +59,11 @@ def candidates(key: Array, fit: Posterior, x: Array, y: Array) -> tuple[Array, A
     """
     if x.shape[1] or LATENT_SITE + LOC_SUFFIX not in fit.params:
         return None
-    own, _ = _own_parameters(fit.guide, fit.params, x, y)  # type: ignore[arg-type]
+    assert isinstance(fit.guide, Guide)
+    own, _ = _own_parameters(fit.guide, fit.params, x, y)
     count = len(fit.params[LATENT_SITE + LOC_SUFFIX])
     rows = np.random.default_rng(0).permutation(count)[:CANDIDATES]
-    means = _means({name: jnp.asarray(fit.params[name])[rows] for name in own})
+    means = _means(fit.guide, {name: jnp.asarray(fit.params[name])[rows] for name in own})
     known = {site: Gaussian(mean, jnp.zeros_like(mean)) for site, mean in means.items()}
     decoded = predict(key, fit, None, num_samples=1, latents=known)
     return jnp.asarray(rows), jnp.asarray(decoded.mean)
@@ -81,7 +83,7 @@ def fold_in(
         if own:
             # probabilities of classes are compared with nothing
             if starts is not None and starts[1].shape[1] == y.shape[1]:
-                at = _means(own)
+                at = _means(guide, own)
                 mine = model_sites(key, model, guide, known, x, values=at)[TARGET_SITE]["fn"].mean
                 nearest, nearer = nearest_row(y, mine, starts[1])
                 for name in own:
@@ -103,9 +105,11 @@ def fold_in(
     return compiled(program)
 
 
-def _means(own: Parameters) -> Parameters:
-    """By hidden site."""
-    return {name.removesuffix(LOC_SUFFIX): value for name, value in own.items() if name.endswith(LOC_SUFFIX)}
+def _means(guide: Guide, own: Parameters) -> Parameters:
+    """Of the latents, and of hidden layers whose q depends on nothing above them."""
+    free = guide.hidden.depends_on is DependsOn.NOTHING
+    means = {name.removesuffix(LOC_SUFFIX): value for name, value in own.items() if name.endswith(LOC_SUFFIX)}
+    return {site: value for site, value in means.items() if free or site == LATENT_SITE}
 
 
 def _spread(name: str, params: Parameters) -> Array:
