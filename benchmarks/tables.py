@@ -66,6 +66,7 @@ def cell(data: Path, name: str, number: int, method: str, budget: int) -> dict[s
 
 def together(options: argparse.Namespace) -> None:
     """The splits that lack a row side by side, a program for each set and method."""
+    made = {"machine": machine(), "commit": commit()}
     for name in options.sets.split(","):
         for method in options.methods.split(","):
             there, budget = read(options.out), options.budget
@@ -82,8 +83,7 @@ def together(options: argparse.Namespace) -> None:
                 found = told("benchmarks.tables", "--side-by-side", method, budget, options.minutes, *splits)
             for number, cell_found in zip(left, found["splits"] if found else [], strict=found is not None):
                 about = {"set": name, "split": number, "seed": number, "method": method, "budget": budget}
-                about |= {"machine": machine(), "commit": commit()}
-                append_shown(options.out, FIELDS, as_row(about | cell_found, FIELDS))
+                append_shown(options.out, FIELDS, as_row(about | made | cell_found, FIELDS))
 
 
 def main() -> int:

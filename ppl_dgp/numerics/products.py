@@ -7,7 +7,6 @@ told otherwise. The covariance of a Gaussian process is a difference of such pro
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -16,20 +15,15 @@ import jax
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def whole_products() -> AbstractContextManager[Any]:
-    """What is traced within multiplies in full; another ``jax_default_matmul_precision`` of the user's stands."""
-    if jax.default_matmul_precision.value is not None:
-        return nullcontext()
-    context: AbstractContextManager[Any] = jax.default_matmul_precision("highest")
-    return context
-
-
 def multiplying_in_full(function: _Function) -> _Function:
-    """A function within :func:`whole_products`."""
+    """A function whose products, as it is traced, are whole; what the user has set for JAX's stands.
+
+    That is ``jax_default_matmul_precision``, where it is not None.
+    """
 
     @wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        with whole_products():
+        with jax.default_matmul_precision(jax.default_matmul_precision.value or "highest"):
             return function(*args, **kwargs)
 
     same: Any = run

@@ -59,11 +59,13 @@ def candidates(key: Array, fit: Posterior, x: Array, y: Array) -> tuple[Array, A
     """
     if x.shape[1] or LATENT_SITE + LOC_SUFFIX not in fit.params:
         return None
-    assert isinstance(fit.guide, Guide)
-    own, _ = _own_parameters(fit.guide, fit.params, x, y)
+    guide = fit.guide
+    assert isinstance(guide, Guide)
+    # their names alone: nothing is computed
+    own = jax.eval_shape(lambda x, y: _own_parameters(guide, fit.params, x, y)[0], x, y)
     count = len(fit.params[LATENT_SITE + LOC_SUFFIX])
     rows = np.random.default_rng(0).permutation(count)[:CANDIDATES]
-    means = _means(fit.guide, {name: jnp.asarray(fit.params[name])[rows] for name in own})
+    means = _means(guide, {name: jnp.asarray(fit.params[name])[rows] for name in own})
     known = {site: Gaussian(mean, jnp.zeros_like(mean)) for site, mean in means.items()}
     decoded = predict(key, fit, None, num_samples=1, latents=known)
     return jnp.asarray(rows), jnp.asarray(decoded.mean)
