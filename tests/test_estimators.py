@@ -81,8 +81,12 @@ def test_fast_part_of_the_contract(kind: str) -> None:
     keeps_fast_part(TINY[kind])
 
 
+#: of which the whole contract takes three minutes and more; the others have the same base classes
+LONG = ("additive", "deep classes", "smoothed", "stack", "stack classes")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", TINY)
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=[pytest.mark.campaign] * (k in LONG)) for k in TINY])
 def test_whole_contract(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     keeps_all(TINY[kind], monkeypatch)
 
