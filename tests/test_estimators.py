@@ -81,7 +81,7 @@ def test_fast_part_of_the_contract(kind: str) -> None:
     keeps_fast_part(TINY[kind])
 
 
-#: of which the whole contract takes three minutes and more; the others have the same base classes
+#: whose whole contract is a campaign, 27 minutes together: others of the same base classes stand for them
 LONG = ("additive", "deep classes", "smoothed", "stack", "stack classes")
 
 
