@@ -1,7 +1,7 @@
 # make test         the fast tests, style and types, in an environment made from requirements.lock
-# make test-all     the slow tests too; about three hours
+# make test-all     the slow tests too; two and a half hours
 # make test-campaigns, test-notebooks, test-wheel: what test-all leaves out, many trainings compared, the notebooks, the
-#                   wheel built; an hour, minutes, a minute
+#                   wheel built; one to two hours, minutes, a minute
 # make campaigns    searches for rare failures, hours: fits of both precisions interleaved in one process, numbers by two
 #                   ways, nasty fits, files damaged on purpose, fits killed and resumed, ten thousand fits in one process
 # make test-matrix  the fast tests on every Python 3.11-3.13 found, with the newest and the lowest allowed dependencies

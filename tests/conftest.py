@@ -28,6 +28,9 @@ if jax.__version_info__ < (0, 11):
     PLAINER = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {PLAINER}"
 
+# tracing makes millions of small objects, hardly any of them in cycles
+gc.set_threshold(20_000, 20, 20)
+
 #: about three for each program, each program about a megabyte
 MOST_MAPPINGS = 10_000
 #: the files that take longest come first, those of the slow tests last among them: no process is left alone with one
@@ -63,7 +66,27 @@ def few_mappings() -> Iterator[None]:
     maps = Path("/proc/self/maps")
     if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPPINGS:
         jax.clear_caches()
+        gc.unfreeze()
         gc.collect()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def old_objects_rest() -> Iterator[None]:
+    """Let the collector pass over what earlier files have left, some gigabytes in the end, but at the next clearing."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture
+def optimised() -> Iterator[None]:
+    """For tests that spend their time in steps and not in compiling, the optimisations of every user's programs."""
+    before = os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"]
+    jax.config.update("jax_disable_most_optimizations", False)
+    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "0"
+    yield
+    jax.config.update("jax_disable_most_optimizations", True)
+    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = before
 
 
 @pytest.fixture

@@ -19,3 +19,15 @@ def few(cases: Iterable[Any], *fast: int) -> list[Any]:
         else:
             chosen.append(pytest.param(case, marks=pytest.mark.slow))
     return chosen
+
+
+def seldom(cases: Iterable[Any], *positions: int) -> list[Any]:
+    """The cases, those at the positions being campaigns: long ones, of whose claim others stay."""
+    chosen = list(cases)
+    for position in positions:
+        case = chosen[position]
+        if not hasattr(case, "marks"):
+            case = pytest.param(*case) if isinstance(case, tuple) else pytest.param(case)
+        marks = [*case.marks, pytest.mark.slow, pytest.mark.campaign]
+        chosen[position] = pytest.param(*case.values, id=case.id, marks=marks)
+    return chosen

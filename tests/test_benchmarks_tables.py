@@ -273,6 +273,7 @@ def test_a_cell_of_ours_is_run_and_kept(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("optimised")
 def test_a_cell_of_classes_is_run_and_kept(tmp_path, monkeypatch):
     random = np.random.default_rng(4)
     x = random.normal(size=(60, 2))

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from fast import seldom
 from numpy.testing import assert_allclose, assert_array_equal
 
 from ppl_dgp.cli import main
@@ -264,7 +265,7 @@ def test_windows_are_ten_a_step_unless_told() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", ["markov", "conditional"])
+@pytest.mark.parametrize("rule", seldom(["markov", "conditional"], 1))
 def test_fit_on_windows(rule: str, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of two sequences with gaps; the other rule's first states are recognised by a network."""
     asked = [*SERIES, "--latent", "2", "--window", "4", "--emission", "gp", "--hidden", rule]
@@ -280,12 +281,15 @@ def test_fit_on_windows(rule: str, source: Path, tmp_path: Path, capsys: pytest.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "rules",
-    [
-        ["mean-field"],
-        ["conditional"],
-        ["markov", "--separate"],
-        ["doubly-stochastic", "--alpha", "0.5", "--kernel", "matern52"],
-    ],
+    seldom(
+        [
+            ["mean-field"],
+            ["conditional"],
+            ["markov", "--separate"],
+            ["doubly-stochastic", "--alpha", "0.5", "--kernel", "matern52"],
+        ],
+        1,
+    ),
     ids=str,
 )
 def test_fit_runs_with_every_rule(

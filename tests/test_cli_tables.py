@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from fast import seldom
 from jax import export
 from scipy.stats import norm
 
@@ -147,7 +148,7 @@ EXPORTED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", EXPORTED)
+@pytest.mark.parametrize("case", seldom(EXPORTED, 3))
 def test_an_exported_predictor_needs_jax_alone(bare: Path, case: str, tmp_path: Path) -> None:
     FRAME.to_csv(tmp_path / "t.csv", index=False)
     argv = ["fit", str(tmp_path / "t.csv"), "--ignore", "note,when", *TINY, *EXPORTED[case]]
@@ -231,8 +232,18 @@ def test_targets_that_a_likelihood_does_not_know_are_refused(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("likelihood", OF_A_KIND)
-@pytest.mark.parametrize("model", ["sparse-gp", "deep-gp"])
+@pytest.mark.parametrize(
+    ("model", "likelihood"),
+    seldom(
+        [
+            *(("sparse-gp", likelihood) for likelihood in OF_A_KIND),
+            *(("deep-gp", likelihood) for likelihood in OF_A_KIND),
+        ],
+        4,
+        5,
+        7,
+    ),
+)
 def test_targets_on_their_own_scale_are_fitted_in_it(
     likelihood: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

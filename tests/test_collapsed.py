@@ -97,6 +97,7 @@ def test_one_layer_ends_at_its_optimal_q_of_u():
 
 
 @pytest.mark.slow  # compiles the gradient of two layers of kernel expectations
+@pytest.mark.usefixtures("optimised")
 def test_a_deep_gp_is_fitted_by_it():
     """Deterministic training; it ends with the q(u) that NumPyro's SVI would need thousands of steps for."""
     guide = Guide(MODEL, hidden=MeanField(), inducing=Optimal())

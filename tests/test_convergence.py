@@ -318,6 +318,7 @@ def losses_at(fit, end):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("optimised")
 def test_the_better_half_of_the_restarts_goes_on(converged, tmp_path):
     """Five, three, two, after a trial from either start; bit for bit where it was stopped, or has a larger budget."""
     _, x, _ = converged

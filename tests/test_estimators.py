@@ -81,8 +81,8 @@ def test_fast_part_of_the_contract(kind: str) -> None:
     keeps_fast_part(TINY[kind])
 
 
-#: whose whole contract is a campaign, 27 minutes together: others of the same base classes stand for them
-LONG = ("additive", "deep classes", "smoothed", "stack", "stack classes")
+#: whose whole contract is a campaign, half an hour together: others of the same base classes stand for them
+LONG = ("additive", "deep", "deep classes", "several", "smoothed", "stack", "stack classes")
 
 
 @pytest.mark.slow

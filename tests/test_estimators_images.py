@@ -8,6 +8,7 @@ import jaxtyping
 import numpy as np
 import pytest
 from contract import keeps_all, keeps_fast_part
+from fast import seldom
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.datasets import load_digits
@@ -153,6 +154,6 @@ def test_fast_part_of_the_contract(kind: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", TINY)
+@pytest.mark.parametrize("kind", seldom(TINY, 1))
 def test_whole_contract(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     keeps_all(TINY[kind], monkeypatch)

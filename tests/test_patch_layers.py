@@ -191,6 +191,7 @@ def test_whatever_starts_in_32_bits_stays_there():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("optimised")
 @pytest.mark.parametrize("kind", ["deep", "mixture"])
 def test_what_is_somewhere_is_learnt(kind):
     """A mixture draws its patch at random, so that one place in 36 tells it: its probabilities are near one half.

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fast import seldom
 from scipy.stats import norm
 
 from ppl_dgp.diagnostics import Candidate, choose_by_simulation
@@ -69,7 +70,8 @@ def test_best_has_the_highest_density_and_is_trained_on_all_steps(chosen):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", ["outputs", pytest.param("linear", marks=pytest.mark.slow)])
+@pytest.mark.usefixtures("optimised")
+@pytest.mark.parametrize("start", seldom(["outputs", "linear"], 1))
 def test_a_longer_fit_goes_on_where_one_from_the_usual_start_misses_what_was_chosen(start, monkeypatch):
     """It may end at another optimum than the one that was judged, and then simulates worse what it has seen."""
     model = gpssm(1, num_inducing=3, mean="linear", start=start, window=8)

@@ -10,6 +10,7 @@ import jaxtyping
 import numpy as np
 import pytest
 from compiled import KEY, initial, loss, noise_like, on_host, refuse
+from fast import seldom
 from jax.scipy.special import logsumexp
 from jax.scipy.stats import multivariate_normal, norm
 from numpyro.handlers import seed
@@ -233,7 +234,7 @@ MIXED = stack(
 )
 
 
-@pytest.mark.parametrize("alpha", [pytest.param(0.0, marks=SLOW), 0.5, pytest.param(1.0, marks=SLOW)])
+@pytest.mark.parametrize("alpha", seldom([pytest.param(0.0, marks=SLOW), 0.5, 1.0], 2))
 @pytest.mark.parametrize("rule", mostly_slow(RULES, "doubly-stochastic", "coupled"))
 def test_every_hidden_rule_and_alpha(rule, alpha):
     guide = Guide(MIXED, hidden=RULES[rule], latent=MeanField())
