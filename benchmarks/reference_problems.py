@@ -146,8 +146,16 @@ def _next_states(mean: Any, variance: Any, q: Any, values: Any) -> tuple[Any, An
     return mean, variance, dist.Normal(mean, jnp.sqrt(variance + q)).log_prob(values)
 
 
+def family(name: str) -> str:
+    """The problem that a name is a draw of: "step" of "step" and of "step.1"."""
+    return name.partition(".")[0]
+
+
 def problems(data: Path | None = None) -> dict[str, Callable[[], Problem]]:
-    """By name. :param data: the folder of ``uci/boston.npz``; without it "boston" is not there."""
+    """By name; "step.1" is "step" with other rows, drawn with the seed 1.
+
+    :param data: the folder of ``uci/boston.npz``; without it "boston" is not there.
+    """
     found: dict[str, Callable[[], Problem]] = {
         "regression": lambda: _along_a_line("regression", 25, _sine(0.2)),
         "robust": lambda: _along_a_line("robust", 30, _outliers, "student-t"),
@@ -157,6 +165,11 @@ def problems(data: Path | None = None) -> dict[str, Callable[[], Problem]]:
         "step": lambda: _along_a_line("step", 30, _step, widths=(1,)),
         "chirp": lambda: _along_a_line("chirp", 40, _chirp, widths=(1,)),
         "kink": _kink,
+        "regression.1": lambda: _along_a_line("regression.1", 25, _sine(0.2)),
+        "robust.1": lambda: _along_a_line("robust.1", 30, _outliers, "student-t"),
+        "probit.1": lambda: _along_a_line("probit.1", 40, _labels, "bernoulli", 2),
+        "step.1": lambda: _along_a_line("step.1", 30, _step, widths=(1,)),
+        "chirp.1": lambda: _along_a_line("chirp.1", 40, _chirp, widths=(1,)),
     }
     if data is not None:
         found["boston"] = lambda: _boston(data)
@@ -171,8 +184,8 @@ def _along_a_line(
     num_classes: int | None = None,
     widths: tuple[int, ...] = (),
 ) -> Problem:
-    """A problem of one input in (−2, 2), with M = 8 inducing inputs along it."""
-    random = np.random.default_rng(0)
+    """A problem of one input in (−2, 2), with M = 8 inducing inputs along it; its name tells which rows are drawn."""
+    random = np.random.default_rng(int(name.partition(".")[2] or 0))
     x = np.sort(random.uniform(-2.0, 2.0, number))[:, None]
     y = drawn(random, x)
     z = np.linspace(-2.0, 2.0, 8)[:, None]

@@ -33,7 +33,7 @@ from numpyro.diagnostics import effective_sample_size, split_gelman_rubin  # noq
 
 from benchmarks.drawn_functions import DrawFunctions  # noqa: E402
 from benchmarks.posterior_at_places import at_draws, held_and_drawn, predictive  # noqa: E402
-from benchmarks.reference_problems import Problem, problems  # noqa: E402
+from benchmarks.reference_problems import Problem, family, problems  # noqa: E402
 from ppl_dgp import Fit, fit_nuts  # noqa: E402
 from ppl_dgp.fit import SamplingWarning  # noqa: E402
 
@@ -61,7 +61,7 @@ def sampled_model(problem: Problem, kind: str) -> Any:
 
 def sampled(problem: Problem, kind: str, options: argparse.Namespace) -> Fit:
     """The chains."""
-    own = USUAL | OWN.get(problem.name, {})
+    own = USUAL | OWN.get(family(problem.name), {})
     own |= {name: value for name in USUAL if (value := getattr(options, name)) is not None}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SamplingWarning)

@@ -2,6 +2,7 @@
 
     python -m benchmarks.trust --data DIR --store STORE [--problems …] [--share 0/8]      # fits what STORE lacks
     python -m benchmarks.trust --data DIR --store STORE --measure        # benchmarks/trust.csv, rows of what STORE has
+    python -m benchmarks.trust --store STORE --problems step.1 [--measure --out benchmarks/trust-again.csv]  # others
     python -m benchmarks.trust_page                                      # tables of docs/which-to-trust.md
 
 DIR holds ``uci/boston.npz``. Every fit of a small problem (:mod:`benchmarks.reference_problems`) is trained until it
@@ -40,7 +41,7 @@ from numpyro.infer.autoguide import AutoNormal  # noqa: E402
 
 from benchmarks import rows  # noqa: E402
 from benchmarks.posterior_at_places import at_draws, held_and_drawn, predictive  # noqa: E402
-from benchmarks.reference_problems import Problem, problems  # noqa: E402
+from benchmarks.reference_problems import Problem, family, problems  # noqa: E402
 from benchmarks.references import FOLDER, KINDS, save  # noqa: E402
 from benchmarks.trust_cases import DEEP, INDUCING, KEY, OBJECTIVES, SERIES, Case, cases  # noqa: E402
 from ppl_dgp import (  # noqa: E402
@@ -77,7 +78,7 @@ def _lifted(problem: Problem) -> Any:
 
 def fitted(case: Case, problem: Problem) -> Fit:
     """The fit of a row."""
-    deep, key = case.problem in DEEP + SERIES, jax.random.key(case.seed)
+    deep, key = family(case.problem) in DEEP + SERIES, jax.random.key(case.seed)
     model = _lifted(problem) if case.hyper == "sampled" else problem.fitc
     x = problem.x if problem.x.size else None
     if case.objective == "SGHMC":
@@ -91,7 +92,7 @@ def fitted(case: Case, problem: Problem) -> Fit:
         guide = Guide(model, inducing=INDUCING[case.rule.removeprefix("u: ")], others=others)
     else:
         guide = Guide(model, hidden=case.rule, others=others)
-    verb = fit_series if case.problem in SERIES else fit_svi
+    verb = fit_series if family(case.problem) in SERIES else fit_svi
     budget = BUDGET_DEEP if deep else BUDGET
     objective = OBJECTIVES[case.objective](case.alpha)
     return verb(key, model, guide, objective, x, problem.y, budget=budget)
@@ -227,7 +228,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--problems", help="by commas; all if not given")
+    parser.add_argument("--problems", help="by commas; all but those drawn again if not given")
     parser.add_argument("--rules", help="by commas; all if not given")
     parser.add_argument("--deep-seeds", type=int, default=2, help="of problems with hidden layers")
     parser.add_argument("--share", default="0/1", help="the rows that this process does, such as 2/8")
@@ -236,7 +237,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=CSV)
     options = parser.parse_args()
     known = problems(options.data)
-    names = options.problems.split(",") if options.problems else list(known)
+    names = (
+        options.problems.split(",") if options.problems else [name for name in known if name == family(name)]
+    )
     wanted = list(cases(names, dict.fromkeys(DEEP + SERIES, options.deep_seeds)))
     made = cache(lambda name: known[name]())
     if options.measure:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.reference_problems import family
 from ppl_dgp import ApproximatePowerEP, BlackBoxAlpha, ImportanceWeighted, PowerEP
 from ppl_dgp.guides import HIDDEN_RULES, Decoupled, LowRank
 
@@ -55,13 +56,14 @@ class Case:
 def cases(names: list[str], seeds: dict[str, int]) -> Iterator[Case]:
     """All rows, those first that matter most."""
     for name in names:
-        deep = name in DEEP + SERIES
-        of_u = ("full-rank", "diagonal", "global", "layer-chain", "coupled") if name in DEEP else ()
+        of = family(name)
+        deep = of in DEEP + SERIES
+        of_u = ("full-rank", "diagonal", "global", "layer-chain", "coupled") if of in DEEP else ()
         if not deep:
-            of_u = tuple(INDUCING) if name in ("classes", "heteroscedastic") else OF_ONE
+            of_u = tuple(INDUCING) if of in ("classes", "heteroscedastic") else OF_ONE
         rules = (*HIDDEN_RULES, *(f"u: {rule}" for rule in of_u[1:])) if deep else of_u
         central = OTHERS[deep]
-        for number in range(seeds.get(name, 1)):
+        for number in range(seeds.get(of, 1)):
             for rule in rules:
                 for alpha in ALPHAS:
                     yield Case(name, "PowerEP", alpha, rule, "points", number)
@@ -71,6 +73,6 @@ def cases(names: list[str], seeds: dict[str, int]) -> Iterator[Case]:
                 for objective in ("BlackBoxAlpha", "ApproximatePowerEP", "ImportanceWeighted"):
                     alpha = 1.0 if objective == "ImportanceWeighted" else 0.5
                     yield Case(name, objective, alpha, rule, "points", number)
-            if name not in SERIES:
+            if of not in SERIES:
                 for alpha in (0.0, 1.0):
                     yield Case(name, "SGHMC", alpha, "", "sampled", number)
