@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -156,20 +157,13 @@ def problems(data: Path | None = None) -> dict[str, Callable[[], Problem]]:
 
     :param data: the folder of ``uci/boston.npz``; without it "boston" is not there.
     """
+    along = lambda *names: {name: partial(_along_a_line, name, *ALONG[family(name)]) for name in names}
     found: dict[str, Callable[[], Problem]] = {
-        "regression": lambda: _along_a_line("regression", 25, _sine(0.2)),
-        "robust": lambda: _along_a_line("robust", 30, _outliers, "student-t"),
-        "probit": lambda: _along_a_line("probit", 40, _labels, "bernoulli", 2),
+        **along("regression", "robust", "probit"),
         "classes": _three_classes,
-        "heteroscedastic": lambda: _along_a_line("heteroscedastic", 50, _growing, "heteroscedastic"),
-        "step": lambda: _along_a_line("step", 30, _step, widths=(1,)),
-        "chirp": lambda: _along_a_line("chirp", 40, _chirp, widths=(1,)),
+        **along("heteroscedastic", "step", "chirp"),
         "kink": _kink,
-        "regression.1": lambda: _along_a_line("regression.1", 25, _sine(0.2)),
-        "robust.1": lambda: _along_a_line("robust.1", 30, _outliers, "student-t"),
-        "probit.1": lambda: _along_a_line("probit.1", 40, _labels, "bernoulli", 2),
-        "step.1": lambda: _along_a_line("step.1", 30, _step, widths=(1,)),
-        "chirp.1": lambda: _along_a_line("chirp.1", 40, _chirp, widths=(1,)),
+        **along(*(f"{name}.1" for name in ALONG)),
     }
     if data is not None:
         found["boston"] = lambda: _boston(data)
@@ -310,3 +304,14 @@ def _step(random: np.random.Generator, x: np.ndarray) -> np.ndarray:
 
 def _chirp(random: np.random.Generator, x: np.ndarray) -> np.ndarray:
     return np.sin(3.0 * np.exp(0.5 * x)) + 0.1 * random.normal(size=x.shape)
+
+
+#: problems of one input: the number of rows, what draws y, the likelihood, the number of classes, hidden layers
+ALONG: dict[str, tuple[Any, ...]] = {
+    "regression": (25, _sine(0.2)),
+    "robust": (30, _outliers, "student-t"),
+    "probit": (40, _labels, "bernoulli", 2),
+    "heteroscedastic": (50, _growing, "heteroscedastic"),
+    "step": (30, _step, None, None, (1,)),
+    "chirp": (40, _chirp, None, None, (1,)),
+}

@@ -16,17 +16,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from scipy.stats import spearmanr
 
 from benchmarks.references import FOLDER
 from benchmarks.trust import CSV
+from benchmarks.trust_again import CSV as AGAIN
+from benchmarks.trust_again import again
 from benchmarks.trust_cases import ALPHAS, DEEP, OF_ONE, SERIES
+from benchmarks.trust_judged import NAMES, PREDICTORS, judged, mean_correlations, rank_correlations
 
 PAGE, FIGURE, MARK = Path("docs/which-to-trust.md"), Path("docs/which-to-trust.png"), "<!-- tables -->"
-#: what a user has without a reference, and the sign with which more of it should mean less error
-PREDICTORS = {"khat": 1.0, "iw_bound": -1.0, "elbo": -1.0, "loo": -1.0}
-NAMES = {"khat": "k-hat", "iw_bound": "importance-weighted bound", "elbo": "ELBO", "loo": "LOO"}
-FEWEST = 6
 Lines = list[str]
 
 
@@ -34,12 +32,23 @@ def main() -> None:
     """Write the page and its figure."""
     table = pd.read_csv(CSV)
     text = PAGE.read_text() if PAGE.exists() else f"# Which approximation is to be trusted?\n\n{MARK}\n"
+    PAGE.write_text(page(text, table, pd.read_csv(AGAIN)))
+    figure(table).savefig(FIGURE, dpi=160)
+
+
+def page(text: str, table: pd.DataFrame, other: pd.DataFrame) -> str:
+    """The page, whose text above the marker is kept, of the rows and those of problems drawn again."""
     lines = [text.split(MARK)[0].rstrip(), "", MARK, ""]
-    lines += [*points_or_draws(table), *guides(table), *correlations(table), *references()]
+    lines += [
+        *points_or_draws(table),
+        *guides(table),
+        *correlations(table),
+        *again(table, other),
+        *references(),
+    ]
     for problem, group in table.groupby("problem", sort=False):
         lines += fits(str(problem), group)
-    PAGE.write_text("\n".join(lines).rstrip() + "\n")
-    figure(table).savefig(FIGURE, dpi=160)
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def references() -> Lines:
@@ -128,30 +137,6 @@ def guides(table: pd.DataFrame) -> Lines:
 def _mean_kl(found: pd.Series) -> str:
     found = found.dropna().astype(float)
     return "" if found.empty else f"{1000 * np.exp(np.log(found).mean()):.3g} ({len(found)})"
-
-
-def judged(table: pd.DataFrame) -> pd.DataFrame:
-    """The fits by which diagnostics are judged."""
-    points = (table.hyper == "points") & (table.objective != "SGHMC") & table.kl_fitc.notna()
-    return table[points & (table.converged.astype(str) == "True")]
-
-
-def rank_correlations(table: pd.DataFrame) -> pd.DataFrame:
-    """Of the KL with each predictor, by problem: 1 where the predictor orders fits as the KL does."""
-    found = {}
-    for problem, group in judged(table).groupby("problem", sort=False):
-        if len(group) >= FEWEST:
-            found[problem] = {
-                name: spearmanr(sign * group[name].astype(float), group.kl_fitc, nan_policy="omit").statistic
-                for name, sign in PREDICTORS.items()
-            } | {"fits": len(group)}
-    return pd.DataFrame(found).T
-
-
-def mean_correlations(found: pd.DataFrame) -> pd.DataFrame:
-    """Over problems, with their standard errors, by predictor."""
-    each = found[list(PREDICTORS)]
-    return pd.DataFrame({"mean": each.mean(), "error": each.std(ddof=1) / np.sqrt(len(each))})
 
 
 def correlations(table: pd.DataFrame) -> Lines:

@@ -11,11 +11,9 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.trust import CSV
+from benchmarks.trust_again import pairs
 from benchmarks.trust_cases import ALPHAS, DEEP, SERIES
-from benchmarks.trust_page import judged, mean_correlations, rank_correlations
-
-#: what two fits of a pair have in common, which differ in their hyperparameters alone
-PAIR = ["problem", "objective", "alpha", "rule", "seed"]
+from benchmarks.trust_judged import judged, mean_correlations, rank_correlations
 
 
 def said(title: str, values: pd.Series | pd.DataFrame) -> None:
@@ -32,10 +30,8 @@ def main() -> None:
     power = points[points.objective == "PowerEP"]
     shallow = power[~power.problem.isin((*DEEP, *SERIES))]
 
-    both = converged[converged.hyper == "points"].merge(
-        converged[converged.hyper == "sampled"], on=PAIR, suffixes=("", "_q")
-    )
-    left = (both.kl_q / both.kl).rename("left of the distance by a q of hyperparameters")
+    both = pairs(table)
+    left = both.left.rename("left of the distance by a q of hyperparameters")
     print(f"1. {(left < 1).sum()} of {len(both)} pairs are nearer with a q of hyperparameters")
     said("   the median left of the distance", left.groupby(both.problem, sort=False).median())
     said("   by guide", left.groupby([both.problem, both.rule], sort=False).median())

@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer.util import log_density
 from scipy import stats
 
-from benchmarks import rows
+from benchmarks import rows, trust_page
 from benchmarks.drawn_functions import DrawFunctions, given_functions, log_density_at
 from benchmarks.posterior_at_places import at_draws, predictive
 from benchmarks.reference_problems import problems
@@ -35,7 +36,8 @@ LIKELIHOODS = {
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.npz")), ids=lambda path: path.stem)
 def test_a_reference_says_how_its_chains_went(path):
-    kept = np.load(path)
+    with np.load(path) as file:
+        kept = dict(file)
     about = json.loads(str(kept["about"]))
     assert about["mixes"] == (max(about["r_hat"].values()) <= 1.01)
     assert about["draws"] >= 10_000
@@ -221,3 +223,19 @@ def test_rows_whose_fits_are_not_at_hand_stay_in_the_table(tmp_path):
     rows.write(out, FIELDS, before)
     measure(wanted, lambda name: problems(None)[name](), tmp_path / "store", out)
     assert [list(row.values()) for row in rows.read(out)] == [list(map(str, row)) for row in before]
+
+
+def test_the_page_says_what_the_tables_hold():
+    root = FOLDER.parents[1]
+    text = (root / trust_page.PAGE).read_text()
+    tables = (pd.read_csv(root / path) for path in (trust_page.CSV, trust_page.AGAIN))
+    assert trust_page.page(text, *tables) == text
+
+
+def test_a_problem_drawn_again_has_other_rows_and_the_same_fits():
+    first, second = (problems(None)[name]() for name in ("step", "step.1"))
+    assert first.x.shape == second.x.shape and np.abs(first.x - second.x).max() > 0.01
+    np.testing.assert_array_equal(first.places, second.places)
+    of_both = [[case.key[1:] for case in cases([name], {})] for name in ("step", "step.1")]
+    assert of_both[0] == of_both[1]
+    assert second.name == "step.1" and second.sampled.name == "step.1"
