@@ -152,6 +152,11 @@ def family(name: str) -> str:
     return name.partition(".")[0]
 
 
+def chosen(names: str | None, known: Mapping[str, Any]) -> list[str]:
+    """Problems named by commas; if none is, all that are known but those drawn again."""
+    return names.split(",") if names else [name for name in known if name == family(name)]
+
+
 def problems(data: Path | None = None) -> dict[str, Callable[[], Problem]]:
     """By name; "step.1" is "step" with other rows, drawn with the seed 1.
 

@@ -33,7 +33,7 @@ from numpyro.diagnostics import effective_sample_size, split_gelman_rubin  # noq
 
 from benchmarks.drawn_functions import DrawFunctions  # noqa: E402
 from benchmarks.posterior_at_places import at_draws, held_and_drawn, predictive  # noqa: E402
-from benchmarks.reference_problems import Problem, family, problems  # noqa: E402
+from benchmarks.reference_problems import Problem, chosen, family, problems  # noqa: E402
 from ppl_dgp import Fit, fit_nuts  # noqa: E402
 from ppl_dgp.fit import SamplingWarning  # noqa: E402
 
@@ -128,7 +128,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--problems", help="by commas; all if not given")
+    parser.add_argument("--problems", help="by commas; all but those drawn again if not given")
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--warmup", type=int, help="if not given the problem's own")
     parser.add_argument("--draws", type=int, help="the same")
@@ -142,7 +142,7 @@ def main() -> None:
         table()
         return
     known = problems(options.data)
-    for name in options.problems.split(",") if options.problems else known:
+    for name in chosen(options.problems, known):
         for kind in options.kinds.split(","):
             path = options.out / f"{name}-{kind}.npz"
             if path.exists() or (not options.problems and (name, kind) in SEVERAL_MODES):

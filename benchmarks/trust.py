@@ -2,7 +2,6 @@
 
     python -m benchmarks.trust --data DIR --store STORE [--problems …] [--share 0/8]      # fits what STORE lacks
     python -m benchmarks.trust --data DIR --store STORE --measure        # benchmarks/trust.csv, rows of what STORE has
-    python -m benchmarks.trust --store STORE --problems step.1 [--measure --out benchmarks/trust-again.csv]  # others
     python -m benchmarks.trust_page                                      # tables of docs/which-to-trust.md
 
 DIR holds ``uci/boston.npz``. Every fit of a small problem (:mod:`benchmarks.reference_problems`) is trained until it
@@ -15,7 +14,8 @@ the reference's deviations; ``hidden_…`` and ``hidden_spread_…``, hidden lay
 apart. Beside them what a user without a reference has: ELBO, importance-weighted bound, k-hat, LOO.
 
 "points" learns hyperparameters, "sampled" gives them the references' priors and a normal q of their logarithms, which
-the references have in any case.
+the references have in any case. Problems drawn again are asked for by name, such as ``chirp.1``, and their rows go to
+a table of their own, ``--out benchmarks/trust-again.csv``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from numpyro.infer.autoguide import AutoNormal  # noqa: E402
 
 from benchmarks import rows  # noqa: E402
 from benchmarks.posterior_at_places import at_draws, held_and_drawn, predictive  # noqa: E402
-from benchmarks.reference_problems import Problem, family, problems  # noqa: E402
+from benchmarks.reference_problems import Problem, chosen, family, problems  # noqa: E402
 from benchmarks.references import FOLDER, KINDS, save  # noqa: E402
 from benchmarks.trust_cases import DEEP, INDUCING, KEY, OBJECTIVES, SERIES, Case, cases  # noqa: E402
 from ppl_dgp import (  # noqa: E402
@@ -237,9 +237,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=CSV)
     options = parser.parse_args()
     known = problems(options.data)
-    names = (
-        options.problems.split(",") if options.problems else [name for name in known if name == family(name)]
-    )
+    names = chosen(options.problems, known)
     wanted = list(cases(names, dict.fromkeys(DEEP + SERIES, options.deep_seeds)))
     made = cache(lambda name: known[name]())
     if options.measure:

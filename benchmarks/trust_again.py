@@ -1,7 +1,7 @@
 """The sentences of docs/which-to-trust.md on problems whose rows were drawn a second time, beside the first.
 
-Rows of the second draws ("step.1" is "step" with the seed 1) are in benchmarks/trust-again.csv, which
-``python -m benchmarks.trust --measure --problems step.1,… --out benchmarks/trust-again.csv`` writes.
+Rows of the second draws ("chirp.1" is "chirp" with the seed 1) are in benchmarks/trust-again.csv, which
+``python -m benchmarks.trust --measure --problems chirp.1,… --out benchmarks/trust-again.csv`` writes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pandas as pd
 
 from benchmarks.reference_problems import family
 from benchmarks.trust_cases import ALPHAS
-from benchmarks.trust_judged import NAMES, judged, rank_correlations
+from benchmarks.trust_judged import NAMES, cell, converged, judged, rank_correlations
 
 CSV = Path("benchmarks/trust-again.csv")
 #: what two fits of a pair have in common, which differ in their hyperparameters alone
@@ -22,9 +22,9 @@ PAIR = ["problem", "objective", "alpha", "rule", "seed"]
 
 def pairs(table: pd.DataFrame) -> pd.DataFrame:
     """Converged fits that differ in this alone: points, or a q of hyperparameters; what the q leaves of the KL."""
-    converged = table[(table.converged.astype(str) == "True") & table.kl_fitc.notna()]
-    of = lambda hyper: converged[(converged.hyper == hyper) & (converged.objective != "SGHMC")]
-    both = of("points").merge(of("sampled"), on=PAIR, suffixes=("", "_q"))
+    found = converged(table)
+    points, sampled = (found[found.hyper == hyper] for hyper in ("points", "sampled"))
+    both = points.merge(sampled, on=PAIR, suffixes=("", "_q"))
     return both.assign(left=both.kl_fitc_q / both.kl_fitc)
 
 
@@ -34,13 +34,13 @@ def told(table: pd.DataFrame) -> dict[str, str]:
     power = points[points.objective == "PowerEP"]
     weighted = points[points.objective == "ImportanceWeighted"]
     chains = table[(table.objective == "SGHMC") & (table.alpha == 1.0) & table.kl_fitc.notna()]
-    others = table[(table.objective != "SGHMC") & (table.converged.astype(str) == "True")]
+    others = converged(table[table.objective != "SGHMC"])
     deviation = lambda alpha: np.exp(power[power.alpha == alpha].spread_fitc.median())
     cells = {
         "nearer with a q": f"{(both.left < 1).sum()} of {len(both)}",
-        "left of the KL": _number(both.left.median()),
-        "deviation, α = 0": _number(deviation(0.0)),
-        "α = 1": _number(deviation(1.0)),
+        "left of the KL": cell(both.left.median()),
+        "deviation, α = 0": cell(deviation(0.0)),
+        "α = 1": cell(deviation(1.0)),
     }
     for alpha in ALPHAS:
         cells[f"KL, {alpha:g}"] = _thousandths(power[power.alpha == alpha].kl_fitc.median())
@@ -74,10 +74,6 @@ def again(table: pd.DataFrame, other: pd.DataFrame) -> list[str]:
             found = correlations.loc[name]
             lines.append(f"| {name} | {' | '.join(f'{found[each]:.2f}' for each in NAMES)} |")
     return [*lines, ""]
-
-
-def _number(value: float) -> str:
-    return "" if pd.isna(value) else f"{value:.2f}"
 
 
 def _thousandths(value: float) -> str:

@@ -12,10 +12,20 @@ NAMES = {"khat": "k-hat", "iw_bound": "importance-weighted bound", "elbo": "ELBO
 FEWEST = 6
 
 
+def cell(value: float) -> str:
+    """Two decimals, or nothing."""
+    return "" if pd.isna(value) else f"{value:.2f}"
+
+
+def converged(table: pd.DataFrame) -> pd.DataFrame:
+    """The fits that have converged, where there is a reference to judge them by."""
+    return table[(table.converged.astype(str) == "True") & table.kl_fitc.notna()]
+
+
 def judged(table: pd.DataFrame) -> pd.DataFrame:
     """The fits by which diagnostics are judged."""
-    points = (table.hyper == "points") & (table.objective != "SGHMC") & table.kl_fitc.notna()
-    return table[points & (table.converged.astype(str) == "True")]
+    found = converged(table)
+    return found[(found.hyper == "points") & (found.objective != "SGHMC")]
 
 
 def rank_correlations(table: pd.DataFrame) -> pd.DataFrame:

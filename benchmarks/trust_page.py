@@ -22,7 +22,7 @@ from benchmarks.trust import CSV
 from benchmarks.trust_again import CSV as AGAIN
 from benchmarks.trust_again import again
 from benchmarks.trust_cases import ALPHAS, DEEP, OF_ONE, SERIES
-from benchmarks.trust_judged import NAMES, PREDICTORS, judged, mean_correlations, rank_correlations
+from benchmarks.trust_judged import NAMES, PREDICTORS, cell, judged, mean_correlations, rank_correlations
 
 PAGE, FIGURE, MARK = Path("docs/which-to-trust.md"), Path("docs/which-to-trust.png"), "<!-- tables -->"
 Lines = list[str]
@@ -197,13 +197,9 @@ def fits(problem: str, group: pd.DataFrame) -> Lines:
             f"{row.mean_fitc:.2f}",
             f"{row.spread_fitc:+.2f}",
         ]
-        cells += [_cell(row.hidden_fitc), _cell(row.khat), _cell(row.elbo), f"{row.seconds:.0f}"]
+        cells += [cell(row.hidden_fitc), cell(row.khat), cell(row.elbo), f"{row.seconds:.0f}"]
         lines.append(f"| {' | '.join([*about, *cells])} |")
     return [*lines, "", "</details>", ""]
-
-
-def _cell(value: float) -> str:
-    return "" if pd.isna(value) else f"{value:.2f}"
 
 
 def figure(table: pd.DataFrame) -> Figure:

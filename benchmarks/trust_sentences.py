@@ -13,7 +13,7 @@ import pandas as pd
 from benchmarks.trust import CSV
 from benchmarks.trust_again import pairs
 from benchmarks.trust_cases import ALPHAS, DEEP, SERIES
-from benchmarks.trust_judged import judged, mean_correlations, rank_correlations
+from benchmarks.trust_judged import converged, judged, mean_correlations, rank_correlations
 
 
 def said(title: str, values: pd.Series | pd.DataFrame) -> None:
@@ -25,7 +25,7 @@ def main() -> None:
     """Print them."""
     table = pd.read_csv(CSV)
     table = table.assign(kl=1000 * table.kl_fitc, dense=1000 * table.kl_dense)
-    converged = table[(table.converged.astype(str) == "True") & table.kl.notna()]
+    settled = converged(table)
     points = judged(table)
     power = points[points.objective == "PowerEP"]
     shallow = power[~power.problem.isin((*DEEP, *SERIES))]
@@ -40,7 +40,7 @@ def main() -> None:
 
     ratio = lambda fits: np.exp(fits.groupby(["problem", "alpha"], sort=False).spread_fitc.median()).unstack()
     said("2. deviation of f in that of the reference, points", ratio(power))
-    said("   with a q", ratio(converged[(converged.hyper == "sampled") & (converged.objective == "PowerEP")]))
+    said("   with a q", ratio(settled[(settled.hyper == "sampled") & (settled.objective == "PowerEP")]))
 
     for kind in ("kl", "dense"):
         medians = points.groupby(["problem", "objective", "alpha"], sort=False)[kind].median()
@@ -54,7 +54,7 @@ def main() -> None:
     boston = points[points.problem == "boston"]
     said("6. boston by k-hat above 0.7", boston.groupby(boston.khat.astype(float) > 0.7).kl.median())
 
-    lost = converged[(converged.problem == "boston") & (converged.hyper == "sampled")]
+    lost = settled[(settled.problem == "boston") & (settled.hyper == "sampled")]
     said("7. boston with a q", lost.set_index(["rule", "alpha"])[["mean_fitc", "kl", "dense"]])
 
     path = table[table.problem.isin(SERIES) & (table.objective == "PowerEP") & (table.hyper == "points")]
@@ -67,7 +67,7 @@ def main() -> None:
 
     chains = table[table.objective == "SGHMC"].set_index(["problem", "alpha"])
     said("10. SGHMC", chains[["kl", "dense", "seconds"]])
-    said("    nearest of the others", converged.groupby("problem", sort=False).kl.min())
+    said("    nearest of the others", settled.groupby("problem", sort=False).kl.min())
     for kind in ("kl", "dense"):
         nearer = [
             power[power.alpha == alpha].groupby("problem", sort=False)[kind].median() for alpha in ALPHAS

@@ -79,14 +79,12 @@ def old_objects_rest() -> Iterator[None]:
 
 
 @pytest.fixture
-def optimised() -> Iterator[None]:
+def optimised(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """For tests that spend their time in steps and not in compiling, the optimisations of every user's programs."""
-    before = os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"]
+    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "0")
     jax.config.update("jax_disable_most_optimizations", False)
-    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "0"
     yield
     jax.config.update("jax_disable_most_optimizations", True)
-    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = before
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Which cases of a parametrisation `make test` runs: some that show the claim, the rest being marked slow."""
+"""Which cases of a parametrisation `make test` runs, some that show the claim, and which are left to campaigns."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,26 +8,20 @@ import pytest
 
 def few(cases: Iterable[Any], *fast: int) -> list[Any]:
     """The cases at the positions ``fast`` as they are, all others marked slow."""
-    chosen = []
-    for position, case in enumerate(cases):
-        if position in fast:
-            chosen.append(case)
-        elif isinstance(case, tuple) and not hasattr(case, "marks"):
-            chosen.append(pytest.param(*case, marks=pytest.mark.slow))
-        elif hasattr(case, "marks"):
-            chosen.append(pytest.param(*case.values, id=case.id, marks=[*case.marks, pytest.mark.slow]))
-        else:
-            chosen.append(pytest.param(case, marks=pytest.mark.slow))
-    return chosen
+    return [
+        case if position in fast else _marked(case, pytest.mark.slow) for position, case in enumerate(cases)
+    ]
 
 
 def seldom(cases: Iterable[Any], *positions: int) -> list[Any]:
     """The cases, those at the positions being campaigns: long ones, of whose claim others stay."""
-    chosen = list(cases)
-    for position in positions:
-        case = chosen[position]
-        if not hasattr(case, "marks"):
-            case = pytest.param(*case) if isinstance(case, tuple) else pytest.param(case)
-        marks = [*case.marks, pytest.mark.slow, pytest.mark.campaign]
-        chosen[position] = pytest.param(*case.values, id=case.id, marks=marks)
-    return chosen
+    return [
+        _marked(case, pytest.mark.slow, pytest.mark.campaign) if position in positions else case
+        for position, case in enumerate(cases)
+    ]
+
+
+def _marked(case: Any, *marks: pytest.MarkDecorator) -> Any:
+    if not hasattr(case, "marks"):
+        case = pytest.param(*case) if isinstance(case, tuple) else pytest.param(case)
+    return pytest.param(*case.values, id=case.id, marks=[*case.marks, *marks])

@@ -67,27 +67,20 @@ def assert_same(fit, alone, tolerance=1e-8, beside_zero=1e-8):
 @pytest.mark.parametrize(
     ("rule", "objective", "batch_size"),
     seldom(
-        few(
-            [
-                # no hidden layer
-                (None, PowerEP(0.0), None),
-                (None, PowerEP(0.5), 10),
-                pytest.param(DoublyStochastic(), PowerEP(0.0), None, marks=pytest.mark.slow),
-                pytest.param(DoublyStochastic(), PowerEP(0.0), 10, marks=pytest.mark.slow),
-                pytest.param(MeanField(), PowerEP(0.0, propagation="moments"), None, marks=pytest.mark.slow),
-                pytest.param(MeanField(), PowerEP(0.5, num_particles=2), 10, marks=pytest.mark.slow),
-                pytest.param(Conditional(), PowerEP(0.5, num_particles=2), None, marks=pytest.mark.slow),
-                pytest.param(Conditional(), PowerEP(0.0), 10, marks=pytest.mark.slow),
-                pytest.param(
-                    DoublyStochastic(), BlackBoxAlpha(1.0, num_particles=2), 10, marks=pytest.mark.slow
-                ),
-                # its prior is divided among N rows
-                pytest.param(
-                    DoublyStochastic(), ApproximatePowerEP(0.5, num_particles=2), 10, marks=pytest.mark.slow
-                ),
-            ],
-            1,
-        ),
+        [
+            # no hidden layer
+            (None, PowerEP(0.0), None),
+            (None, PowerEP(0.5), 10),
+            (DoublyStochastic(), PowerEP(0.0), None),
+            (DoublyStochastic(), PowerEP(0.0), 10),
+            (MeanField(), PowerEP(0.0, propagation="moments"), None),
+            (MeanField(), PowerEP(0.5, num_particles=2), 10),
+            (Conditional(), PowerEP(0.5, num_particles=2), None),
+            (Conditional(), PowerEP(0.0), 10),
+            (DoublyStochastic(), BlackBoxAlpha(1.0, num_particles=2), 10),
+            # its prior is divided among N rows
+            (DoublyStochastic(), ApproximatePowerEP(0.5, num_particles=2), 10),
+        ],
         4,
         5,
         7,
