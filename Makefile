@@ -1,5 +1,5 @@
 # make test         the fast tests, style and types, in an environment made from requirements.lock
-# make test-all     the slow tests too; two to three hours
+# make test-all     the slow tests too; two hours and a half
 # make test-campaigns, test-notebooks, test-wheel: what test-all leaves out, many trainings compared, the notebooks, the
 #                   wheel built; one to two hours, minutes, a minute
 # make campaigns    searches for rare failures, hours: fits of both precisions interleaved in one process, numbers by two
