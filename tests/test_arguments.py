@@ -33,6 +33,7 @@ ERRORS = {
     "seed": "TypeError: key: found 7, .*pass jax.random.key\\(7\\)",
     "seed of a verb": "TypeError: key: found 7, .*pass jax.random.key\\(7\\)",
     "another model": "ValueError: guide: found one of deep_gp.*num_inducing=5",
+    "a model of other blocks": "ValueError: guide: found one of stack.*expected one of the model, deep_gp",
     "swapped": "TypeError: fit: found an array of shape \\(\\), .*to_arviz\\(key, fit, x, y",
     "data first": "TypeError: fit: found an array of shape \\(12, 1\\), .*predict\\(key, fit, x, y",
     "a dictionary": "TypeError: fit: found dict, expected a Fit",

@@ -151,7 +151,8 @@ def test_what_grows_with_the_rows_is_refused(table):
 
     refused(AutoNormal(local), model=local, objective=Trace_ELBO())
     refused(GUIDE, objective=Collapsed(), message="needs all rows at once")
-    refused(GUIDE, model=gpssm(1, window=8), message="series in windows")
+    series = gpssm(1, window=8)
+    refused(Guide(series), model=series, message="series in windows")
     refused(GUIDE, batch_size=49, message="from 1 to the number of rows, 48")
     refused(GUIDE, parts=4, message="batch_size: found 6 with parts=4")
     refused(GUIDE, window=0, message="window: found 0")

@@ -16,7 +16,8 @@ from numpyro.infer.autoguide import AutoNormal
 from ppl_dgp.diagnostics import to_arviz
 from ppl_dgp.fit import Posterior, fit_svi
 from ppl_dgp.guides import Guide, MeanField
-from ppl_dgp.models import deep_gp, gpssm
+from ppl_dgp.models import deep_gp, gpssm, stack
+from ppl_dgp.models.function_blocks import GPLayer
 from ppl_dgp.objectives import PowerEP
 from ppl_dgp.prediction.forecast import smooth
 from ppl_dgp.prediction.predict import predict
@@ -67,6 +68,9 @@ CALLS = {
     "seed": lambda: trained(key=7),
     "seed of a verb": lambda: predict(7, FIT, X),
     "another model": lambda: trained(guide=Guide(deep_gp((1,), 5))),
+    "a model of other blocks": lambda: trained(
+        guide=Guide(stack([GPLayer(1, num_inducing=4), GPLayer(num_inducing=4)]))
+    ),
     "swapped": lambda: to_arviz(FIT, KEY, X, Y),
     "data first": lambda: predict(KEY, X, FIT),
     "a dictionary": lambda: smooth(KEY, {}, None, Y),

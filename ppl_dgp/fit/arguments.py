@@ -83,7 +83,7 @@ def check_programs(model: Any, guide: Any, in_batches: bool = False) -> None:
         if not callable(program):
             raise TypeError(f"{name}: found {_kind(program)}, expected a NumPyro program")
     other = getattr(guide, "model", None) if isinstance(guide, Guide) else None
-    if is_dataclass(other) and type(other) is type(model) and other != model:
+    if is_dataclass(other) and is_dataclass(model) and other != model:
         raise ValueError(
             f"guide: found one of {other!r}, expected one of the model, {model!r}; make Guide(model)"
         )
