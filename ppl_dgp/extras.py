@@ -18,10 +18,11 @@ EXTRA_OF = {
     "openpyxl": "data",
     "sklearn": "estimators",
     "equinox": "networks",
+    "blackjax": "samplers",
     "flatbuffers": "export",
 }
 #: what users know packages by, where it is not what is imported
-_KNOWN_AS = {"matplotlib": "Matplotlib", "sklearn": "scikit-learn"}
+_KNOWN_AS = {"matplotlib": "Matplotlib", "sklearn": "scikit-learn", "blackjax": "BlackJAX"}
 
 
 class MissingExtra(ImportError):

@@ -125,6 +125,8 @@ def tried(folder: Path) -> dict[str, tuple[str, str] | None]:
         "data: sheets": said(("openpyxl",), refused(ppl_dgp.load_table, "a.xlsx")),
         "data: built in": said(("sklearn",), lambda: ppl_dgp.load_table("diabetes")),
         "data: netCDF": said(("h5netcdf", "h5py"), lambda: ppl_dgp.save_arviz(data, folder / "a.nc")),
+        "samplers": said(("blackjax",), lambda: ppl_dgp.fit_sghmc(
+            KEY, fit.model, X, Y, dynamics="sgld", num_warmup=1, num_samples=4, thinning=1, learn=False)),
         "estimators": said(("sklearn",), lambda: ppl_dgp.SparseGPRegressor),
     }  # fmt: skip
 

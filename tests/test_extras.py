@@ -38,7 +38,7 @@ def test_what_is_said_is_what_the_extras_bring():
         assert package in imported(EXTRAS[extra]) and package not in core
     own = {
         extra: imported(EXTRAS[extra])
-        for extra in ("cli", "plots", "data", "estimators", "networks", "export")
+        for extra in ("cli", "plots", "data", "estimators", "networks", "samplers", "export")
     }
     assert set().union(*own.values()) == set(EXTRA_OF)
     (everything,) = EXTRAS["all"]

@@ -33,8 +33,10 @@ from ppl_dgp.models import (
     gpssm,
     mixture_of_functions,
     sparse_gp_regression,
+    stack,
 )
 from ppl_dgp.models.deep_gp import INNER_SCALE
+from ppl_dgp.models.function_blocks import GPLayer
 from ppl_dgp.objectives import PowerEP
 from ppl_dgp.prediction.forecast import forecast
 from ppl_dgp.prediction.joint import joint_prediction
@@ -380,12 +382,22 @@ def test_settings_and_data_that_cannot_be_used(sparse):
         fit_nuts(key, model, X, Y.at[3].set(jnp.nan))
     with pytest.raises(ValueError, match="num_samples: found 2, expected a whole number of at least 4"):
         fit_nuts(key, model, X, Y, num_samples=2)
+    with pytest.raises(ValueError, match="chain_method: found 'vector', .* did you mean 'vectorized'"):
+        fit_nuts(key, model, X, Y, chain_method="vector")
     with pytest.raises(ValueError, match="target_accept_prob: found 1.0"):
         fit_nuts(key, model, X, Y, target_accept_prob=1.0)
+    own, more = (lambda x, y: model(x, y)), sparse_gp_regression(5, noise=NOISE)
     with pytest.raises(ValueError, match="start: found none for the parameter 'likelihood/noise'"):
-        fit_nuts(key, model, X, Y, start=fit)
+        fit_nuts(key, own, X, Y, start=fit)
     with pytest.raises(ValueError, match=r"start: found \(4, 1\) for the parameter 'gp/inducing'"):
-        fit_nuts(key, sparse_gp_regression(5, noise=NOISE), X, Y, start=fit)
+        fit_nuts(key, lambda x, y: more(x, y), X, Y, start=fit)
+    with pytest.raises(
+        ValueError, match="start: found one of sparse_gp.*num_inducing=4.*; pass a fit of this model"
+    ):
+        fit_nuts(key, more, X, Y, start=fit)
+    lifted = numpyro.handlers.lift(stack([GPLayer(num_inducing=4)], noise=NOISE), prior={})
+    with pytest.raises(ValueError, match="start: found one of sparse_gp.*expected one of the model, stack"):
+        fit_nuts(key, lifted, X, Y, start=fit)
     with pytest.raises(ValueError, match="params: found no 'gp/u_draws'"):
         predict(key, Posterior(fit.model, fit.guide, {"gp/inducing": fit.params["gp/inducing"]}), X)
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from contextlib import contextmanager
 
 import jax
@@ -37,7 +38,9 @@ from ppl_dgp import (
 )
 from ppl_dgp.diagnostics.arviz_api import group
 from ppl_dgp.diagnostics.draws import joint_draws
+from ppl_dgp.extras import MissingExtra
 from ppl_dgp.fit import SamplingWarning, sghmc
+from ppl_dgp.fit.dynamics import Hamiltonian, Langevin, NoseHoover
 from ppl_dgp.fit.program import as_numpyro, fresh_copies
 from ppl_dgp.fit.sghmc_steps import (
     beginning,
@@ -52,6 +55,7 @@ KEY = jax.random.PRNGKey(0)
 X = jnp.linspace(-1.5, 1.5, 12)[:, None]
 Y = jnp.sin(2 * X) + 0.1 * jax.random.normal(jax.random.PRNGKey(1), X.shape)
 NOISE = 0.05
+HAMILTONIAN = Hamiltonian()
 MODEL = sparse_gp_regression(4, noise=NOISE)
 #: short chains: R-hat of some is above 1.01 by chance
 FEW = pytest.mark.filterwarnings("ignore::ppl_dgp.fit.SamplingWarning")
@@ -75,14 +79,32 @@ def closed(params, alpha):
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 @pytest.mark.parametrize(("batch_size", "bias"), few([(None, 0.0), (6, 0.02)], 1))
 def test_draws_have_the_posterior_in_closed_form(alpha, batch_size, bias):
-    """Means and second moments within four standard errors; half the rows at a time add what the step's size does.
+    """Half the rows at a time add to variances what the step's size does, relatively.
 
-    ``bias`` is of variances, relative: noise of slopes is Gaussian and known in the limit of small steps alone.
+    Noise of slopes is Gaussian and known in the limit of small steps alone.
     """
     fit = fit_sghmc(
         KEY, MODEL, X, Y, objective=PowerEP(alpha), batch_size=batch_size, learn=False, num_warmup=2000,
         num_samples=600, step_size=None if batch_size is None else 0.03,
     )  # fmt: skip
+    check_posterior(fit, alpha, bias)
+
+
+@FEW
+@pytest.mark.parametrize(
+    ("dynamics", "batch_size"), few([("sgld", None), ("sgnht", None), ("sgnht", 6), ("sgld", 6)], 0, 2)
+)
+def test_dynamics_of_blackjax_have_the_same_posterior(dynamics, batch_size):
+    """Half the rows at a time add what slopes scatter, a twentieth of the noise of a step of ``sgld`` at most."""
+    fit = fit_sghmc(
+        KEY, MODEL, X, Y, batch_size=batch_size, learn=False, num_warmup=2000, num_samples=600, dynamics=dynamics,
+        step_size=None if batch_size is None else 0.03,
+    )  # fmt: skip
+    check_posterior(fit, 1.0, 0.0 if batch_size is None else 0.05, 0.2)
+
+
+def check_posterior(fit, alpha, bias, largest=0.1):
+    """Means and second moments within four standard errors, at most ``largest``, and a share of variances."""
     mean, covariance = closed(fit.params, alpha)
     centred = np.asarray(fit.params["gp/u_draws"])[:, :, 0] - mean
     assert centred.shape == (4, 600, 4)
@@ -94,7 +116,7 @@ def test_draws_have_the_posterior_in_closed_form(alpha, batch_size, bias):
         error = draws.std((0, 1)) / np.sqrt(summary({"site": draws}, group_by_chain=True)["site"]["n_eff"])
         assert (np.abs(draws.mean((0, 1)) - expected) < 4 * error + off).all()
         # errors that say something
-        assert error.max() < 0.1
+        assert error.max() < largest
 
 
 @pytest.fixture(scope="module")
@@ -107,10 +129,10 @@ def chains():
     return svi, {"gp/u_loc": jnp.broadcast_to(u, (300, *u.shape))}, rest, closed(svi.get_params(begun), 1.0)
 
 
-def advanced(chains, settles, batch_size, step_size, steps):
+def advanced(chains, settles, batch_size, step_size, steps, dynamics=HAMILTONIAN):
     svi, values, rest, _ = chains
     optimizer = learning_optimizer(0.01, 1)
-    advance = build_advance(svi, len(X), batch_size, 0.05, optimizer, settles, False)
+    advance = build_advance(svi, len(X), batch_size, dynamics, optimizer, settles, False)
     state = fresh_copies(beginning(values, rest, 0, optimizer))
     return advance(state, KEY, X, Y, jnp.asarray(step_size), jnp.int32(steps))
 
@@ -131,13 +153,33 @@ def test_a_unit_that_follows_the_slope_at_hand_has_chains_spread_too_far(chains)
 @pytest.mark.slow
 def test_a_step_that_is_too_large_for_its_minibatch_is_known(chains):
     state = advanced(chains, 100, 1, 0.02, 1000)
-    allowed = largest_step(state, 0.05, len(X))
+    allowed = largest_step(state, HAMILTONIAN, len(X))
     assert 1e-3 <= allowed < 0.05
     # half of the noise may be the slopes': nearly no number has more than all of it
-    assert overwhelmed(state, allowed, 0.05, len(X)) <= 0.02 < overwhelmed(state, 4 * allowed, 0.05, len(X))
+    assert (
+        overwhelmed(state, allowed, HAMILTONIAN, len(X))
+        <= 0.02
+        < overwhelmed(state, 4 * allowed, HAMILTONIAN, len(X))
+    )
     full = advanced(chains, 100, None, 0.02, 200)
-    assert largest_step(full, 0.05, len(X)) == pytest.approx(0.05)
-    assert overwhelmed(full, 1.0, 0.05, len(X)) == 0.0
+    assert largest_step(full, HAMILTONIAN, len(X)) == pytest.approx(0.05)
+    assert overwhelmed(full, 1.0, HAMILTONIAN, len(X)) == 0.0
+    # what Langevin dynamics do not take off has to be less
+    assert (
+        overwhelmed(state, allowed, Langevin(), len(X)) == 0.0 < overwhelmed(state, 0.2, Langevin(), len(X))
+    )
+
+
+@pytest.mark.slow
+def test_the_thermostat_takes_off_what_slopes_scatter(chains):
+    """Friction grows by what single rows add to kinetic energy; chains spread as they should."""
+    mean, covariance = chains[3]
+    for batch_size, least, most in ((None, 0.95, 1.1), (1, 1.2, 1.8)):
+        state = advanced(chains, 500, batch_size, 0.05, 6000, NoseHoover())
+        assert least < float(state.thermostat.mean()) < most
+        centred = state.values["gp/u_loc"][:, 0] - mean
+        # 1200 values, a standard error of 0.04
+        assert abs(float((jnp.square(centred) / np.diag(covariance)).mean()) - 1.0) < 0.16
 
 
 @pytest.mark.slow
@@ -279,12 +321,33 @@ def test_interrupted_chains_are_a_fit(monkeypatch, ctrl_c):
         ({"batch_size": 13}, ValueError, "batch_size: found 13, expected a whole number from 1 to 12"),
         ({"step_size": 0.0}, ValueError, "step_size: found 0.0, expected a positive number"),
         ({"friction": 1.0}, ValueError, r"friction: found 1.0, expected a number in \(0, 1\)"),
+        ({"dynamics": "sgdl"}, ValueError, "dynamics: found 'sgdl', which is unknown; did you mean 'sgld'"),
+        (
+            {"dynamics": "sgld", "friction": 0.1},
+            ValueError,
+            "friction: found 0.1 with dynamics='sgld', .*leave it out",
+        ),
         ({"objective": BlackBoxAlpha(0.5)}, TypeError, "objective: found BlackBoxAlpha, expected PowerEP"),
     ],
 )
 def test_what_cannot_be_right_is_refused(settings, error, said):
     with pytest.raises(error, match=said):
         fit_sghmc(KEY, MODEL, X, Y, **settings)
+
+
+def test_dynamics_of_blackjax_need_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "blackjax.sgmcmc", None)
+    monkeypatch.setitem(sys.modules, "blackjax", None)
+    with pytest.raises(
+        MissingExtra, match=r"dynamics='sgnht' needs BlackJAX, .*pip install \"ppl-dgp\[samplers\]\""
+    ):
+        fit_sghmc(KEY, MODEL, X, Y, dynamics="sgnht")
+
+
+def test_a_start_of_another_model_is_refused():
+    start = fit_svi(KEY, MODEL, Guide(MODEL), PowerEP(0.0), X, Y, steps=2)
+    with pytest.raises(ValueError, match="start: found one of sparse_gp.*expected one of the model, deep_gp"):
+        fit_sghmc(KEY, deep_gp((1,), 4, noise=NOISE), X, Y, start=start)
 
 
 @pytest.mark.parametrize(

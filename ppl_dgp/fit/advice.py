@@ -79,13 +79,13 @@ ADVICE = {
         "num_samples, or give start= a fit near the posterior"
     ),
     "overwhelmed": (
-        "slopes of minibatches: found {share:.0%} of the numbers whose slopes scatter more than the noise of a step, "
+        "slopes of minibatches: found {share:.0%} of the numbers whose slopes scatter more than a step allows for, "
         "expected at most {most:.0%}: draws spread too far; take half of step_size, or a larger batch_size"
     ),
 }
 #: k-hat beyond which importance weights are not to be trusted (Vehtari et al. 2024), and R-hat beyond which chains are
 LARGEST_K_HAT, LARGEST_R_HAT = 0.7, 1.01
-#: share of numbers whose slopes may scatter more than SGHMC allows for
+#: share of numbers whose slopes may scatter more than a step of SGHMC allows for
 LARGEST_SHARE = 0.05
 #: shares of what was held out that a 95 % band may hold and be believed, and the least number held out to say so
 BELIEVED, LEAST_HELD_OUT = (0.85, 0.99), 20

@@ -25,14 +25,16 @@ from ppl_dgp.fit.chains import SamplingWarning, chains_of
 from ppl_dgp.fit.collapsed_density import CollapsedDensity
 from ppl_dgp.fit.jitter import warn_of_jitter
 from ppl_dgp.fit.result import Fit, FitError, assemble, checked_data, fingerprint
-from ppl_dgp.fit.sampled_model import SampledModel, beginnings
+from ppl_dgp.fit.sampled_model import SampledModel, beginnings, check_start_fit
 from ppl_dgp.fit.session import one_blas_thread
 from ppl_dgp.fit.watching import tell_end
 from ppl_dgp.gp.contract import Model, Parameters
 from ppl_dgp.guides.empirical import DRAWS_SUFFIX, EmpiricalPosterior
+from ppl_dgp.messages import unknown_name
 from ppl_dgp.numerics.compatibility import compiled
 from ppl_dgp.objectives import Collapsed
 
+CHAIN_METHODS = ("vectorized", "sequential", "parallel")
 #: draws of a start's guide that the metric begins with, and how many draws of variance ``LEAST_VARIANCE`` it is
 #: averaged with, as in Stan's adaptation of it
 METRIC_DRAWS, PRIOR_DRAWS, LEAST_VARIANCE = 200, 5, 1e-3
@@ -126,12 +128,13 @@ def fit_nuts(
         raise ValueError(
             f"target_accept_prob: found {target_accept_prob}, expected a number in (0, 1); try 0.9"
         )
+    if chain_method not in CHAIN_METHODS:
+        raise unknown_name(f"chain_method: found {chain_method!r}", str(chain_method), CHAIN_METHODS)
     check_key(key)
     check_programs(model, None)
     started = time.perf_counter()
     x, y = checked_data(x, y, model)
-    if start is not None and not isinstance(start, Fit):
-        raise TypeError(f"start: found {type(start).__name__}, expected a Fit such as fit_svi returns")
+    check_start_fit(start, model)
     program = SampledModel.of(model, x, y, start)
     key_held, key_begin, key_run = jax.random.split(key, 3)
     held = program.held(key_held, x, y, start)

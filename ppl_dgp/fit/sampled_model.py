@@ -15,7 +15,7 @@ from numpyro.primitives import Messenger, prng_key
 
 from ppl_dgp.fit.result import Fit, fingerprint
 from ppl_dgp.gp.contract import Model, Parameters, role_of
-from ppl_dgp.gp.parameters import check_lifted
+from ppl_dgp.gp.parameters import check_lifted, check_of_model
 from ppl_dgp.gp.wrappers import unwrap
 from ppl_dgp.numerics.compatibility import compiled
 
@@ -62,7 +62,7 @@ class SampledModel:
                     continue
                 if unwrap(site["fn"]).support.is_discrete:
                     raise ValueError(
-                        f"model: found the discrete latent {site['name']!r}, which NUTS cannot move; sum it out in "
+                        f"model: found the discrete latent {site['name']!r}, which chains cannot move; sum it out in "
                         "the model, or use fit_svi, which does"
                     )
                 inside = data & {frame.name for frame in site["cond_indep_stack"]}
@@ -97,6 +97,15 @@ class SampledModel:
             return params
         except jax.errors.JAXTypeError:  # a model that looks at values to begin with
             return initial(key)
+
+
+def check_start_fit(start: Any, model: Model) -> None:
+    """Refuse what chains cannot start at: a TypeError for no fit, a ValueError for one of another model."""
+    if start is None:
+        return
+    if not isinstance(start, Fit):
+        raise TypeError(f"start: found {type(start).__name__}, expected a Fit such as fit_svi returns")
+    check_of_model("start", start.model, model, "pass a fit of this model")
 
 
 class Beginning(Messenger):

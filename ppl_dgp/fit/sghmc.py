@@ -18,9 +18,11 @@ from numpyro.infer.autoguide import AutoDelta
 from ppl_dgp.fit import program
 from ppl_dgp.fit.arguments import check_counts, check_key, check_programs
 from ppl_dgp.fit.chains import SamplingWarning, chains_of
+from ppl_dgp.fit.dynamics import dynamics_of
 from ppl_dgp.fit.initial import initialise
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.result import Fit, FitError, Interrupted, assemble, checked_data, fingerprint
+from ppl_dgp.fit.sampled_model import check_start_fit
 from ppl_dgp.fit.sampled_points import SampledSites
 from ppl_dgp.fit.session import deferred_interrupt, one_blas_thread, progress_bar
 from ppl_dgp.fit.sghmc_steps import (
@@ -60,7 +62,8 @@ def fit_sghmc(
     thinning: int = 50,
     num_chains: int = 4,
     step_size: float | None = None,
-    friction: float = 0.05,
+    dynamics: str = "sghmc",
+    friction: float | None = None,
     learn: bool = True,
     progress: bool | None = None,
     callback: Callback | None = None,
@@ -96,7 +99,10 @@ def fit_sghmc(
     :param num_samples: draws kept of each chain, at least 4, each ``thinning`` steps after the one before.
     :param num_chains: C, side by side on one device; R-hat compares them.
     :param step_size: ε, 0.01 of Havasi et al.; if not given as large as the scatter of slopes allows, at most 0.05.
-    :param friction: c, in (0, 1).
+    :param dynamics: "sghmc", or one of BlackJAX (extra ``samplers``): "sgld" (Welling & Teh 2011), Langevin dynamics
+        without a velocity, whose draws spread further for what slopes scatter, and "sgnht" (Ding et al. 2014), with a
+        thermostat that takes some of that off. In all of them each number moves in a unit of its own.
+    :param friction: c, in (0, 1), by default 0.05; "sgld" has none.
     :param learn: whether parameters without priors are learnt; else they are held at their values in ``start``, or
         where the model begins them.
     :param progress: show a bar on standard error (default: where that is a terminal).
@@ -106,6 +112,7 @@ def fit_sghmc(
         those of training too, are drawn from the model's own conditionals. ``chains`` has R-hat and effective sample
         sizes, as ``diverging`` the draws before which a step was not finite; ``losses`` (1, S) are minus the log
         density at draws, estimated on a minibatch, averaged over chains.
+    :raises MissingExtra: for dynamics of BlackJAX where it is not installed.
     :raises ValueError: for data or numbers that cannot be used, a model with other latents (states of a series, x_n of
         a latent variable model, discrete ones) or without inducing outputs, or a start of another model.
     :raises TypeError: for another objective, or a start that is no fit.
@@ -121,10 +128,10 @@ def fit_sghmc(
     objective = PowerEP(1.0) if objective is None else objective_of(objective)
     if not isinstance(objective, PowerEP):
         raise TypeError(f"objective: found {type(objective).__name__}, expected PowerEP; try PowerEP(1.0)")
-    if start is not None and not isinstance(start, Fit):
-        raise TypeError(f"start: found {type(start).__name__}, expected a Fit such as fit_svi returns")
+    check_start_fit(start, model)
     x, y = checked_data(x, y, model)
     _check_numbers(locals(), len(x))
+    moves = dynamics_of(dynamics, friction)
     since = time.perf_counter()
     sites = SampledSites.of(model, x, y, start)
     guide = Guide(model, inducing=PointMass(), others=AutoDelta if sites.others else None)
@@ -140,7 +147,7 @@ def fit_sghmc(
         )
         learns = learn and bool(rest)
         optimizer = learning_optimizer(LEARNING_RATE, num_warmup)
-        settings = len(x), batch_size, friction, optimizer
+        settings = len(x), batch_size, moves, optimizer
         state = beginning(values, rest, WINDOW if learns else 0, optimizer)
         state = program.fresh_copies(state)
         chosen = FIRST_STEP if step_size is None else step_size
@@ -171,7 +178,7 @@ def fit_sghmc(
             for begin in range(0, num_warmup, PIECE):
                 state = advanced(state, min(PIECE, num_warmup - begin), True)
                 if step_size is None and begin + PIECE >= num_warmup // 4:
-                    chosen = largest_step(state, friction, len(x))
+                    chosen = largest_step(state, moves, len(x))
                 if presses() or asked:
                     raise KeyboardInterrupt(f"warm-up interrupted after {int(state.steps)} steps")
             draws: list[Parameters] = []
@@ -199,7 +206,7 @@ def fit_sghmc(
     stats["step_size"] = np.full(stats["diverging"].shape, chosen)
     chains = chains_of(
         {name: np.asarray(value) for name, value in by_site.items()}, stats, num_warmup,
-        overwhelmed(state, chosen, friction, len(x)),
+        overwhelmed(state, chosen, moves, len(x)),
     )  # fmt: skip
     if chains.advice is not None:
         warnings.warn(SamplingWarning(chains.advice), stacklevel=2)
@@ -216,7 +223,7 @@ def fit_sghmc(
 
 
 def _check_numbers(given: dict[str, Any], rows: int) -> None:
-    """Raise ValueError for counts that are none, and for a step or a friction out of range."""
+    """Raise ValueError for counts that are none, and for a step out of range."""
     least = {"num_warmup": 1, "num_samples": 4, "num_chains": 1, "thinning": 1}
     check_counts(**{name: (given[name], fewest) for name, fewest in least.items()})
     size = given["batch_size"]
@@ -228,8 +235,6 @@ def _check_numbers(given: dict[str, Any], rows: int) -> None:
     step = given["step_size"]
     if step is not None and not 0.0 < step < np.inf:
         raise ValueError(f"step_size: found {step}, expected a positive number; try 0.01, or leave it out")
-    if not 0.0 < given["friction"] < 1.0:
-        raise ValueError(f"friction: found {given['friction']}, expected a number in (0, 1); try 0.05")
 
 
 def _check_finite(rejected: Any, steps: int) -> None:

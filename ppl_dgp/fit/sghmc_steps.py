@@ -1,16 +1,10 @@
-r"""A step of stochastic gradient Hamiltonian Monte Carlo, and of the hyperparameters beside it.
+"""A step of stochastic gradient Monte Carlo by :mod:`ppl_dgp.fit.dynamics`, and of the hyperparameters beside it.
 
-With U = −log p(θ, y), estimated on a minibatch, and M⁻¹ = 1/√(average square of ∇U/N) (Chen, Fox & Guestrin 2014;
-Springenberg et al. 2016, whose averages forget the faster the more a slope is its average; ε ``step_size``, c
-``friction``):
-
-.. math::
-    v ← (1 − c) v − ε² M^{-1} ∇U/N + N(0, 2 c ε² M^{-1}/N − ε⁴ M^{-2} V), \qquad θ ← θ + v.
-
-V is the variance of ∇U/N at one θ, between minibatches and draws of hidden layers, which is noise as well; half the
-average square of the difference of two, now and then, is an estimate of it. Of every chain the last W values are kept,
-and hyperparameters take steps of Adam at one of them, drawn at random (Havasi et al. 2018, moving window Monte Carlo
-EM).
+With U = −log p(θ, y), estimated on a minibatch, the pace of a number is ε²/√(average square of ∇U/N), ε the
+``step_size`` (Springenberg et al. 2016, whose averages forget the faster the more a slope is its average). V is the
+variance of ∇U/N at one θ, between minibatches and draws of hidden layers; half the average square of the difference of
+two, now and then, is an estimate of it. Of every chain the last W values are kept, and hyperparameters take steps of
+Adam at one of them, drawn at random (Havasi et al. 2018, moving window Monte Carlo EM).
 """
 
 from __future__ import annotations
@@ -26,6 +20,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, Num, Shaped
 from numpyro.infer import SVI
 
+from ppl_dgp.fit.dynamics import Dynamics, Motion
 from ppl_dgp.fit.rows_at_hand import StandingForAll
 from ppl_dgp.gp.contract import Parameters
 from ppl_dgp.gp.numpyro_internals import bijections_of
@@ -44,14 +39,15 @@ LONGEST_SPAN = 1000.0
 class SamplerState(NamedTuple):
     """C chains side by side: trees of arrays (C, …) by parameter, unconstrained, but for what they share.
 
-    ``mean`` and ``square`` are averages of slopes over about ``span`` steps, ``scatter`` of their variance at one θ,
-    ``window`` (C, W, …) the last values. ``learnt`` are unconstrained parameters that all chains share, ``adam`` the
-    state of their optimiser. ``steps`` are counted; ``energy`` (C,) is U at the last step, in nats, ``rejected`` (C,)
-    the steps that were not finite.
+    ``thermostat`` (C,) is that of ``sgnht``. ``mean`` and ``square`` are averages of slopes over about ``span`` steps,
+    ``scatter`` of their variance at one θ, ``window`` (C, W, …) the last values. ``learnt`` are unconstrained
+    parameters that all chains share, ``adam`` the state of their optimiser. ``steps`` are counted; ``energy`` (C,) is U
+    at the last step, in nats, ``rejected`` (C,) the steps that were not finite.
     """
 
     values: Parameters
     velocity: Parameters
+    thermostat: Float[Array, " C"]
     mean: Parameters
     square: Parameters
     span: Parameters
@@ -80,7 +76,7 @@ def beginning(values: Parameters, learnt: Parameters, window: int, optimizer: An
     chains = len(next(iter(values.values())))
     dtype = next(iter(values.values())).dtype
     return SamplerState(
-        values, zeros(), zeros(), zeros(), jax.tree.map(jnp.ones_like, values), zeros(),
+        values, zeros(), jnp.ones(chains, dtype), zeros(), zeros(), jax.tree.map(jnp.ones_like, values), zeros(),
         jax.tree.map(repeated, values), learnt, optimizer.init(learnt), jnp.int32(0),
         jnp.zeros(chains, dtype), jnp.zeros(chains, jnp.int32),
     )  # fmt: skip
@@ -112,7 +108,7 @@ def build_advance(
     svi: SVI,
     size: int,
     batch_size: int | None,
-    friction: float,
+    dynamics: Dynamics,
     optimizer: Any,
     settles: int | None,
     learns: bool,
@@ -154,9 +150,15 @@ def build_advance(
             state = state._replace(
                 scatter=jax.lax.cond(state.steps % EVERY == 0, look, lambda: state.scatter)
             )
-        moved = _moved(state, slope, key_noise, step_size, friction, size, settles)
+        averages = _averages(state, slope, settles)
+        pace = jax.tree.map(lambda square: _pace(step_size, square), averages[1])
+        motion = dynamics.moved(Motion(*state[:3]), slope, pace, state.scatter, key_noise, size)
         # a step that is not finite is none
-        new = jax.tree.map(lambda ours, old: jnp.where(_beside(finite, old), ours, old), moved, state[:5])
+        new = jax.tree.map(
+            lambda ours, old: jnp.where(_beside(finite, old), ours, old),
+            (*motion, *averages),
+            tuple(state[:6]),
+        )
         window, learnt, adam = state.window, state.learnt, state.adam
         if settles is not None and learns:
             length = next(iter(window.values())).shape[1]
@@ -172,10 +174,10 @@ def build_advance(
             learnt = optax.apply_updates(learnt, change)
         energies = jnp.where(finite, value * size, state.energy)
         rejected = state.rejected + ~finite
-        values, velocity, mean, square, span = new
+        values, velocity, thermostat, mean, square, span = new
         return SamplerState(
-            values, velocity, mean, square, span, state.scatter, window, learnt, adam, state.steps + 1, energies,
-            rejected,
+            values, velocity, thermostat, mean, square, span, state.scatter, window, learnt, adam, state.steps + 1,
+            energies, rejected,
         )  # fmt: skip
 
     def advance(
@@ -193,52 +195,40 @@ def build_advance(
     return compiled(advance, donate_argnums=0)
 
 
-def _moved(
-    state: SamplerState,
-    slope: Parameters,
-    key: Array,
-    step_size: Array,
-    friction: float,
-    size: int,
-    settles: int | None,
-) -> tuple[Parameters, ...]:
-    """Values, velocities, averages of slopes and of their squares, and spans after a step."""
+def _averages(state: SamplerState, slope: Parameters, settles: int | None) -> tuple[Parameters, ...]:
+    """Averages of slopes and of their squares, and spans, after a step; as they are where ``settles`` is None."""
+    if settles is None:
+        return state.mean, state.square, state.span
     found = {}
-    for number, (name, g) in enumerate(slope.items()):
+    for name, g in slope.items():
         mean, square, span = state.mean[name], state.square[name], state.span[name]
-        if settles is not None:
-            begins = state.steps == 0
-            mean, square = jnp.where(begins, g, mean), jnp.where(begins, jnp.square(g), square)
-            rate = 1.0 / (span + 1.0)
-            quick = 1.0 + span * (1.0 - jnp.square(mean) / (square + LEAST_SQUARE))
-            span = jnp.where(state.steps < settles, quick, jnp.minimum(span + 1.0, LONGEST_SPAN))
-            mean = (1.0 - rate) * mean + rate * g
-            square = (1.0 - rate) * square + rate * jnp.square(g)
-        pace = _pace(step_size, square)
-        variance = jnp.maximum(2.0 * friction * pace / size - jnp.square(pace) * state.scatter[name], 0.0)
-        noise = jax.random.normal(jax.random.fold_in(key, number), g.shape, g.dtype)
-        velocity = (1.0 - friction) * state.velocity[name] - pace * g + jnp.sqrt(variance) * noise
-        found[name] = state.values[name] + velocity, velocity, mean, square, span
-    return tuple({name: parts[place] for name, parts in found.items()} for place in range(5))
+        begins = state.steps == 0
+        mean, square = jnp.where(begins, g, mean), jnp.where(begins, jnp.square(g), square)
+        rate = 1.0 / (span + 1.0)
+        quick = 1.0 + span * (1.0 - jnp.square(mean) / (square + LEAST_SQUARE))
+        span = jnp.where(state.steps < settles, quick, jnp.minimum(span + 1.0, LONGEST_SPAN))
+        found[name] = (1.0 - rate) * mean + rate * g, (1.0 - rate) * square + rate * jnp.square(g), span
+    return tuple({name: parts[place] for name, parts in found.items()} for place in range(3))
 
 
-def overwhelmed(state: SamplerState, step_size: float, friction: float, size: int) -> float:
-    """The share of numbers whose slopes scatter more than the noise that they need, so that they spread too far."""
+def overwhelmed(state: SamplerState, step_size: float, dynamics: Dynamics, size: int) -> float:
+    """The share of numbers whose slopes scatter more than the dynamics allow for, so that they spread too far."""
     beyond = [
-        _pace(step_size, square) * state.scatter[name] > 2.0 * friction / size
+        _pace(step_size, square) * state.scatter[name] > 2.0 * dynamics.too_much * dynamics.friction / size
         for name, square in state.square.items()
     ]
     return float(sum(map(jnp.sum, beyond)) / sum(part.size for part in beyond))
 
 
-def largest_step(state: SamplerState, friction: float, size: int) -> float:
-    """The largest ε, up to ``LARGEST_STEP``, at which scatter is at most half of nearly every number's noise."""
+def largest_step(state: SamplerState, dynamics: Dynamics, size: int) -> float:
+    """The largest ε, up to ``LARGEST_STEP``, at which scatter is a small share of nearly every number's noise."""
     allowed = [
         jnp.sqrt(square).ravel() / jnp.maximum(state.scatter[name].ravel(), LEAST_SQUARE)
         for name, square in state.square.items()
     ]
     least = jnp.quantile(jnp.concatenate(allowed), BEYOND)
-    return float(jnp.clip(jnp.sqrt(friction * least / size), SMALLEST_STEP, LARGEST_STEP))
+    step = jnp.sqrt(2.0 * dynamics.most_scatter * dynamics.friction * least / size)
+    return float(jnp.clip(step, SMALLEST_STEP, LARGEST_STEP))
 
 
 def _pace(step_size: Array | float, square: Array) -> Array:

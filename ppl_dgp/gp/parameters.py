@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import is_dataclass
 from difflib import get_close_matches
 from typing import Any
 
@@ -111,6 +112,24 @@ def check_lifted(model: Any, sites: Collection[str], others: Collection[str] = (
                     f"prior: found {name!r}, which the model does not have; {_nearest(name, known)}"
                 )
         model = model.fn
+
+
+def check_of_model(argument: str, other: Any, model: Any, remedy: str) -> None:
+    """Refuse, by a ValueError, what was made of another model of the zoo: its sites may have the same names and shapes.
+
+    A model is looked at below its handlers (``lift``); functions that users write are not told apart.
+    """
+    found, expected = _without_handlers(other), _without_handlers(model)
+    if is_dataclass(found) and is_dataclass(expected) and found != expected:
+        raise ValueError(
+            f"{argument}: found one of {found!r}, expected one of the model, {expected!r}; {remedy}"
+        )
+
+
+def _without_handlers(model: Any) -> Any:
+    while isinstance(model, Messenger):
+        model = model.fn
+    return model
 
 
 def _nearest(name: str, known: Collection[str]) -> str:
