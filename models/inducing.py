@@ -32,7 +32,8 @@ def inducing_inputs(
     :param given: where they start instead.
     :param outputs: P where each output is to have inputs of its own, which start at the same places.
     :param dims: D, that ``given`` has to have; that of x if not given.
-    :raises ValueError: if M is not positive, or exceeds the rows that initialise it, or ``given`` has another D.
+    :raises ValueError: if M is not positive, or exceeds the rows that initialise it, if x has no columns, or other ones
+        than ``given`` or trained inducing inputs.
     """
     if num_inducing < 1:
         raise ValueError(f"num_inducing: found {num_inducing}, expected at least 1")
@@ -48,6 +49,11 @@ def inducing_inputs(
         if given is not None:
             return jnp.asarray(given, float)
         rows = x() if callable(x) else x
+        if not rows.shape[1]:
+            raise ValueError(
+                f"x: found no columns for the function {name!r}, expected inputs (N, D); give x, or take a model of "
+                "latents, such as gplvm or gpssm"
+            )
         if num_inducing > rows.shape[0]:
             raise ValueError(
                 f"num_inducing: found {num_inducing} for {rows.shape[0]} rows, expected at most one per row; lower it"
@@ -59,6 +65,11 @@ def inducing_inputs(
         return one if outputs is None else jnp.tile(one, (outputs, 1, 1))
 
     sites: Array = numpyro.param(f"{name}/inducing", starts)
+    if not callable(x) and x.shape[1] != sites.shape[-1]:
+        raise ValueError(
+            f"{name}: found inputs of shape {x.shape}, expected (B, {sites.shape[-1]}), the columns of its inducing "
+            "inputs; give rows with the columns of those it was fitted to"
+        )
     # a zero gradient leaves Z where it is, and saved parameters hold it all the same
     return sites if train else jax.lax.stop_gradient(sites)
 

@@ -13,6 +13,8 @@ from jaxtyping import Array
 from numpyro.distributions import transforms
 from numpyro.handlers import seed, trace
 
+from ppl_dgp.gp.contract import check_made
+
 #: shape of a lengthscale's prior: a hundredth of it is below 0.43 of where it begins, a hundredth above 3.9 of it
 SHAPE = 5.0
 #: what is the square of a scale, what is one, and positive numbers of no unit
@@ -43,7 +45,9 @@ def default_priors(
     :param x: inputs (N, D), standardised, None for none.
     :param y: targets (N, P), standardised but for classes and counts.
     :raises ValueError: for a model without such parameters.
+    :raises TypeError: for the class of one.
     """
+    check_made("model", model)
     inputs = None if x is None else jnp.asarray(x)
     targets = jnp.asarray(y)
 

@@ -11,7 +11,8 @@ from compiled import initial
 from ppl_dgp.fit import Posterior, fit_svi
 from ppl_dgp.fit.initial import traced_start
 from ppl_dgp.guides import Guide
-from ppl_dgp.models import deep_gp, sparse_gp_regression
+from ppl_dgp.models import deep_gp, sparse_gp_regression, stack
+from ppl_dgp.models.function_blocks import GPLayer
 from ppl_dgp.objectives import PowerEP
 from ppl_dgp.prediction.predict import predict
 
@@ -45,6 +46,22 @@ def test_parameters_of_another_model_are_refused(params):
 def test_missing_parameters_are_named(params, name):
     rest = {other: value for other, value in params.items() if other != name}
     refused(DEEP, rest, f"params: found no '{name}'")
+
+
+def test_rows_with_other_columns_say_so(params):
+    """A layer of one output has a linear map as its mean where it sees two inputs."""
+    with pytest.raises(
+        ValueError, match=r"layer1: found inputs of shape \(3, 2\), expected \(B, 1\), .*; give rows with"
+    ):
+        predict(KEY, Posterior(DEEP, Guide(DEEP), params), np.zeros((3, 2)))
+
+
+@pytest.mark.parametrize("model", [DEEP, SPARSE, stack([GPLayer(num_inducing=5)])])
+def test_functions_of_x_without_x_are_refused(model):
+    with pytest.raises(
+        ValueError, match="x: found no columns for the function '(gp|layer1)', .*; give x, or"
+    ):
+        fit_svi(KEY, model, Guide(model), PowerEP(0.0), None, Y, steps=1)
 
 
 def test_shapes_are_those_of_the_program(params):

@@ -58,6 +58,8 @@ def test_a_model_without_hyperparameters_is_refused():
 
     with pytest.raises(ValueError, match="found the parameters weights, expected some of a kernel"):
         default_priors(model, X, Y)
+    with pytest.raises(TypeError, match="model: found the class deep_gp, .*call it first"):
+        default_priors(deep_gp, X, Y)
 
 
 @pytest.mark.parametrize("train", ["svi", "nuts"])

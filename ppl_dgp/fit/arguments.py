@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import is_dataclass
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -14,6 +13,8 @@ import numpy as np
 from numpyro.infer import ELBO
 
 from ppl_dgp.fit.posterior import Posterior
+from ppl_dgp.gp.contract import check_made
+from ppl_dgp.gp.parameters import check_of_model
 from ppl_dgp.guides import Guide, Optimal
 from ppl_dgp.numerics.compatibility import lost_its_threads
 from ppl_dgp.objectives.capabilities import capabilities_of
@@ -75,18 +76,11 @@ def check_programs(model: Any, guide: Any, in_batches: bool = False) -> None:
     for name, program in (("model", model), ("guide", guide)):
         if name == "guide" and program is None:
             continue
-        if isinstance(program, type):
-            raise TypeError(
-                f"{name}: found the class {program.__name__}, expected a {name} made by it; call it first, "
-                f"{program.__name__}(…)"
-            )
+        check_made(name, program)
         if not callable(program):
             raise TypeError(f"{name}: found {_kind(program)}, expected a NumPyro program")
-    other = getattr(guide, "model", None) if isinstance(guide, Guide) else None
-    if is_dataclass(other) and is_dataclass(model) and other != model:
-        raise ValueError(
-            f"guide: found one of {other!r}, expected one of the model, {model!r}; make Guide(model)"
-        )
+    if isinstance(guide, Guide):
+        check_of_model("guide", guide.model, model, "make Guide(model)")
     if in_batches and not _takes(model, "index", "size"):
         raise TypeError(
             "model: found no arguments index and size, which minibatches need; write model(x, y=None, index=None, "

@@ -177,3 +177,12 @@ class Objective(Protocol):
     ) -> Array:
         """The loss in nats over all rows, at constrained parameters; model and guide are called with ``args``."""
         ...
+
+
+def check_made(name: str, program: Any) -> None:
+    """Refuse, by a TypeError, a class in the place of what is made by it."""
+    if isinstance(program, type):
+        kind = program.__name__
+        raise TypeError(
+            f"{name}: found the class {kind}, expected a {name} made by it; call it first, {kind}(…)"
+        )

@@ -21,6 +21,7 @@ from ppl_dgp.gp.contract import (
     Model,
     Parameters,
     Propagation,
+    check_made,
     inducing_site,
     role_of,
     with_request,
@@ -291,11 +292,7 @@ class Guide:
         self.latent = named("latent", latent, HIDDEN_RULES)
         if not callable(self.model):
             raise TypeError(f"model: found {type(self.model).__name__}, expected a NumPyro model")
-        if isinstance(self.model, type):
-            name = self.model.__name__
-            raise TypeError(
-                f"model: found the class {name}, expected a model made by it; call it first, {name}(…)"
-            )
+        check_made("model", self.model)
         if isinstance(self.others, AutoGuide):
             name = type(self.others).__name__
             raise TypeError(

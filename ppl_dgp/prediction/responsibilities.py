@@ -14,6 +14,7 @@ from numpyro.handlers import seed, substitute, trace
 
 from ppl_dgp.fit.arguments import takes_fit
 from ppl_dgp.fit.posterior import Posterior
+from ppl_dgp.fit.result import checked_data
 from ppl_dgp.gp.contract import Parameters
 from ppl_dgp.numerics.compatibility import compiled
 from ppl_dgp.objectives import PowerEP
@@ -45,7 +46,8 @@ def responsibilities(
     :param x: as trained on; None for a model without inputs.
     :param y: as trained on.
     :param num_samples: draws of q.
-    :raises ValueError: if the model has no discrete latent, for no draws, or where the sum would be refused.
+    :raises ValueError: if the model has no discrete latent, for no draws, data that cannot be used, or where the sum
+        would be refused.
     """
     return _by_site(_responsibility_program, key, fit, x, y, num_samples)
 
@@ -122,8 +124,7 @@ def _by_site(
 ) -> dict[str, np.ndarray]:
     """What a program of so many draws says of each site at these rows."""
     check_number("num_samples", num_samples)
-    rows = [None if each is None else jnp.asarray(each) for each in (x, y)]
-    found = program(fit.model, fit.guide, num_samples)(key, fit.params, *rows)
+    found = program(fit.model, fit.guide, num_samples)(key, fit.params, *checked_data(x, y, fit.model))
     return {name: np.asarray(values) for name, values in found.items()}
 
 
