@@ -124,7 +124,9 @@ def _by_site(
 ) -> dict[str, np.ndarray]:
     """What a program of so many draws says of each site at these rows."""
     check_number("num_samples", num_samples)
-    found = program(fit.model, fit.guide, num_samples)(key, fit.params, *checked_data(x, y, fit.model))
+    rows = [None if each is None else jnp.asarray(each) for each in (x, y)]
+    checked_data(x, y, fit.model)
+    found = program(fit.model, fit.guide, num_samples)(key, fit.params, *rows)
     return {name: np.asarray(values) for name, values in found.items()}
 
 
