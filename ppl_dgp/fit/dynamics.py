@@ -6,7 +6,8 @@ and V, the variance of g at one θ, all of them leave exp(−U) as it is in the 
 .. math::
     \text{sghmc:}\quad & v ← (1 − c) v − \text{pace}\, g + N(0, 2 c\, \text{pace}/N − \text{pace}^2 V),
         \qquad θ ← θ + v \\
-    \text{sgnht:}\quad & \text{the same without } V,\ c ← c + c^2 (\overline{N v^2/\text{pace}} − 1) \\
+    \text{sgnht:}\quad & v ← (1 − c ξ) v − \text{pace}\, g + N(0, 2 c\, \text{pace}/N), \qquad θ ← θ + v,
+        \qquad ξ ← ξ + c\, (\overline{N v^2/\text{pace}} − 1) \\
     \text{sgld:}\quad & θ ← θ − \text{pace}\, g + N(0, 2\, \text{pace}/N)
 
 (Chen, Fox & Guestrin 2014; the thermostat of Ding et al. 2014, an average over all numbers of a chain; Welling & Teh
@@ -32,7 +33,7 @@ FRICTION = 0.05
 
 
 class Motion(NamedTuple):
-    """Where C chains are: trees of arrays (C, …) by name, and the thermostat's share of the friction, 1 without one."""
+    """Where C chains are: trees of arrays (C, …) by name, and the thermostat ξ, 1 without one."""
 
     values: Parameters
     velocity: Parameters
