@@ -53,7 +53,9 @@ def test_of_a_chain_and_of_a_site_beside_it():
     found = responsibilities(KEY, Posterior(without_inputs, guide, {}), None, Y, num_samples=1)
     assert sorted(found) == ["s", "z_0", "z_1", "z_2", "z_3"]
     with pytest.raises(ValueError, match="y: found nan at row 1, column 0"):
-        responsibilities(KEY, Posterior(without_inputs, guide, {}), None, np.where(np.arange(4) == 1, np.nan, Y))
+        responsibilities(
+            KEY, Posterior(without_inputs, guide, {}), None, np.where(np.arange(4) == 1, np.nan, Y)
+        )
     for axis, name in enumerate(sorted(found)):
         others = tuple(other for other in range(5) if other != axis)
         np.testing.assert_allclose(found[name], shares.sum(others), atol=1e-6)
