@@ -11,6 +11,7 @@ import numpy as np
 import numpyro
 from jaxtyping import Array, Float
 
+from ppl_dgp.gp.contract import check_columns
 from ppl_dgp.models.checks import frozen_array
 from ppl_dgp.numerics.host import on_host
 
@@ -65,11 +66,8 @@ def inducing_inputs(
         return one if outputs is None else jnp.tile(one, (outputs, 1, 1))
 
     sites: Array = numpyro.param(f"{name}/inducing", starts)
-    if not callable(x) and x.shape[1] != sites.shape[-1]:
-        raise ValueError(
-            f"{name}: found inputs of shape {x.shape}, expected (B, {sites.shape[-1]}), the columns of its inducing "
-            "inputs; give rows with the columns of those it was fitted to"
-        )
+    if not callable(x):
+        check_columns(name, x.shape, sites.shape[-1])
     # a zero gradient leaves Z where it is, and saved parameters hold it all the same
     return sites if train else jax.lax.stop_gradient(sites)
 

@@ -105,7 +105,7 @@ class Langevin(Dynamics):
 
         keys = jax.random.split(key, len(motion.thermostat))
         moved = jax.vmap(one)(keys, _in(unit, motion.values), _uphill(slope, unit, size))
-        values = jax.tree.map(lambda position, each: position * each, moved, unit)
+        values = jax.tree.map(jnp.multiply, moved, unit)
         return Motion(values, motion.velocity, motion.thermostat)
 
 
@@ -119,9 +119,8 @@ class NoseHoover(Dynamics):
         from blackjax.sgmcmc import sgnht
 
         # a step of c: the thermostat then turns as fast as the friction forgets
-        kernel = sgnht.build_kernel(alpha=1.0)
-        unit = jax.tree.map(lambda each: each / self.friction, _unit(pace, size))
-        momentum = jax.tree.map(lambda v, each: v / (each * self.friction), motion.velocity, unit)
+        kernel, of_velocity = sgnht.build_kernel(alpha=1.0), _unit(pace, size)
+        unit = jax.tree.map(lambda each: each / self.friction, of_velocity)
 
         def one(
             key: Array, position: Parameters, momentum: Parameters, thermostat: Array, uphill: Parameters
@@ -132,10 +131,11 @@ class NoseHoover(Dynamics):
 
         keys = jax.random.split(key, len(motion.thermostat))
         momentum, thermostat = jax.vmap(one)(
-            keys, _in(unit, motion.values), momentum, motion.thermostat, _uphill(slope, unit, size)
-        )
+            keys, _in(unit, motion.values), _in(of_velocity, motion.velocity), motion.thermostat,
+            _uphill(slope, unit, size),
+        )  # fmt: skip
         # BlackJAX moves positions before momenta: the values here are its next position, where the slope is of
-        velocity = jax.tree.map(lambda p, each: p * each * self.friction, momentum, unit)
+        velocity = jax.tree.map(jnp.multiply, momentum, of_velocity)
         values = jax.tree.map(jnp.add, motion.values, velocity)
         return Motion(values, velocity, thermostat)
 
@@ -143,11 +143,11 @@ class NoseHoover(Dynamics):
 def dynamics_of(name: str, friction: float | None) -> Dynamics:
     """The dynamics of a name.
 
-    :param friction: c, in (0, 1); None for ``FRICTION``, and for ``sgld``, which has none.
+    :param friction: c, in (0, 1); None for the usual one, and for ``sgld``, where it is 1.
     :raises ValueError: for another name, a friction out of range, or one of ``sgld``.
     :raises MissingExtra: where BlackJAX is needed and is not installed.
     """
-    known = {"sghmc": Hamiltonian, "sgld": Langevin, "sgnht": NoseHoover}
+    known: dict[str, type[Dynamics]] = {"sghmc": Hamiltonian, "sgld": Langevin, "sgnht": NoseHoover}
     if not isinstance(name, str) or name not in known:
         raise unknown_name(f"dynamics: found {name!r}", str(name), known)
     if friction is not None and not 0.0 < friction < 1.0:
@@ -155,12 +155,11 @@ def dynamics_of(name: str, friction: float | None) -> Dynamics:
     if name != "sghmc":
         with needed_for(f"dynamics={name!r}"):
             import blackjax.sgmcmc  # noqa: F401
+    if friction is None:
+        return known[name]()
     if name == "sgld":
-        if friction is not None:
-            raise ValueError(f"friction: found {friction} with dynamics='sgld', which has none; leave it out")
-        return Langevin()
-    kind = Hamiltonian if name == "sghmc" else NoseHoover
-    return kind(FRICTION if friction is None else friction)
+        raise ValueError(f"friction: found {friction} with dynamics='sgld', which has none; leave it out")
+    return known[name](friction)
 
 
 def _unit(pace: Parameters, size: int) -> Parameters:

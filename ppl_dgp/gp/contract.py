@@ -186,3 +186,12 @@ def check_made(name: str, program: Any) -> None:
         raise TypeError(
             f"{name}: found the class {kind}, expected a {name} made by it; call it first, {kind}(…)"
         )
+
+
+def check_columns(name: str, shape: tuple[int, ...], columns: int) -> None:
+    """Refuse, by a ValueError, inputs of a function that are not (B, D) with the D of its inducing inputs."""
+    if len(shape) != 2 or shape[1] != columns:
+        raise ValueError(
+            f"{name}: found inputs of shape {shape}, expected (B, {columns}), the columns of its inducing inputs; "
+            "give rows with the columns of those it was fitted to"
+        )

@@ -18,7 +18,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
 from ppl_dgp.gp import features
-from ppl_dgp.gp.contract import JITTER_SUFFIX, inducing_role, inducing_site
+from ppl_dgp.gp.contract import JITTER_SUFFIX, check_columns, inducing_role, inducing_site
 from ppl_dgp.gp.features import Functionals, InducingFeatures
 from ppl_dgp.gp.marginal import Marginal, WeightedMarginal
 from ppl_dgp.gp.means import Mean, Zero
@@ -235,12 +235,7 @@ class SparseGP:
     def marginal(self, h: Float[Array, "B D"] | Gaussian | Functionals) -> Marginal:
         """The same, of which no objective hears."""
         shape = jnp.shape(h.mean if isinstance(h, Gaussian) else h)
-        if len(shape) != 2 or shape[1] != self.num_inputs:
-            expected = f"(B, {self.num_inputs})"
-            raise ValueError(
-                f"{self.name}: found inputs of shape {shape}, expected {expected}, the columns of its inducing "
-                "inputs; give rows with the columns of those it was fitted to"
-            )
+        check_columns(self.name, shape, self.num_inputs)
         if isinstance(h, Gaussian):
             moments = linearised(self, h)[0] if h.linearise else matched(self, h)
             return Marginal(self, h, moments.weights, moments.mean, moments.residual, moments.beyond)
