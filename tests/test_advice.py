@@ -145,7 +145,7 @@ def test_the_command_line_compares_in_the_units_of_training():
 
 def test_a_fit_and_a_comparison_show_it():
     short = fit_svi(KEY, MODEL, Guide(MODEL), PowerEP(0.0), X, Y, steps=100)
-    assert len(short.advice) == 1 and short.advice[0].startswith("convergence: found some")
+    assert len(short.advice) == 1 and short.advice[0].startswith("convergence: found up to")
     assert "advice    convergence, see fit.advice" in repr(short)
     assert "advice" not in repr(fit_of())
     table = compare_fits(KEY, short, X, Y, {"another": short}, num_draws=20, num_samples=2)
