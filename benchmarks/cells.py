@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import platform
 import resource
@@ -75,6 +76,7 @@ def run(
                 there = [row for row in read(options.out) if settings.items() <= row.items()]
                 if is_done(there, name, number, method, budget, options.timed):
                     continue
+                print(f"{name} {number} {method}: begins", file=sys.stderr, flush=True)
                 beside: dict[str, Any] = {}
                 with others_at_work(beside):
                     found = work(method, budget)
@@ -127,6 +129,15 @@ def told(module: str, *arguments: object, peer: bool = False) -> dict[str, Any] 
         return None
     found: dict[str, Any] = json.loads(lines[-1])
     return found
+
+
+def tell_of_fits() -> None:
+    """Have fits of this process say on stderr how each of their phases ends: loss, nats to gain, what goes on."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    fits = logging.getLogger("ppl_dgp.fit")
+    fits.setLevel(logging.INFO)
+    fits.addHandler(handler)
 
 
 def in_precision(rows: Mapping[str, np.ndarray], bits: int) -> dict[str, np.ndarray]:

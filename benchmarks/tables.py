@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.cells import PEERS, as_row, commit, is_done, machine, parser_of, run, told
+from benchmarks.cells import PEERS, as_row, commit, is_done, machine, parser_of, run, tell_of_fits, told
 from benchmarks.rows import append_shown, numbers, read
 from benchmarks.time_to_quality import prepared
 
@@ -91,6 +91,7 @@ def main() -> int:
     if sys.argv[1:2] == ["--side-by-side"]:
         from benchmarks.tables_ours import side_by_side
 
+        tell_of_fits()
         method, budget, minutes, *splits = sys.argv[2:]
         seeds = [int(split.split("=")[0]) for split in splits]
         rows = [np.load(split.split("=", 1)[1]) for split in splits]
@@ -99,6 +100,7 @@ def main() -> int:
     if sys.argv[1:2] == ["--one"]:
         from benchmarks.tables_ours import measured
 
+        tell_of_fits()
         method, place, seed, budget = sys.argv[2:6]
         print(json.dumps(measured(method, np.load(place), int(seed), int(budget))), flush=True)
         return 0

@@ -28,7 +28,7 @@ from numpyro.infer.autoguide import AutoNormal
 
 numpyro.enable_x64()
 
-from benchmarks.cells import SINGLE, bound_of, in_precision  # noqa: E402
+from benchmarks.cells import SINGLE, bound_of, in_precision, tell_of_fits  # noqa: E402
 from ppl_dgp import default_priors  # noqa: E402
 from ppl_dgp.fit import Fit, fit_lbfgs, fit_power_ep, fit_svi  # noqa: E402
 from ppl_dgp.guides import DoublyStochastic, FullRank, GlobalInducing, Guide  # noqa: E402
@@ -122,6 +122,7 @@ def fitted(method: ClassMethod, x: np.ndarray, y: np.ndarray, key: Any, budget: 
 
 def main() -> None:
     """One method on one split: probabilities in a file, the rest as a line of JSON."""
+    tell_of_fits()
     name, place, left = sys.argv[1:4]
     seed, budget = map(int, sys.argv[4:])
     method = ClassMethod.of(name)

@@ -24,7 +24,7 @@ import numpyro
 numpyro.enable_x64()
 
 from benchmarks import imputers  # noqa: E402
-from benchmarks.cells import bound_of  # noqa: E402
+from benchmarks.cells import bound_of, tell_of_fits  # noqa: E402
 from ppl_dgp.fit import Fit, fit_lbfgs, fit_svi  # noqa: E402
 from ppl_dgp.guides import Amortised, DoublyStochastic, Guide, MeanField, Optimal  # noqa: E402
 from ppl_dgp.models import deep_gplvm, gplvm  # noqa: E402
@@ -95,6 +95,7 @@ METHODS: dict[str, Callable[[Array, int, int], Filled]] = {
 
 def main() -> None:
     """One method on one split: centres and variances in a file, the rest as a line of JSON."""
+    tell_of_fits()
     name, place, left = sys.argv[1:4]
     seed, budget = map(int, sys.argv[4:])
     y = np.load(place)["y"]
