@@ -87,13 +87,21 @@ def method_lines(
     heads: Sequence[str],
     measures: Callable[[pd.DataFrame], Sequence[str]],
 ) -> Lines:
-    """A heading and a table of methods, best log density first: their splits, that density, what of it is more than
-    that of ``base``, split by split, then measures, whether fits have converged, and seconds."""
+    """A heading and a table of methods: their splits, log density, what of it is more than that of ``base``, split by
+    split, then measures, whether fits have converged, and seconds.
+
+    The best come first, by that difference, for a method may have run on the easier splits alone.
+    """
     columns = ["method", "splits", "log density", f"less that of {base}", *heads, "converged", "seconds"]
     lines = [f"## {name}", "", f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     compared = part[part.method == base].set_index("split").test_log_density
-    order = part.groupby("method").test_log_density.mean().sort_values(ascending=False).index
-    for method in order:
+    means = part.groupby("method").test_log_density.mean()
+    worth = means - (compared.mean() if len(compared) else 0.0)
+    for method in means.index:
+        apart = part[part.method == method].set_index("split").test_log_density - compared
+        if apart.notna().any():
+            worth[method] = apart.mean()
+    for method in worth.sort_values(ascending=False, kind="stable").index:
         rows = part[part.method == method].set_index("split")
         density = rows.test_log_density
         apart = (density - compared).dropna() if method != base else pd.Series(dtype=float)
