@@ -327,6 +327,15 @@ def test_ranks_and_their_critical_difference_are_those_of_their_source():
     assert set(ranks.index) == {"sparse-gp", "c"}
 
 
+def test_a_method_that_ran_on_the_easier_split_alone_does_not_stand_first_for_it():
+    rows = [("base", 0, -1.0), ("base", 1, -3.0), ("worse", 0, -1.5), ("better", 1, -2.5)]
+    found = pd.DataFrame(rows, columns=["method", "split", "test_log_density"])
+    found = found.assign(converged="True", seconds=1.0, beside=0.0)
+    lines = tables_page.method_lines("drawn", found, "base", ("measure",), lambda _: ("0",))
+    assert [line.split(" | ")[0] for line in lines[4:]] == ["| better", "| base", "| worse"]
+    assert "+0.500" in lines[4] and "−0.500" in lines[6]
+
+
 TABLES = pytest.mark.parametrize(
     ("runner", "pages", "scores"),
     [
