@@ -94,20 +94,18 @@ def method_lines(
     """
     columns = ["method", "splits", "log density", f"less that of {base}", *heads, "converged", "seconds"]
     lines = [f"## {name}", "", f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
-    compared = part[part.method == base].set_index("split").test_log_density
-    means = part.groupby("method").test_log_density.mean()
-    worth = means - (compared.mean() if len(compared) else 0.0)
-    for method in means.index:
-        apart = part[part.method == method].set_index("split").test_log_density - compared
-        if apart.notna().any():
-            worth[method] = apart.mean()
+    densities = part.pivot(index="split", columns="method", values="test_log_density")
+    compared = densities.get(base, pd.Series(np.nan, densities.index))
+    apart = densities.sub(compared, axis=0)
+    # a method that shares no split with the base stands by its mean
+    worth = apart.mean().fillna(densities.mean() - np.nan_to_num(compared.mean()))
     for method in worth.sort_values(ascending=False, kind="stable").index:
         rows = part[part.method == method].set_index("split")
-        density = rows.test_log_density
-        apart = (density - compared).dropna() if method != base else pd.Series(dtype=float)
+        differences = apart[method].dropna() if method != base else pd.Series(dtype=float)
         said = rows.converged.dropna()
         converged = f"{sum(map(is_true, said))} of {len(rows)}" if len(said) else ""
-        cells = [method, str(len(rows)), with_error(density), with_error(apart, sign=True), *measures(rows)]
+        shown = with_error(rows.test_log_density), with_error(differences, sign=True)
+        cells = [method, str(len(rows)), *shown, *measures(rows)]
         lines.append(f"| {' | '.join([*cells, converged, shown_seconds(rows)])} |")
     return lines
 

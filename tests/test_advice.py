@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -145,13 +144,13 @@ def test_the_command_line_compares_in_the_units_of_training():
 
 
 def test_what_is_left_to_gain_is_told_as_it_is_judged():
-    known = replace(convergence_of(np.full(200, 10.0), 2.0), gap=0.24, error=0.3, tolerance=0.5)
+    known = dataclasses.replace(convergence_of(np.full(200, 10.0), 2.0), gap=0.24, error=0.3, tolerance=0.5)
     assert not known.converged
     (said,) = fit_of(convergence=known).advice
     assert said.startswith(
         "convergence: found up to 0.84 nats yet to gain, 0.24 by how the losses fell and twice 0.3"
     )
-    assert fit_of(convergence=replace(known, error=0.1)).advice == ()
+    assert fit_of(convergence=dataclasses.replace(known, error=0.1)).advice == ()
 
 
 def test_a_fit_and_a_comparison_show_it():

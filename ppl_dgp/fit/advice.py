@@ -31,9 +31,9 @@ ADVICE = {
         "{usual:.0e} to suffice; {remedy}, or check for columns that hardly vary"
     ),
     "gap": (
-        "convergence: found up to {most:.2g} nats yet to gain, {gap:.2g} by how the losses fell and twice {error:.1g} "
-        "by their noise, expected at most {tolerance:.2g}; raise {more}, or go on with {onward}, before comparing this "
-        "fit with others"
+        "convergence: found up to {largest:.2g} nats yet to gain, {gap:.2g} by how the losses fell and twice "
+        "{error:.1g} by their noise, expected at most {tolerance:.2g}; raise {more}, or go on with {onward}, before "
+        "comparing this fit with others"
     ),
     "few": "convergence: found too few steps to tell whether converged; raise {more}, before reading anything into it",
     "risen": (
@@ -123,8 +123,12 @@ def advice_of(
         found.append(ADVICE["shortfall"].format(shortfall=known.shortfall))
     elif known is not None and np.isfinite(known.gap + known.error) and not known.converged:
         more = "steps" if any(phase.kind == "part" for phase in known.phases) else _budget(known.phases)
-        most = known.gap + 2.0 * known.error
-        about = {"most": most, "gap": known.gap, "error": known.error, "tolerance": known.tolerance}
+        about = {
+            "largest": known.largest,
+            "gap": known.gap,
+            "error": known.error,
+            "tolerance": known.tolerance,
+        }
         found.append(ADVICE["gap"].format(more=more, onward=onward, **about))
     found += _noise(fit.params) + _inducing(fit.params)
     if khat is not None and not khat <= LARGEST_K_HAT:

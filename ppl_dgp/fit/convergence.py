@@ -72,9 +72,14 @@ class Convergence:
     shortfall: float = 0.0
 
     @property
+    def largest(self) -> float:
+        """The gap that its noise allows: two standard errors more."""
+        return self.gap + 2.0 * self.error
+
+    @property
     def converged(self) -> bool:
-        """Whether the gap is below the tolerance, two standard errors included, and nothing speaks against it."""
-        return self.gap + 2.0 * self.error <= self.tolerance and self.shortfall == 0.0
+        """Whether the largest gap is within the tolerance, and nothing speaks against it."""
+        return self.largest <= self.tolerance and self.shortfall == 0.0
 
     def after(self, steps: int) -> Convergence:
         """The same of a fit that began after so many steps of another."""
