@@ -28,3 +28,12 @@ def listing(names: list[str], most: int = 20) -> str:
     """Names for a message, at most ``most`` of them."""
     shown = ", ".join(names[:most]) or "nothing"
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def shown(value: object, most: int = 100) -> str:
+    """What was found, for a message: as it prints itself, or what it is where that is longer than ``most``."""
+    text = " ".join(repr(value).split())
+    if len(text) <= most:
+        return text
+    kind = f"a {type(value).__name__}"
+    return f"{kind} of {len(value)}" if isinstance(value, Collection) else kind

@@ -333,6 +333,10 @@ def test_inducing_inputs_that_are_given():
         (lambda: sparse_gp_regression(5, noise=np.ones((3, 2))), r"noise: found shape \(3, 2\)"),
         (lambda: sparse_gp_regression(5, kernel="cosine"), "kernel: found 'cosine'"),
         (lambda: sparse_gp_regression(5, kernel=3), "kernel: found 3, expected a name, a kernel class"),
+        (
+            lambda: deep_gp((2,), kernel=[RBF(1.0, np.ones(99))] * 2),
+            "kernel: found a list of 2, expected a name",
+        ),
         (lambda: sparse_gp_regression(5, kernel=StudentT), "kernel: found the class StudentT"),
         (lambda: sparse_gp_regression(5, kernel=Stationary), "which lacks correlation"),
         (lambda: sparse_gp_regression(5, kernel=RBF(0.0, 1.0)), "kernel: found variance=0.0 in RBF"),
