@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 from numpyro.handlers import scope, trace
 
 from ppl_dgp.kernels import KERNELS, Kernel, Product, Sum
-from ppl_dgp.messages import shown, unknown_name
+from ppl_dgp.messages import as_found, unknown_name
 from ppl_dgp.models.learnt import (
     check_start,
     class_with_sites,
@@ -87,7 +87,7 @@ def checked_kernel(kernel: Any, argument: str = "kernel") -> KernelChoice:
     elif isinstance(kernel, type):
         _check_class(argument, kernel)
     elif not isinstance(kernel, Composed) and (not callable(kernel) or num_required(kernel) not in (1, 2)):
-        raise ValueError(f"{argument}: found {shown(kernel)}, expected {KERNELS_TAKEN}")
+        raise ValueError(f"{argument}: found {as_found(kernel)}, expected {KERNELS_TAKEN}")
     return kernel  # type: ignore[no-any-return]
 
 

@@ -30,7 +30,7 @@ def listing(names: list[str], most: int = 20) -> str:
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
-def shown(value: object, most: int = 100) -> str:
+def as_found(value: object, most: int = 100) -> str:
     """What was found, for a message: as it prints itself, or what it is where that is longer than ``most``."""
     text = " ".join(repr(value).split())
     if len(text) <= most:
