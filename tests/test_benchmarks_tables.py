@@ -11,6 +11,7 @@ from scipy import stats
 
 from benchmarks import (
     cells,
+    imputers,
     tables,
     tables_classes,
     tables_classes_page,
@@ -184,6 +185,19 @@ def test_entries_that_are_held_out_are_unknown_and_scored_in_units_of_what_is_le
     np.testing.assert_allclose(np.nanstd(rows["y"], 0), 1.0)
     again = tables_missing.held_out(tmp_path, "toy", 0.3, 1)
     assert (again["gone"] != rows["gone"]).any()
+
+
+def test_what_an_imputer_sets_aside_is_of_no_split_what_is_held_out(tmp_path):
+    random = np.random.default_rng(8)
+    (tmp_path / "latent").mkdir()
+    np.savez(
+        tmp_path / "latent" / "toy.npz", Y=random.normal(size=(60, 1)) + 0.5 * random.normal(size=(60, 4))
+    )
+    for number in range(10):
+        y = tables_missing.held_out(tmp_path, "toy", 0.3, number)["y"]
+        _, variance = imputers.by_neighbours(y)
+        # the mean of five that scatter by 0.45 of a unit about it: 0.2 (1 + 1/5), of some seventeen entries
+        assert 0.1 < variance[0, 0] < 0.6
 
 
 def test_gaussian_entries_are_scored_as_their_density_says():
