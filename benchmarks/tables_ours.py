@@ -3,7 +3,8 @@
 A method's name is a model, sparse-gp or deep-gp-L of L layers, and what departs from the default, behind dots:
 ``deep-gp-2``, ``deep-gp-3.alpha=0.5``, ``deep-gp-2.global``, ``deep-gp-3.sghmc``. The default is ``DoublyStochastic``
 with ``FullRank`` at α = 0, ``fit_svi`` without steps, and for one layer, whose energy is closed at any α, ``Collapsed``
-by ``fit_lbfgs``; ``global`` has ``GlobalInducing``; ``best`` is ``Conditional`` from the optimum of the mean field or
+by ``fit_lbfgs``; ``global`` has ``GlobalInducing``; ``mean``, of tables of at most 2 000 rows, has ``MeanField``, whose
+bound is closed, by ``fit_table``; ``best`` is ``Conditional`` from the optimum of the mean field or
 from the default's, whichever has the higher bound; ``sources`` has 20 000 steps of Adam at 0.01, as the sources train;
 ``sghmc`` has chains at α = 1 that begin at the default's fit; ``heteroscedastic`` has noise that is a function of the
 inputs too, one layer by natural gradients and L-BFGS; ``nuts``, of one layer, draws hyperparameters with
@@ -31,7 +32,7 @@ from benchmarks.cells import SINGLE, bound_of, in_precision  # noqa: E402
 from benchmarks.predictive_scores import CENTRAL, of_shares  # noqa: E402
 from ppl_dgp import default_priors  # noqa: E402
 from ppl_dgp.diagnostics import elbo, scores  # noqa: E402
-from ppl_dgp.fit import Fit, Interrupted, fit_lbfgs, fit_many, fit_nuts, fit_sghmc, fit_svi  # noqa: E402
+from ppl_dgp.fit import Fit, Interrupted, fit_lbfgs, fit_many, fit_nuts, fit_sghmc, fit_svi, fit_table  # noqa: E402
 from ppl_dgp.fit.chains import SamplingWarning  # noqa: E402
 from ppl_dgp.guides import (  # noqa: E402
     Conditional,
@@ -64,7 +65,7 @@ LAYERS = {"sparse-gp": 1} | {f"deep-gp-{layers}": layers for layers in range(2, 
 ALPHAS = {"alpha=half": 0.5, "alpha=1": 1.0}
 #: of deep GPs that differ in nothing but the model, the guide and the objective
 TOGETHER = ("", "global", "heteroscedastic")
-RULES = ("global", "best", "sources", "sghmc", "heteroscedastic", "nuts")
+RULES = ("global", "mean", "best", "sources", "sghmc", "heteroscedastic", "nuts")
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,8 @@ def fitted(method: Method, x: np.ndarray, y: np.ndarray, key: Any, budget: int) 
         fit = fit_lbfgs(key, model, x, y, budget=min(budget, ITERATIONS), **collapsed)
         return fit if not method.rule else sampled(key, model, fit, x, y)
     settings["budget"] = budget
+    if method.rule == "mean":
+        return fit_table(key, model, Guide(model, MeanField()), objective, x, y, **settings)
     if method.rule == "best":
         paths = [MeanField()], [DoublyStochastic()]
         fits = [

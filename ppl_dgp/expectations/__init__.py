@@ -17,12 +17,13 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
-from ppl_dgp.expectations.blocks import map_rows, sum_rows
+from ppl_dgp.expectations.blocks import sum_rows
 from ppl_dgp.expectations.closed import Closed
 from ppl_dgp.expectations.nodes import CubatureExpectations, cubature, diagonal, quadrature
+from ppl_dgp.expectations.pairs import contracted_with, of_pairs, of_squares, triangle_places
+from ppl_dgp.expectations.spread import spread, spread_of_pairs
 from ppl_dgp.expectations.terms import terms_of, without_white
 from ppl_dgp.kernels import Kernel
 from ppl_dgp.numerics.gaussian import Gaussian
@@ -31,6 +32,8 @@ __all__ = [
     "input_input_kernel",
     "input_kernel",
     "is_rough",
+    "kernel_covariance_quadratic",
+    "kernel_covariance_sum",
     "kernel_kernel_input",
     "psi0",
     "psi1",
@@ -98,17 +101,40 @@ def psi2_sum(
     :raises ValueError: also if ``weights`` are not one for each row, or ``block`` is not positive.
     """
     method = _expectations_at(kernel, inputs, z)
-    rows = inputs.mean.shape[0]
-    if weights is None:
-        weights = jnp.ones(rows, inputs.mean.dtype)
-    if weights.ndim not in (1, 2) or weights.shape[0] != rows:
-        raise ValueError(
-            f"weights: found shape {weights.shape}, expected ({rows},) or ({rows}, C), one for each row of inputs"
-        )
+    weights = _checked_weights(inputs, weights)
     if isinstance(method, Closed) and method.has_pairs(inputs):
-        size, places = method.row_size(z.shape[0]) // 2, _places(z.shape[0])
-        return sum_rows(lambda part: method.pairs(part, z), inputs, weights, size, block)[..., places]
+        size, order = method.row_size(z.shape[0]) // 2, triangle_places(z.shape[0])
+        return sum_rows(lambda part: method.pairs(part, z), inputs, weights, size, block)[..., order]
     return sum_rows(lambda part: method.psi2(part, z), inputs, weights, method.row_size(z.shape[0]), block)
+
+
+def kernel_covariance_sum(
+    kernel: Kernel,
+    inputs: Gaussian,
+    z: Float[Array, "M D"],
+    weights: Float[Array, " B"] | Float[Array, "B C"] | None = None,
+    block: int | None = None,
+) -> Float[Array, "*C M M"]:
+    r""":math:`\sum_n w_n \operatorname{Cov}[k(h_n, z_m), k(h_n, z_{m'})]`, (M, M): ψ2 less what ψ1 has of it.
+
+    Of one ``RBF`` nothing is subtracted, so that narrow inputs cost no digits; of other kernels it is the difference.
+
+    :param weights: as in ``psi2_sum``.
+    :param block: likewise.
+    :raises ValueError: as ``psi2_sum``.
+    """
+    method = _expectations_at(kernel, inputs, z)
+    weights = _checked_weights(inputs, weights)
+    size = method.row_size(z.shape[0])
+    if not isinstance(method, Closed) or not method.is_rbf:
+        mean = method.psi1(inputs, z)
+        known = jnp.einsum("n...,nm,nk->...mk", weights, mean, mean, precision="highest")
+        return psi2_sum(kernel, inputs, z, weights, block) - known
+    (term,) = method.terms
+    if method.has_pairs(inputs):
+        found = sum_rows(lambda part: spread_of_pairs(term, part, z), inputs, weights, size // 2, block)
+        return found[..., triangle_places(z.shape[0])]
+    return sum_rows(lambda part: spread(term, part, z), inputs, weights, size, block)
 
 
 def psi2_quadratic(
@@ -125,26 +151,39 @@ def psi2_quadratic(
     :raises ValueError: also if ``matrices`` are not (P, M, M), or ``block`` is not positive.
     """
     method = _expectations_at(kernel, inputs, z)
-    size = z.shape[0]
-    if matrices.ndim != 3 or matrices.shape[1:] != (size, size):
-        raise ValueError(
-            f"matrices: found shape {matrices.shape}, expected (P, {size}, {size}), one for each of P outputs"
-        )
+    _check_matrices(matrices, z)
     if isinstance(method, Closed) and method.has_pairs(inputs):
-        first, second = np.tril_indices(size)
-        # what is above the diagonal counts with what is below
-        both = matrices + jnp.where(jnp.eye(size, dtype=bool), 0.0, jnp.swapaxes(matrices, 1, 2))
-        of_pairs = both[:, first, second].T
-        product = lambda part: jnp.matmul(method.pairs(part, z), of_pairs, precision="highest")
-        return map_rows(product, inputs, method.row_size(size) // 2, block)
-    # all outputs in one product with the pairs (m, m')
-    flat = matrices.reshape(-1, size**2).T
+        return contracted_with(lambda part: method.pairs(part, z), of_pairs(matrices), inputs, block)
+    return contracted_with(
+        lambda part: method.psi2(part, z), of_squares(matrices), inputs, block, method.row_size(len(z))
+    )
 
-    def rows(part: Gaussian) -> Array:
-        pairs = method.psi2(part, z).reshape(-1, size**2)
-        return jnp.matmul(pairs, flat, precision="highest")
 
-    return map_rows(rows, inputs, method.row_size(size), block)
+def kernel_covariance_quadratic(
+    kernel: Kernel,
+    inputs: Gaussian,
+    z: Float[Array, "M D"],
+    matrices: Float[Array, "P M M"],
+    block: int | None = None,
+) -> Float[Array, "B P"]:
+    r""":math:`\operatorname{tr}(B_p \operatorname{Cov}[k(Z, h_n)])`, (B, P): ``psi2_quadratic`` less what ψ1 has of it.
+
+    Of one ``RBF`` nothing is subtracted, see ``kernel_covariance_sum``.
+
+    :param matrices: B_p, (P, M, M), of which the symmetric part counts.
+    :param block: rows at a time, as in ``psi2_sum``.
+    :raises ValueError: as ``psi2_quadratic``.
+    """
+    method = _expectations_at(kernel, inputs, z)
+    _check_matrices(matrices, z)
+    if not isinstance(method, Closed) or not method.is_rbf:
+        mean = method.psi1(inputs, z)
+        known = jnp.einsum("bm,pmn,bn->bp", mean, matrices, mean, precision="highest")
+        return psi2_quadratic(kernel, inputs, z, matrices, block) - known
+    (term,) = method.terms
+    if method.has_pairs(inputs):
+        return contracted_with(lambda part: spread_of_pairs(term, part, z), of_pairs(matrices), inputs, block)
+    return contracted_with(lambda part: spread(term, part, z), of_squares(matrices), inputs, block)
 
 
 def input_kernel(kernel: Kernel, inputs: Gaussian, z: Float[Array, "M D"]) -> Float[Array, "B M D"]:
@@ -191,12 +230,23 @@ def is_rough(kernel: Kernel, dims: int) -> bool:
     )
 
 
-def _places(size: int) -> np.ndarray:
-    """Where each entry of a symmetric (M, M) stands among those of its lower triangle, row by row."""
-    row, column = np.indices((size, size))
-    high, low = np.maximum(row, column), np.minimum(row, column)
-    positions: np.ndarray = high * (high + 1) // 2 + low
-    return positions
+def _checked_weights(inputs: Gaussian, weights: Array | None) -> Array:
+    rows = inputs.mean.shape[0]
+    if weights is None:
+        return jnp.ones(rows, inputs.mean.dtype)
+    if weights.ndim not in (1, 2) or weights.shape[0] != rows:
+        raise ValueError(
+            f"weights: found shape {weights.shape}, expected ({rows},) or ({rows}, C), one for each row of inputs"
+        )
+    return weights
+
+
+def _check_matrices(matrices: Array, z: Array) -> None:
+    size = z.shape[0]
+    if matrices.ndim != 3 or matrices.shape[1:] != (size, size):
+        raise ValueError(
+            f"matrices: found shape {matrices.shape}, expected (P, {size}, {size}), one for each of P outputs"
+        )
 
 
 def _expectations_at(kernel: Kernel, inputs: Gaussian, z: Array) -> Closed | CubatureExpectations:

@@ -138,9 +138,14 @@ class Closed:
                 total += part.mass * part.product
         return total
 
+    @property
+    def is_rbf(self) -> bool:
+        """Whether there is one term, without the linear factor."""
+        return len(self.terms) == 1 and self.terms[0].slope is None
+
     def has_pairs(self, inputs: Gaussian) -> bool:
         """Whether :meth:`pairs` knows the kernel and the inputs: one RBF, independent dimensions."""
-        return len(self.terms) == 1 and self.terms[0].slope is None and inputs.scale.ndim == 2
+        return self.is_rbf and inputs.scale.ndim == 2
 
     def pairs(self, inputs: Gaussian, z: Float[Array, "M D"]) -> Float[Array, "B K"]:
         """The lower triangles of ``psi2``, row by row, K = M(M+1)/2, all exponents by one matrix product.

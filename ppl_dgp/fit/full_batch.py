@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import jax
@@ -31,6 +32,7 @@ from ppl_dgp.fit.initial import traced_start
 from ppl_dgp.fit.jitter import used_jitter, warn_of_jitter
 from ppl_dgp.fit.natural_lbfgs import natural_lbfgs
 from ppl_dgp.fit.result import Fit, FitError, Interrupted, assemble, checked_data, fingerprint, finished
+from ppl_dgp.fit.rounding import beside_rounding
 from ppl_dgp.fit.saving import Saving
 from ppl_dgp.fit.session import PIECE_SECONDS, deferred_interrupt, one_blas_thread, progress_bar
 from ppl_dgp.fit.watching import Callback, ChunkReport, chunk_losses, reported, tell_begin, tell_end
@@ -86,8 +88,9 @@ def fit_lbfgs(
     :param y: targets (N, P), or (N,) for one column, with NaN for missing entries where the model takes them
         (``missing=True`` of the GPLVMs).
     :param steps: at most so many iterations; "auto" goes on until the fit has converged or the budget is spent. It
-        stops before when the line search finds nothing lower, or when no entry of the gradient, in the unconstrained
-        parameters, exceeds the square root of the machine's precision times max(1, |loss|).
+        stops before when the line search finds nothing lower, even along the gradient, or when no entry of the
+        gradient, in the unconstrained parameters, exceeds the square root of the machine's precision times
+        max(1, |loss|).
     :param tolerance: nats in all that iterations without end may yet gain of a fit that has converged; a thousandth of
         a nat a row, half a nat at least, if not given.
     :param budget: of "auto", at most so many iterations.
@@ -207,8 +210,10 @@ def fit_lbfgs(
                 save()
         save()
     fit = result()
-    again = lambda fresh: _loss_again(kept.run, state, fresh, x, y, sums, limit)
-    fit = dataclasses.replace(fit, convergence=beside_fresh_draws(known(), losses[-1], again, loss_key))
+    at = lambda params, key: _loss_at(kept.run, state | {"params": params}, key, x, y, sums, limit)
+    of_key, of_params = partial(at, state["params"]), lambda params: at(params, loss_key)
+    found = beside_rounding(known(), state["params"], of_params, losses[-1], loss_key)
+    fit = dataclasses.replace(fit, convergence=beside_fresh_draws(found, losses[-1], of_key, loss_key))
     jitter = used_jitter(kept.svi, fit.params, x, y)
     warn_of_jitter(jitter, x.dtype)
     fit = dataclasses.replace(fit, jitter=jitter)
@@ -216,8 +221,8 @@ def fit_lbfgs(
     return fit
 
 
-def _loss_again(run: Callable[..., Any], state: dict[str, Any], key: Array, *rest: Any) -> float:
-    """The loss of a state by other draws: that before the first iteration, of none."""
+def _loss_at(run: Callable[..., Any], state: dict[str, Any], key: Array, *rest: Any) -> float:
+    """The loss of a state anew: that before the first iteration, of none."""
     anew = program.fresh_copies(state | {"begun": jnp.zeros((), bool)})
     return float(run(anew, key, *rest, np.int32(0))[0]["value"])
 
@@ -225,7 +230,8 @@ def _loss_again(run: Callable[..., Any], state: dict[str, Any], key: Array, *res
 def _first_state(params: dict[str, Array], factors: GaussianFactors | None) -> dict[str, Any]:
     """The state before the first iteration: the point, its value and slope (not yet known), L-BFGS's memory.
 
-    ``foreseen`` is the decrease of the last step as a quadratic has it, ½ gᵀHg.
+    ``foreseen`` is the decrease of the last step as a quadratic has it, ½ gᵀHg; ``since`` the value at which the memory
+    was last empty.
     """
     flat, unravel = ravel_pytree(params)
     return {
@@ -234,6 +240,7 @@ def _first_state(params: dict[str, Array], factors: GaussianFactors | None) -> d
         "slope": jnp.zeros_like(flat),
         "memory": _solver(factors, unravel).init(flat),
         "foreseen": jnp.full((), jnp.inf, flat.dtype),
+        "since": jnp.full((), jnp.inf, flat.dtype),
         "begun": jnp.zeros((), bool),
         "done": jnp.zeros((), bool),
     }
@@ -280,10 +287,12 @@ def _build_iterations(svi: SVI, factors: GaussianFactors | None) -> Callable[...
             return unfinished
 
         def iterate(carry: Any) -> Any:
-            point, value, slope, memory, foreseen, done, turns, losses = carry
+            point, value, slope, memory, foreseen, since, done, turns, losses = carry
             move, new_memory = solver.update(slope, memory, point, value=value, grad=slope, value_fn=loss)
             found = new_memory[-1]  # the line search's value and gradient at point + move
             lower = found.value < value  # false for NaN too
+            # nothing lower in that direction: a wrong curvature, as after a long step, or the end; without it once more
+            again = ~lower & (since - value > limit * jnp.maximum(1.0, jnp.abs(value)))
             # of a start at an optimum, where the first search finds nothing lower, that of what it tried last
             known = lower | jnp.isinf(foreseen)
             foreseen = jnp.where(known, 0.5 * jnp.abs(jnp.vdot(move, slope)), foreseen)
@@ -291,19 +300,23 @@ def _build_iterations(svi: SVI, factors: GaussianFactors | None) -> Callable[...
             slope = jnp.where(lower, found.grad, slope)
             value = jnp.where(lower, found.value, value)
             losses = losses.at[turns].set(value)
-            done = ~lower | converged(value, slope)
-            return point, value, slope, new_memory, foreseen, done, turns + 1, losses
+            done = (~lower & ~again) | converged(value, slope)
+            since = jnp.where(again, value, since)
+            new_memory = jax.tree.map(partial(jnp.where, again), solver.init(point), new_memory)
+            return point, value, slope, new_memory, foreseen, since, done, turns + 1, losses
 
         # kept from piece to piece, so that where a run is cut changes nothing
         value, slope = jax.lax.cond(
             state["begun"], lambda point: (state["value"], state["slope"]), jax.value_and_grad(loss), flat
         )
         turns, losses = jnp.zeros((), int), jnp.zeros(ITERATIONS_PER_PIECE, value.dtype)
-        before = state["memory"], state["foreseen"], state["done"]
+        before = state["memory"], state["foreseen"], state["since"], state["done"]
         begin = (flat, value, slope, *before, turns, losses)
-        point, value, slope, memory, foreseen, done, turns, losses = jax.lax.while_loop(going, iterate, begin)
+        point, value, slope, memory, foreseen, since, done, turns, losses = jax.lax.while_loop(
+            going, iterate, begin
+        )
         after = {"params": unravel(point), "value": value, "slope": slope, "memory": memory}
-        after["foreseen"] = foreseen
+        after |= {"foreseen": foreseen, "since": since}
         return after | {"begun": jnp.ones((), bool), "done": done}, losses, turns
 
     return compiled(run, donate_argnums=0)

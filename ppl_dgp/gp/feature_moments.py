@@ -55,6 +55,20 @@ def expected_quadratic(
     return jnp.einsum("mnb,pmn->bp", products, matrices, precision="highest")
 
 
+def covariance_quadratic(
+    kernel: Kernel,
+    inputs: Gaussian,
+    inducing: Array | InducingFeatures,
+    matrices: Float[Array, "P M M"],
+) -> Float[Array, "B P"]:
+    """Σ C_mn Cov[k_u(h)_m, k_u(h)_n] of each datum; of points and an ``RBF`` without what cancels."""
+    if not isinstance(inducing, InducingFeatures):
+        return expectations.kernel_covariance_quadratic(kernel, inputs, inducing, matrices)
+    mean = expected_cross(kernel, inputs, inducing)
+    known = jnp.einsum("bm,pmn,bn->bp", mean, matrices, mean, precision="highest")
+    return expected_quadratic(kernel, inputs, inducing, matrices) - known
+
+
 def expected_input_cross(
     kernel: Kernel, inputs: Gaussian, inducing: Array | InducingFeatures
 ) -> Float[Array, "B M D"]:

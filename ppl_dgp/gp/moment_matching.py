@@ -95,12 +95,14 @@ def _spreads(f: Function, inputs: Gaussian, slope: Float[Array, "B P D"] | None)
     mean_u, covariance_u = _inducing_moments(f)
     weights, linear, _, cross = _first_moments(f, inputs, slope)
     precision = f.whiten.T @ f.whiten
-    # φᵀ (S + µµᵀ) φ = tr(Wᵀ (S + µµᵀ) W k kᵀ), φ = W k
+    # with φ = W k: ⟨φᵀ S φ⟩ + Var[φᵀµ] = ⟨φ⟩ᵀ S ⟨φ⟩ + tr(Wᵀ (S + µµᵀ) W Cov[k])
     second = f.whiten.T @ (covariance_u + mean_u[:, :, None] * mean_u[:, None, :]) @ f.whiten
     matrices = jnp.concatenate([precision[None], second])
-    quadratic = feature_moments.expected_quadratic(f.kernel, inputs, f.inducing, matrices)
-    residual = expectations.psi0(f.kernel, inputs)[:, None] - quadratic[:, :1]
-    beyond = quadratic[:, 1:] - jnp.square(weights @ mean_u.T)
+    quadratic = feature_moments.covariance_quadratic(f.kernel, inputs, f.inducing, matrices)
+    residual = expectations.psi0(f.kernel, inputs) - jnp.square(weights).sum(1) - quadratic[:, 0]
+    residual, beyond = residual[:, None], quadratic[:, 1:]
+    if isinstance(f.u, Gaussian):
+        beyond = beyond + f.u.projected_variance(weights)
     if linear is not None:
         beyond = beyond + _quadratic(linear, inputs) + 2.0 * jnp.einsum("bpd,bpd->bp", linear, cross)
     # neither is negative in exact arithmetic
@@ -143,13 +145,12 @@ PairCovariances = tuple[Callable[[np.ndarray, np.ndarray], Array], Array | None,
 
 def _shared_pairs(f: Function, inputs: Gaussian, slope: Array | None) -> PairCovariances:
     mean_u, _ = _inducing_moments(f)
-    weights, linear, _, cross = _first_moments(f, inputs, slope)
-    projected, centre = mean_u @ f.whiten, weights @ mean_u.T
+    _, linear, _, cross = _first_moments(f, inputs, slope)
+    projected = mean_u @ f.whiten
 
     def of_kernels(first: np.ndarray, second: np.ndarray) -> Array:
         pairs = projected[first][:, :, None] * projected[second][:, None, :]
-        products = feature_moments.expected_quadratic(f.kernel, inputs, f.inducing, pairs)
-        return products - centre[:, first] * centre[:, second]
+        return feature_moments.covariance_quadratic(f.kernel, inputs, f.inducing, pairs)
 
     return of_kernels, linear, cross
 

@@ -40,11 +40,15 @@ Part = TypeVar("Part")
 
 @dataclass(frozen=True)
 class Statistics:
-    """Sums over the rows that hold all that the energy and q(u) need: A, b, and what does not depend on u, in nats."""
+    """Sums over the rows that hold all that the energy and q(u) need: A, b, and what does not depend on u, in nats.
+
+    ``squares`` is Σ w⟨r²⟩, above which bᵀ(I + A)⁻¹b is by rounding alone; None where b has more than rows in it.
+    """
 
     gram: Float[Array, "C M M"]
     products: Float[Array, "P M"]
     constant: Float[Array, ""]
+    squares: Float[Array, ""] | None = None
 
     @classmethod
     def alike(
@@ -80,7 +84,10 @@ class Statistics:
         lowers, products = self._solved()
         # log |I + A| of each output, and bᵀ (I + A)⁻¹ b
         log_det = 2.0 * jnp.log(jnp.diagonal(lowers, axis1=1, axis2=2)).sum() * (len(products) // len(lowers))
-        return self.constant + 0.5 * (jnp.square(products).sum() - log_det)
+        explained = jnp.square(products).sum()
+        if self.squares is not None:
+            explained = jnp.minimum(explained, self.squares)
+        return self.constant + 0.5 * (explained - log_det)
 
     def optimum(self) -> Gaussian:
         """The optimal q(u): means (P, M) and lower Cholesky factors (P, M, M), whitened."""
@@ -168,15 +175,21 @@ class GaussianInputs(Features):
         squares = self._squares()
         products = self._products(jnp.broadcast_to(weights, squares.shape))
         constant = row_constant(weights, squares, weights, 0.0, corrected=False)
-        # Σ w⟨D⟩ = Σ w ψ0 − tr A: row by row it would lose digits to Kzz⁻¹, and cost as much again as A
+        # Σ w⟨D⟩ = Σ w ψ0 − tr A: row by row it would lose digits to Kzz⁻¹, and cost as much again as A. Where f varies
+        # so much more than its noise that rounding makes it negative, a bound without its floor has no top
         residual = weights.T @ expectations.psi0(self.function.kernel, self.inputs)
-        residual = residual - jnp.trace(gram, axis1=1, axis2=2)
-        return Statistics(gram, products, constant - 0.5 * residual.sum() * (len(products) // len(gram)))
+        residual = jnp.maximum(residual - jnp.trace(gram, axis1=1, axis2=2), 0.0)
+        constant = constant - 0.5 * residual.sum() * (len(products) // len(gram))
+        return Statistics(gram, products, constant, (weights * squares).sum())
 
     def _gram(self, weights: Float[Array, "N C"]) -> Float[Array, "C M M"]:
+        # as ⟨φ⟩⟨φ⟩ᵀ + Cov[φ]: whitened on both sides, ψ2 would lose the digits of Kzz⁻¹, which are nats beside A
         f = self.function
-        total = expectations.psi2_sum(f.kernel, self.inputs, inducing_points(f.inducing), weights)
-        return f.whiten @ total @ f.whiten.T
+        beyond = expectations.kernel_covariance_sum(
+            f.kernel, self.inputs, inducing_points(f.inducing), weights
+        )
+        known = jnp.einsum("nc,nm,nk->cmk", weights, self.phi, self.phi, precision="highest")
+        return known + f.whiten @ beyond @ f.whiten.T
 
     def _products(self, weights: Float[Array, "N P"]) -> Float[Array, "P M"]:
         products = (weights * self.offset).T @ self.phi
@@ -227,11 +240,11 @@ class SeparateInputs(Features):
 
         def of_one(f: Pieces, phi: Array, rest: Any, offset: Array, variance: Array, noise: Array) -> Any:
             found = GaussianInputs(phi, f, self.inputs, rest, offset, variance).statistics(noise, factors)
-            return found.gram[0], found.products[0], found.constant
+            return found.gram[0], found.products[0], found.constant, found.squares
 
         of_all: Any = jax.vmap(of_one)
-        gram, products, constant = of_all(*self.parts, noises)
-        return Statistics(gram, products, constant.sum())
+        gram, products, constant, squares = of_all(*self.parts, noises)
+        return Statistics(gram, products, constant.sum(), squares.sum())
 
 
 @dataclass(frozen=True)
