@@ -43,6 +43,7 @@ from ppl_dgp.objectives.row_sums import KnownSums, RowSums
 ITERATIONS_PER_PIECE = 50  # iterations between two looks at Ctrl-C, at most
 THREADED_ROWS = 1000  # so many rows in one dense matrix are worth several BLAS threads
 BUDGET = 3000  # iterations of "auto"
+WORTH = 0.1  # of the tolerance, that a memory has gained if another is begun
 #: pairs of steps and gradients that stand for the curvature: kernels, Z and noises are few, and their valleys long
 _lbfgs = optax.lbfgs(memory_size=50)
 _unused = program.as_numpyro(optax.identity())  # SVI wants an optimiser to initialise the parameters
@@ -145,9 +146,9 @@ def fit_lbfgs(
         )
     kept = program.cached_program(svi, _build_iterations, factors)
     sums = sums_over_rows(svi, first.shapes, x, y)
-    limit = float(np.sqrt(jnp.finfo(x.dtype).eps))
+    limits = float(np.sqrt(jnp.finfo(x.dtype).eps)), WORTH * allowed
     compiling = time.perf_counter()
-    with program.compiled_beside(kept.run, shapes, loss_key, x, y, sums, limit, np.int32(0)):
+    with program.compiled_beside(kept.run, shapes, loss_key, x, y, sums, limits, np.int32(0)):
         state = begun(first.find())
     compile_seconds = time.perf_counter() - compiling
     losses, lasted, pace = np.empty(0), 0.0, 1
@@ -192,7 +193,7 @@ def fit_lbfgs(
     with saving.alone(), threads, deferred_interrupt() as presses, bar as advance:
         while not ended():
             count, before = min(pace, until_check(len(losses)), most - len(losses)), time.perf_counter()
-            state, piece, turns = kept.run(state, loss_key, x, y, sums, limit, np.int32(count))
+            state, piece, turns = kept.run(state, loss_key, x, y, sums, limits, np.int32(count))
             losses = np.concatenate([losses, np.asarray(piece)[: int(turns)]])
             elapsed = time.perf_counter() - before
             pace = max(1, min(ITERATIONS_PER_PIECE, 4 * pace, int(count * PIECE_SECONDS / elapsed)))
@@ -210,7 +211,7 @@ def fit_lbfgs(
                 save()
         save()
     fit = result()
-    at = lambda params, key: _loss_at(kept.run, state | {"params": params}, key, x, y, sums, limit)
+    at = lambda params, key: _loss_at(kept.run, state | {"params": params}, key, x, y, sums, limits)
     of_key, of_params = partial(at, state["params"]), lambda params: at(params, loss_key)
     found = beside_rounding(known(), state["params"], of_params, losses[-1], loss_key)
     fit = dataclasses.replace(fit, convergence=beside_fresh_draws(found, losses[-1], of_key, loss_key))
@@ -253,7 +254,9 @@ def _solver(
 
 
 def _build_iterations(svi: SVI, factors: GaussianFactors | None) -> Callable[..., Any]:
-    """``run(state, key, x, y, sums, limit, count)``: at most ``count`` iterations; the state is donated.
+    """``run(state, key, x, y, sums, limits, count)``: at most ``count`` iterations; the state is donated.
+
+    ``limits`` are that of the slope, and the nats for which a descent that has ended begins with a new memory.
 
     Gives the state (see ``_first_state``), the losses after each iteration (PIECE,), and the number of iterations
     done.
@@ -265,7 +268,7 @@ def _build_iterations(svi: SVI, factors: GaussianFactors | None) -> Callable[...
         x: Float[Array, "N D"],
         y: Num[Array, "N P"],
         sums: dict[str, RowSums],
-        limit: Float[Array, ""],
+        limits: tuple[Float[Array, ""], Float[Array, ""]],
         count: Int[Array, ""],
     ) -> tuple[Any, Float[Array, " piece"], Int[Array, ""]]:
         flat, unravel = ravel_pytree(state["params"])
@@ -279,7 +282,7 @@ def _build_iterations(svi: SVI, factors: GaussianFactors | None) -> Callable[...
             return value
 
         def converged(value: Float[Array, ""], slope: Float[Array, " K"]) -> Bool[Array, ""]:
-            return jnp.max(jnp.abs(slope)) <= limit * jnp.maximum(1.0, jnp.abs(value))
+            return jnp.max(jnp.abs(slope)) <= limits[0] * jnp.maximum(1.0, jnp.abs(value))
 
         def going(carry: Any) -> Bool[Array, ""]:
             done, turns = carry[-3:-1]
@@ -292,7 +295,7 @@ def _build_iterations(svi: SVI, factors: GaussianFactors | None) -> Callable[...
             found = new_memory[-1]  # the line search's value and gradient at point + move
             lower = found.value < value  # false for NaN too
             # nothing lower in that direction: a wrong curvature, as after a long step, or the end; without it once more
-            again = ~lower & (since - value > limit * jnp.maximum(1.0, jnp.abs(value)))
+            again = ~lower & (since - value > limits[1])
             # of a start at an optimum, where the first search finds nothing lower, that of what it tried last
             known = lower | jnp.isinf(foreseen)
             foreseen = jnp.where(known, 0.5 * jnp.abs(jnp.vdot(move, slope)), foreseen)
