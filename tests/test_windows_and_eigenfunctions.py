@@ -14,7 +14,7 @@ from scipy.integrate import quad
 
 from ppl_dgp.fit import fit_nuts, fit_svi
 from ppl_dgp.gp.eigenfunctions import Eigenfunctions, ReducedRank, reduced_rank_gp, spectral_density
-from ppl_dgp.gp.feature_moments import expected_cross, expected_input_cross, expected_quadratic
+from ppl_dgp.gp.feature_moments import covariance_quadratic, expected_cross, expected_input_cross
 from ppl_dgp.gp.features import covariance, cross
 from ppl_dgp.gp.means import Linear
 from ppl_dgp.gp.sparse_gp import sparse_gp
@@ -82,9 +82,10 @@ def test_windows_have_moments_under_uncertain_inputs():
         nodes = under(inputs.mean[b], inputs.scale[b])
         at = cross(KERNEL, nodes, WINDOWS)
         np.testing.assert_allclose(expected_cross(KERNEL, inputs, WINDOWS)[b], MASS @ at, atol=1e-10)
-        products = jnp.einsum("k,km,kn,pmn->p", MASS, at, at, matrices)
+        beyond = at - MASS @ at
+        spread = jnp.einsum("k,km,kn,pmn->p", MASS, beyond, beyond, matrices)
         np.testing.assert_allclose(
-            expected_quadratic(KERNEL, inputs, WINDOWS, matrices)[b], products, atol=1e-10
+            covariance_quadratic(KERNEL, inputs, WINDOWS, matrices)[b], spread, atol=1e-10
         )
         with_inputs = jnp.einsum("k,km,kd->md", MASS, at, nodes)
         np.testing.assert_allclose(expected_input_cross(KERNEL, inputs, WINDOWS)[b], with_inputs, atol=1e-10)

@@ -32,18 +32,27 @@ def expected_cross(
     return expectations.psi1(kernel, inputs, inducing)
 
 
-def expected_quadratic(
+def covariance_quadratic(
     kernel: Kernel,
     inputs: Gaussian,
     inducing: Array | InducingFeatures,
     matrices: Float[Array, "P M M"],
 ) -> Float[Array, "B P"]:
-    """Σ C_mn ⟨k_u(h)_m k_u(h)_n⟩ of each datum, for some matrices C; of features in O(B M²) memory."""
+    """Σ C_mn Cov[k_u(h)_m, k_u(h)_n] of each datum, for some matrices C; of features in O(B M²) memory.
+
+    Of points and an ``RBF`` without what cancels.
+    """
     if not isinstance(inducing, InducingFeatures):
-        return expectations.psi2_quadratic(kernel, inputs, inducing, matrices)
+        return expectations.kernel_covariance_quadratic(kernel, inputs, inducing, matrices)
+    mean = expected_cross(kernel, inputs, inducing)
+    covariance = _expected_products(kernel, inputs, inducing) - mean[:, :, None] * mean[:, None, :]
+    return jnp.einsum("bmn,pmn->bp", covariance, matrices, precision="highest")
+
+
+def _expected_products(kernel: Kernel, inputs: Gaussian, inducing: InducingFeatures) -> Float[Array, "B M M"]:
+    """⟨k_u(h)_m k_u(h)_n⟩ of each datum."""
     if isinstance(inducing, GaussianWindows):
-        averages = inducing.expected_products(kernel, inputs)
-        return jnp.einsum("bmn,pmn->bp", averages, matrices, precision="highest")
+        return inducing.expected_products(kernel, inputs)
     functionals = _applicable(inducing)
 
     def of_first(z: Array) -> Array:
@@ -51,22 +60,7 @@ def expected_quadratic(
         return jnp.moveaxis(functionals.of(pairs), 2, 0)
 
     # (M, M, B), the functionals of z before those of the other
-    products = functionals.of(of_first)
-    return jnp.einsum("mnb,pmn->bp", products, matrices, precision="highest")
-
-
-def covariance_quadratic(
-    kernel: Kernel,
-    inputs: Gaussian,
-    inducing: Array | InducingFeatures,
-    matrices: Float[Array, "P M M"],
-) -> Float[Array, "B P"]:
-    """Σ C_mn Cov[k_u(h)_m, k_u(h)_n] of each datum; of points and an ``RBF`` without what cancels."""
-    if not isinstance(inducing, InducingFeatures):
-        return expectations.kernel_covariance_quadratic(kernel, inputs, inducing, matrices)
-    mean = expected_cross(kernel, inputs, inducing)
-    known = jnp.einsum("bm,pmn,bn->bp", mean, matrices, mean, precision="highest")
-    return expected_quadratic(kernel, inputs, inducing, matrices) - known
+    return jnp.moveaxis(functionals.of(of_first), 2, 0)
 
 
 def expected_input_cross(
