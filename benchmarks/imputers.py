@@ -33,12 +33,12 @@ def by_means(y: Array) -> tuple[Array, Array]:
 
 def by_components(y: Array, seed: int = 0) -> tuple[Array, Array]:
     """Probabilistic PCA by EM, of as many components as predict a tenth of the entries best."""
-    aside = _aside(y)
+    apart = aside(y)
     widths = [width for width in WIDTHS if width < min(y.shape)]
     scores = []
     for width in widths:
-        centre, _ = _of_components(np.where(aside, np.nan, y), width, seed)
-        scores.append(np.square(centre - y)[aside].mean())
+        centre, _ = _of_components(np.where(apart, np.nan, y), width, seed)
+        scores.append(np.square(centre - y)[apart].mean())
     return _of_components(y, widths[int(np.argmin(scores))], seed)
 
 
@@ -74,12 +74,12 @@ def by_forests(y: Array, seed: int = 0) -> tuple[Array, Array]:
 
 def _with_residuals(y: Array, imputer: Callable[[], Any]) -> tuple[Array, Array]:
     """Of a method that knows no variance that of what was set aside."""
-    aside = _aside(y)
-    tried = imputer().fit_transform(np.where(aside, np.nan, y))
-    variance = np.square(tried - y)[aside].mean()
+    apart = aside(y)
+    tried = imputer().fit_transform(np.where(apart, np.nan, y))
+    variance = np.square(tried - y)[apart].mean()
     return imputer().fit_transform(y), np.full_like(y, variance)
 
 
-def _aside(y: Array) -> Array:
+def aside(y: Array) -> Array:
     """Which entries that are there are set aside, a tenth."""
     return (np.random.default_rng(_ASIDE_SEED).random(y.shape) < 0.1) & ~np.isnan(y)

@@ -40,7 +40,7 @@ MOST = 500
 VAE = "vae"
 #: methods that take no steps of ours
 STEPLESS = ("mean", "ppca", "neighbours", "iteration", "forests", VAE)
-OURS = ("gplvm", "gplvm.batches", "gplvm.amortised", "deep-gplvm")
+OURS = ("gplvm", "gplvm.scaled", "gplvm.batches", "gplvm.amortised", "deep-gplvm")
 BUDGET = 14_400
 
 
