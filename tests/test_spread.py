@@ -99,6 +99,31 @@ def test_points_vary_in_nothing_and_have_no_slope() -> None:
         assert_allclose(total(scale), 0.0, atol=1e-14)
 
 
+@pytest.mark.parametrize("size", [1e2, 1e4, 1e8])
+@pytest.mark.parametrize("active", [None, (0, 2)], ids=["all", "some"])
+def test_wide_inputs_lose_nothing_and_have_slopes(size: float, active: tuple[int, ...] | None) -> None:
+    kernel = RBF(1.7, jnp.asarray(ELL if active is None else ELL[:2]), active)
+    z = jnp.asarray(Z)
+
+    def total(scale):  # type: ignore[no-untyped-def]
+        return kernel_covariance_sum(kernel, Gaussian(jnp.asarray(MEAN), scale), z)
+
+    for full in (False, True):
+        scale = jnp.asarray(scales(size, full))
+        inputs = Gaussian(jnp.asarray(MEAN), scale)
+        one = psi1(kernel, inputs, z)
+        # ⟨k⟩⟨k'⟩ is far below ⟨k k'⟩ here, so that the difference has all digits
+        assert_allclose(total(scale), psi2_sum(kernel, inputs, z) - one.T @ one, rtol=1e-7, atol=1e-25)
+        assert jnp.isfinite(jax.grad(lambda scale: total(scale).sum())(scale)).all()
+
+
+def test_single_precision_has_no_overflow() -> None:
+    z = jnp.linspace(-40.0, 40.0, 9, dtype=jnp.float32)[:, None]
+    for scale in (jnp.full((3, 1), 0.7, jnp.float32), jnp.full((3, 1, 1), 0.7, jnp.float32)):
+        inputs = Gaussian(jnp.array([[-35.0], [0.0], [28.0]], jnp.float32), scale)
+        assert jnp.isfinite(kernel_covariance_sum(RBF(1.7, 1.0), inputs, z)).all()
+
+
 def layer(variance: float, scale: float, noise: float) -> tuple[Regression, Regression]:
     """A layer of 100 inducing inputs that nearly coincide, at inputs of a width, and at their means."""
     draws = np.random.default_rng(2)

@@ -27,6 +27,7 @@ from ppl_dgp.expectations.spread import spread, spread_of_pairs
 from ppl_dgp.expectations.terms import terms_of, without_white
 from ppl_dgp.kernels import Kernel
 from ppl_dgp.numerics.gaussian import Gaussian
+from ppl_dgp.numerics.linalg import weighted_grams
 
 __all__ = [
     "input_input_kernel",
@@ -127,8 +128,8 @@ def kernel_covariance_sum(
     weights = _checked_weights(inputs, weights)
     size = method.row_size(z.shape[0])
     if not isinstance(method, Closed) or not method.is_rbf:
-        mean = method.psi1(inputs, z)
-        known = jnp.einsum("n...,nm,nk->...mk", weights, mean, mean, precision="highest")
+        known = weighted_grams(method.psi1(inputs, z), weights if weights.ndim == 2 else weights[:, None])
+        known = known if weights.ndim == 2 else known[0]
         return psi2_sum(kernel, inputs, z, weights, block) - known
     (term,) = method.terms
     if method.has_pairs(inputs):

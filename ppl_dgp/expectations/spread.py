@@ -23,8 +23,8 @@ from ppl_dgp.expectations.terms import Term
 from ppl_dgp.numerics.gaussian import Gaussian
 from ppl_dgp.numerics.linalg import inverse_lower, precise_matmul, squared_distance
 
-#: of logarithms r: those that are larger are of centres more than 40 lengthscales away
-LARGEST_RATIO = 300.0
+#: of r, as a share of the logarithm of the largest number
+LARGEST_RATIO = 0.4
 
 
 def spread_of_pairs(term: Term, inputs: Gaussian, z: Float[Array, "M D"]) -> Float[Array, "B K"]:
@@ -54,31 +54,32 @@ def spread(term: Term, inputs: Gaussian, z: Float[Array, "M D"]) -> Float[Array,
     """The whole matrices, of inputs with any covariance."""
     mean, z = _in_lengthscales(term, inputs, z)
     root = _root(term)[:, None] * inputs.scale
-    # with L Lᵀ = S and T = LᵀL: H = L(I + T)⁻¹Lᵀ, G = L(I + T)⁻¹(I + 2T)⁻¹Lᵀ, and (I + S)⁻¹ = I − H
-    back = jnp.swapaxes(root, -1, -2)
-    inner, identity = precise_matmul(back, root), jnp.eye(root.shape[-1], dtype=root.dtype)
-    once, log_once = _inverse(identity + inner)
-    twice, log_twice = _inverse(identity + 2.0 * inner)
-    around = lambda matrix: precise_matmul(precise_matmul(root, matrix), back)
-    narrow, wide = around(once), around(precise_matmul(once, twice))
+    s, identity = precise_matmul(root, jnp.swapaxes(root, -1, -2)), jnp.eye(root.shape[-1], dtype=root.dtype)
+    (whiten, log_once), (second, log_twice) = _whitened(identity + s), _whitened(identity + 2.0 * s)
+    once, twice = (precise_matmul(jnp.swapaxes(each, -1, -2), each) for each in (whiten, second))
+    # H = S (I + S)⁻¹ and G = H (I + 2S)⁻¹, of wide V as I − (I + S)⁻¹ and (I + S)⁻¹ − (I + 2S)⁻¹
+    is_wide = jnp.trace(s, axis1=-2, axis2=-1)[:, None, None] > 1.0
+    product = precise_matmul(once, s)
+    narrow = jnp.where(is_wide, identity - once, product)
+    wide = jnp.where(is_wide, once - twice, precise_matmul(product, twice))
     offset = mean[:, None] - z
     quadratic = lambda matrix: jnp.sum(precise_matmul(offset, matrix) * offset, -1)
-    distance = jnp.sum(offset**2, -1) - quadratic(narrow)
+    distance = jnp.sum(precise_matmul(offset, jnp.swapaxes(whiten, -1, -2)) ** 2, -1)
     average = term.variance * jnp.exp(-0.5 * (log_once[:, None] + distance))
     # s and d are halves of the sum and the difference of two offsets
     own = 0.5 * (log_once - 0.5 * log_twice)[:, None] + 0.25 * quadratic(wide - narrow)
     across = precise_matmul(precise_matmul(offset, 0.5 * (wide + narrow)), jnp.swapaxes(offset, -1, -2))
-    # beyond that both averages are 0, and so are their products
-    ratio = jnp.minimum(own[:, :, None] + own[:, None] + across, LARGEST_RATIO)
+    # ⟨k k'⟩ is at most e⁻ʳ in units of the variance: beyond this it is 0
+    largest = LARGEST_RATIO * np.log(jnp.finfo(offset.dtype).max)
+    ratio = jnp.minimum(own[:, :, None] + own[:, None] + across, largest)
     return average[:, :, None] * average[:, None] * jnp.expm1(ratio)
 
 
-def _inverse(matrix: Float[Array, "B D D"]) -> tuple[Float[Array, "B D D"], Float[Array, " B"]]:
-    """The inverse of positive matrices, and the logarithm of their determinant."""
+def _whitened(matrix: Float[Array, "B D D"]) -> tuple[Float[Array, "B D D"], Float[Array, " B"]]:
+    """L⁻¹ of L Lᵀ = matrix, and the logarithm of its determinant."""
     lower = jnp.linalg.cholesky(matrix)
-    whiten = inverse_lower(lower)
     log_det = 2.0 * jnp.sum(jnp.log(jnp.diagonal(lower, axis1=-2, axis2=-1)), axis=-1)
-    return precise_matmul(jnp.swapaxes(whiten, -1, -2), whiten), log_det
+    return inverse_lower(lower), log_det
 
 
 @jax.custom_jvp
@@ -90,7 +91,8 @@ def _difference(log_mass: Array, ratio: Array) -> Array:
 def _both(log_mass: Array, ratio: Array) -> tuple[Array, Array]:
     """The difference, and what is subtracted."""
     up = ratio >= 0.0
-    larger = jnp.exp(log_mass - jnp.where(up, 0.0, ratio))
+    # neither is above 1, but where rounding is more than that
+    larger = jnp.exp(jnp.minimum(log_mass - jnp.where(up, 0.0, ratio), 0.0))
     less = larger * jnp.expm1(-jnp.abs(ratio))
     return jnp.where(up, -less, less), jnp.where(up, larger + less, larger)
 

@@ -89,9 +89,9 @@ def fit_lbfgs(
     :param y: targets (N, P), or (N,) for one column, with NaN for missing entries where the model takes them
         (``missing=True`` of the GPLVMs).
     :param steps: at most so many iterations; "auto" goes on until the fit has converged or the budget is spent. It
-        stops before when the line search finds nothing lower, even along the gradient, or when no entry of the
-        gradient, in the unconstrained parameters, exceeds the square root of the machine's precision times
-        max(1, |loss|).
+        stops before when the line search finds nothing lower, and the memory of curvatures has gained less than a tenth
+        of the tolerance since it was last empty (else it is emptied), or when no entry of the gradient, in the
+        unconstrained parameters, exceeds the square root of the machine's precision times max(1, |loss|).
     :param tolerance: nats in all that iterations without end may yet gain of a fit that has converged; a thousandth of
         a nat a row, half a nat at least, if not given.
     :param budget: of "auto", at most so many iterations.
@@ -294,7 +294,7 @@ def _build_iterations(svi: SVI, factors: GaussianFactors | None) -> Callable[...
             move, new_memory = solver.update(slope, memory, point, value=value, grad=slope, value_fn=loss)
             found = new_memory[-1]  # the line search's value and gradient at point + move
             lower = found.value < value  # false for NaN too
-            # nothing lower in that direction: a wrong curvature, as after a long step, or the end; without it once more
+            # nothing lower in that direction: a wrong curvature, as after a long step, or the end: without it once more
             again = ~lower & (since - value > limits[1])
             # of a start at an optimum, where the first search finds nothing lower, that of what it tried last
             known = lower | jnp.isinf(foreseen)

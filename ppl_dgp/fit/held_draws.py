@@ -43,4 +43,6 @@ def beside_fresh_draws(
             HeldDrawsWarning,
             stacklevel=3,
         )
-    return replace(known, gap=max(known.gap, worse if np.isfinite(worse) else np.inf), error=error)
+    return replace(
+        known, gap=max(known.gap, worse if np.isfinite(worse) else np.inf), error=max(known.error, error)
+    )

@@ -230,6 +230,15 @@ def _(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Array, Array]:
     return gram(a), half + half.T
 
 
+def weighted_grams(a: Float[Array, "N M"], weights: Float[Array, "N C"]) -> Float[Array, "C M M"]:
+    """Aᵀ diag(w) A for each column of weights, one after the other: O(N M) memory."""
+    of_one = lambda column: precise_matmul((a * column[:, None]).T, a)
+    if weights.shape[1] == 1:
+        return of_one(weights[:, 0])[None]
+    grams: Array = jax.lax.map(jax.checkpoint(of_one), weights.T)
+    return grams
+
+
 def diag_quadratic(a: Float[Array, "N M"], s_tril: Float[Array, "P M M"]) -> Float[Array, "N P"]:
     """The variances diag(A S_p Aᵀ) for S_p = s_tril[p] s_tril[p]ᵀ, with a gradient written by hand.
 

@@ -31,7 +31,7 @@ from ppl_dgp.gp.old_posterior import Site
 from ppl_dgp.gp.separate import Pieces, for_each_output, outputs_of
 from ppl_dgp.numerics.double_precision import in_double
 from ppl_dgp.numerics.gaussian import Gaussian
-from ppl_dgp.numerics.linalg import cholesky, inverse_lower
+from ppl_dgp.numerics.linalg import cholesky, inverse_lower, weighted_grams
 from ppl_dgp.numerics.power_mean import Alpha, log1p_ratio
 from ppl_dgp.objectives.factors import Factors
 
@@ -42,7 +42,8 @@ Part = TypeVar("Part")
 class Statistics:
     """Sums over the rows that hold all that the energy and q(u) need: A, b, and what does not depend on u, in nats.
 
-    ``squares`` is Σ w⟨r²⟩, above which bᵀ(I + A)⁻¹b is by rounding alone; None where b has more than rows in it.
+    ``squares`` is Σ w⟨r²⟩ of uncertain inputs, above which bᵀ(I + A)⁻¹b is by rounding alone; None where A is a product
+    of features with themselves, or more than rows are in b.
     """
 
     gram: Float[Array, "C M M"]
@@ -188,7 +189,7 @@ class GaussianInputs(Features):
         beyond = expectations.kernel_covariance_sum(
             f.kernel, self.inputs, inducing_points(f.inducing), weights
         )
-        known = jnp.einsum("nc,nm,nk->cmk", weights, self.phi, self.phi, precision="highest")
+        known = weighted_grams(self.phi, weights)
         return known + f.whiten @ beyond @ f.whiten.T
 
     def _products(self, weights: Float[Array, "N P"]) -> Float[Array, "P M"]:
