@@ -86,10 +86,11 @@ class Method:
         rules = [part for part in parts if part not in (*ALPHAS, SINGLE)]
         known = model in LAYERS and all(rule in RULES for rule in rules)
         known &= "nuts" not in rules or LAYERS[model] == 1
+        known &= "mean" not in rules or LAYERS[model] > 1
         if not known or len(rules) > 1 or len(alphas) > 1 or parts.count(SINGLE) > 1:
             raise ValueError(
                 f"found {name!r}, expected sparse-gp or deep-gp-2 to -5, then .alpha=0.5 or .alpha=1, .{SINGLE}, "
-                f"and one of {', '.join(f'.{rule}' for rule in RULES)}, .nuts of one layer alone"
+                f"and one of {', '.join(f'.{rule}' for rule in RULES)}, .nuts of one layer alone, .mean of more"
             )
         return cls(LAYERS[model], *alphas or [0.0], *rules or [""], 32 if SINGLE in parts else 64)
 

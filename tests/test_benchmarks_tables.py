@@ -244,6 +244,9 @@ def test_what_a_name_means():
     assert Method.of("deep-gp-2.float32.alpha=0.5") == Method(2, 0.5, bits=32)
     assert Method.of("sparse-gp.heteroscedastic") == Method(1, rule="heteroscedastic")
     assert Method.of("sparse-gp.nuts") == Method(1, rule="nuts")
+    assert Method.of("deep-gp-2.mean") == Method(2, rule="mean")
+    with pytest.raises(ValueError, match="mean of more"):
+        Method.of("sparse-gp.mean")
     with pytest.raises(ValueError, match="nuts of one layer"):
         Method.of("deep-gp-2.nuts")
     with pytest.raises(ValueError, match="float32.float32"):
