@@ -19,10 +19,9 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ppl_dgp.expectations.blocks import sum_rows
 from ppl_dgp.expectations.closed import Closed
 from ppl_dgp.expectations.nodes import CubatureExpectations, cubature, diagonal, quadrature
-from ppl_dgp.expectations.pairs import contracted_with, of_pairs, of_squares, triangle_places
+from ppl_dgp.expectations.pairs import PairStatistics, contracted_pairs, summed_pairs
 from ppl_dgp.expectations.spread import spread, spread_of_pairs
 from ppl_dgp.expectations.terms import terms_of, without_white
 from ppl_dgp.kernels import Kernel
@@ -103,10 +102,9 @@ def psi2_sum(
     """
     method = _expectations_at(kernel, inputs, z)
     weights = _checked_weights(inputs, weights)
-    if isinstance(method, Closed) and method.has_pairs(inputs):
-        size, order = method.row_size(z.shape[0]) // 2, triangle_places(z.shape[0])
-        return sum_rows(lambda part: method.pairs(part, z), inputs, weights, size, block)[..., order]
-    return sum_rows(lambda part: method.psi2(part, z), inputs, weights, method.row_size(z.shape[0]), block)
+    return summed_pairs(
+        _second_moments(method, inputs, z), inputs, weights, len(z), method.row_size(len(z)), block
+    )
 
 
 def kernel_covariance_sum(
@@ -126,16 +124,13 @@ def kernel_covariance_sum(
     """
     method = _expectations_at(kernel, inputs, z)
     weights = _checked_weights(inputs, weights)
-    size = method.row_size(z.shape[0])
     if not isinstance(method, Closed) or not method.is_rbf:
         known = weighted_grams(method.psi1(inputs, z), weights if weights.ndim == 2 else weights[:, None])
         known = known if weights.ndim == 2 else known[0]
         return psi2_sum(kernel, inputs, z, weights, block) - known
-    (term,) = method.terms
-    if method.has_pairs(inputs):
-        found = sum_rows(lambda part: spread_of_pairs(term, part, z), inputs, weights, size // 2, block)
-        return found[..., triangle_places(z.shape[0])]
-    return sum_rows(lambda part: spread(term, part, z), inputs, weights, size, block)
+    return summed_pairs(
+        _covariances(method, inputs, z), inputs, weights, len(z), method.row_size(len(z)), block
+    )
 
 
 def psi2_quadratic(
@@ -153,10 +148,8 @@ def psi2_quadratic(
     """
     method = _expectations_at(kernel, inputs, z)
     _check_matrices(matrices, z)
-    if isinstance(method, Closed) and method.has_pairs(inputs):
-        return contracted_with(lambda part: method.pairs(part, z), of_pairs(matrices), inputs, block)
-    return contracted_with(
-        lambda part: method.psi2(part, z), of_squares(matrices), inputs, block, method.row_size(len(z))
+    return contracted_pairs(
+        _second_moments(method, inputs, z), inputs, matrices, method.row_size(len(z)), block
     )
 
 
@@ -181,10 +174,7 @@ def kernel_covariance_quadratic(
         mean = method.psi1(inputs, z)
         known = jnp.einsum("bm,pmn,bn->bp", mean, matrices, mean, precision="highest")
         return psi2_quadratic(kernel, inputs, z, matrices, block) - known
-    (term,) = method.terms
-    if method.has_pairs(inputs):
-        return contracted_with(lambda part: spread_of_pairs(term, part, z), of_pairs(matrices), inputs, block)
-    return contracted_with(lambda part: spread(term, part, z), of_squares(matrices), inputs, block)
+    return contracted_pairs(_covariances(method, inputs, z), inputs, matrices, method.row_size(len(z)), block)
 
 
 def input_kernel(kernel: Kernel, inputs: Gaussian, z: Float[Array, "M D"]) -> Float[Array, "B M D"]:
@@ -229,6 +219,20 @@ def is_rough(kernel: Kernel, dims: int) -> bool:
     return dims > 2 and isinstance(
         _expectations_of(kernel, dims, jnp.result_type(float)), CubatureExpectations
     )
+
+
+def _second_moments(method: Closed | CubatureExpectations, inputs: Gaussian, z: Array) -> PairStatistics:
+    if isinstance(method, Closed) and method.has_pairs(inputs):
+        return lambda part: method.pairs(part, z), True
+    return lambda part: method.psi2(part, z), False
+
+
+def _covariances(method: Closed, inputs: Gaussian, z: Array) -> PairStatistics:
+    """Those of one RBF."""
+    (term,) = method.terms
+    if method.has_pairs(inputs):
+        return lambda part: spread_of_pairs(term, part, z), True
+    return lambda part: spread(term, part, z), False
 
 
 def _checked_weights(inputs: Gaussian, weights: Array | None) -> Array:

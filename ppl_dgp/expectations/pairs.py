@@ -8,42 +8,50 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ppl_dgp.expectations.blocks import map_rows
+from ppl_dgp.expectations.blocks import map_rows, sum_rows
 from ppl_dgp.numerics.gaussian import Gaussian
 
-
-def triangle_places(size: int) -> np.ndarray:
-    """Where each entry of a symmetric (M, M) stands among those of its lower triangle, row by row."""
-    row, column = np.indices((size, size))
-    high, low = np.maximum(row, column), np.minimum(row, column)
-    positions: np.ndarray = high * (high + 1) // 2 + low
-    return positions
+#: of a few rows (B, M, M), or their lower triangles row by row, (B, M(M+1)/2), and whether it is these
+PairStatistics = tuple[Callable[[Gaussian], Array], bool]
 
 
-def of_squares(matrices: Float[Array, "P M M"]) -> Float[Array, "K P"]:
-    """What whole matrices of pairs (m, m') are multiplied with, all outputs in one product."""
-    return matrices.reshape(len(matrices), -1).T
-
-
-def of_pairs(matrices: Float[Array, "P M M"]) -> Float[Array, "K P"]:
-    """The same of lower triangles: what is above the diagonal counts with what is below."""
-    size = matrices.shape[1]
-    both = matrices + jnp.where(jnp.eye(size, dtype=bool), 0.0, jnp.swapaxes(matrices, 1, 2))
-    first, second = np.tril_indices(size)
-    return both[:, first, second].T
-
-
-def contracted_with(
-    statistics: Callable[[Gaussian], Array],
-    matrix: Float[Array, "K P"],
+def summed_pairs(
+    statistics: PairStatistics,
     inputs: Gaussian,
+    weights: Float[Array, " B"] | Float[Array, "B C"],
+    num_inducing: int,
+    row_size: int,
     block: int | None,
-    row_size: int | None = None,
+) -> Float[Array, "*C M M"]:
+    """Their sums over rows with weights, a block of rows at a time."""
+    of_rows, triangles = statistics
+    if not triangles:
+        return sum_rows(of_rows, inputs, weights, row_size, block)
+    # where each entry of a symmetric (M, M) stands in its lower triangle
+    row, column = np.indices((num_inducing, num_inducing))
+    high, low = np.maximum(row, column), np.minimum(row, column)
+    return sum_rows(of_rows, inputs, weights, row_size // 2, block)[..., high * (high + 1) // 2 + low]
+
+
+def contracted_pairs(
+    statistics: PairStatistics,
+    inputs: Gaussian,
+    matrices: Float[Array, "P M M"],
+    row_size: int,
+    block: int | None,
 ) -> Float[Array, "B P"]:
-    """Statistics of pairs, (B, K) or (B, M, M), times a matrix, some rows at a time."""
+    """Their products with matrices, all outputs in one, a block of rows at a time."""
+    of_rows, triangles = statistics
+    flat = matrices.reshape(len(matrices), -1).T
+    if triangles:
+        # what is above the diagonal counts with what is below
+        size = matrices.shape[1]
+        both = matrices + jnp.where(jnp.eye(size, dtype=bool), 0.0, jnp.swapaxes(matrices, 1, 2))
+        first, second = np.tril_indices(size)
+        flat, row_size = both[:, first, second].T, row_size // 2
 
     def rows(part: Gaussian) -> Array:
-        found = statistics(part)
-        return jnp.matmul(found.reshape(len(found), -1), matrix, precision="highest")
+        found = of_rows(part)
+        return jnp.matmul(found.reshape(len(found), -1), flat, precision="highest")
 
-    return map_rows(rows, inputs, len(matrix) if row_size is None else row_size, block)
+    return map_rows(rows, inputs, row_size, block)
