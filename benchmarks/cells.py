@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpyro
 
 from benchmarks.rows import append_shown, numbers, read
 from benchmarks.time_to_quality import PEERS
@@ -142,6 +141,9 @@ def tell_of_fits() -> None:
 
 def in_precision(rows: Mapping[str, np.ndarray], bits: int) -> dict[str, np.ndarray]:
     """The arrays with real numbers of so many bits, 32 or 64, as everything that follows has them."""
+    # not above: peers' processes, whose environment has none, import this file too
+    import numpyro
+
     numpyro.enable_x64(bits == 64)
     kind = np.float64 if bits == 64 else np.float32
     real = lambda value: np.issubdtype(value.dtype, np.floating)

@@ -1,5 +1,7 @@
 """Tables of millions of rows in benchmarks/: what the truth says of them, and that the page says what the CSV holds."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -108,3 +110,16 @@ def test_the_plan_says_what_the_csv_holds():
     # of each layer at least the products of rows and M × M, forwards and twice backwards
     fewest = 3 * 2 * small.batch * small.inducing**2 * small.depth / 1e9
     assert (small.gflop > fewest).all()
+
+
+@pytest.mark.parametrize("module", ["scale_lightgbm", "tables_peers", "tables_classes_peers"])
+def test_processes_of_peers_need_nothing_of_ours(module):
+    # their environment has neither JAX nor NumPyro
+    program = (
+        "import sys\n"
+        "for name in ('jax', 'numpyro', 'ppl_dgp'):\n"
+        "    sys.modules[name] = None\n"
+        f"import benchmarks.{module}\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
