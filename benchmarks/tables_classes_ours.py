@@ -7,6 +7,7 @@ A method's name is a model, sparse-gp or deep-gp-L of L layers, and what departs
 classes (probit for two, robust-max for more), ``DoublyStochastic`` with ``FullRank`` at α = 0 and ``fit_svi`` without
 steps; one layer of at most 2 000 rows, where nothing need be drawn, has natural gradients and L-BFGS; ``softmax`` has
 that likelihood, ``held`` a robust-max whose ε stays at 10⁻³, as the sources have it, ``global`` ``GlobalInducing``,
+``convolutional``, of digits alone, GPs of their patches,
 ``tied`` factors in closed form by ``ApproximatePowerEP`` and L-BFGS, ``sites`` a site for each row by ``fit_power_ep``
 from the optimum of tied ones, ``sampled`` hyperparameters with ``default_priors`` and a normal q of their logarithms,
 ``float32`` single precision.
@@ -15,6 +16,7 @@ from the optimum of tied ones, ``sampled`` hyperparameters with ``default_priors
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from dataclasses import dataclass
@@ -35,11 +37,19 @@ from ppl_dgp import default_priors  # noqa: E402
 from ppl_dgp.fit import Fit, fit_lbfgs, fit_power_ep, fit_svi  # noqa: E402
 from ppl_dgp.guides import DoublyStochastic, FullRank, GlobalInducing, Guide  # noqa: E402
 from ppl_dgp.likelihoods import RobustMax  # noqa: E402
-from ppl_dgp.models import deep_gp_classification, sparse_gp_classification  # noqa: E402
+from ppl_dgp.models import (  # noqa: E402
+    convolutional_gp,
+    deep_convolutional_gp,
+    deep_gp_classification,
+    sparse_gp_classification,
+)
 from ppl_dgp.objectives import ApproximatePowerEP, PowerEP  # noqa: E402
 from ppl_dgp.prediction.predict import predict  # noqa: E402
 
 INDUCING, WIDEST, DRAWS = 100, 30, 200
+#: of the convolutional, whose rows are as dear as a hundred others: patches and their sides, channels of hidden
+#: layers, rows of a step, draws of a prediction and rows that are predicted at a time
+PATCHES, SIDE, CHANNELS, FEW, FEW_DRAWS, FEW_AT_ONCE = 192, 5, 4, 64, 20, 100
 #: rows up to which a step looks at all, and at how many it looks beyond; test rows that are predicted at a time
 FULL_BATCH, BATCH, AT_ONCE = 2000, 1000, 1000
 #: of L-BFGS at most
@@ -48,7 +58,7 @@ ITERATIONS = 3000
 SITE_STEPS, SITE_RATE = 300, 0.03
 LAYERS = {"sparse-gp": 1} | {f"deep-gp-{layers}": layers for layers in range(2, 6)}
 ALPHAS = {"alpha=half": 0.5, "alpha=1": 1.0}
-LINKS, RULES = ("softmax", "robust-max", "held", "bernoulli-logit"), ("global", "tied", "sites", "sampled")
+LINKS, RULES = ("softmax", "robust-max", "held", "bernoulli-logit"), ("global", "tied", "sites", "sampled", "convolutional")
 
 
 @dataclass(frozen=True)
@@ -76,22 +86,32 @@ class ClassMethod:
         if not known or (rule in ("tied", "sites") and LAYERS[model] > 1) or (rule == "sites" and not alpha):
             raise ValueError(
                 f"found {name!r}, expected sparse-gp or deep-gp-2 to -5, then .alpha=0.5 or .alpha=1, one of "
-                f"{', '.join(f'.{link}' for link in LINKS)}, .{SINGLE}, .global, or of sparse-gp .tied "
-                "or, with an alpha, .sites"
+                f"{', '.join(f'.{link}' for link in LINKS)}, .{SINGLE}, .global, .sampled, .convolutional, or of "
+                "sparse-gp .tied or, with an alpha, .sites"
             )
         return cls(LAYERS[model], alpha, links[0] if links else None, rule, 32 if single else 64)
 
 
+def model_of(method: ClassMethod, x: np.ndarray, count: int) -> Any:
+    """The model of so many classes."""
+    inducing, hidden = min(INDUCING, len(x)), method.layers - 1
+    link: Any = method.link if method.link != "held" else partial(RobustMax, count)
+    if method.rule == "convolutional":
+        image, patch = (math.isqrt(x.shape[1]),) * 2, (SIDE, SIDE)
+        given: dict[str, Any] = {"located": True, "likelihood": link}
+        if not hidden:
+            return convolutional_gp(image, patch, count, PATCHES, stride=2, **given)
+        strides = (2,) + (1,) * hidden
+        return deep_convolutional_gp(image, (CHANNELS,) * hidden, patch, strides, count, PATCHES, **given)
+    if not hidden:
+        return sparse_gp_classification(count, inducing, likelihood=link)
+    widths = (min(WIDEST, x.shape[1]),) * hidden
+    return deep_gp_classification(count, widths, inducing, likelihood=link)
+
+
 def fitted(method: ClassMethod, x: np.ndarray, y: np.ndarray, key: Any, budget: int) -> Fit:
     """The fit to labels (N,)."""
-    count, inducing = int(y.max()) + 1, min(INDUCING, len(x))
-    model: Any
-    link: Any = method.link if method.link != "held" else partial(RobustMax, count)
-    if method.layers == 1:
-        model = sparse_gp_classification(count, inducing, likelihood=link)
-    else:
-        widths = (min(WIDEST, x.shape[1]),) * (method.layers - 1)
-        model = deep_gp_classification(count, widths, inducing, likelihood=link)
+    model = model_of(method, x, int(y.max()) + 1)
     labels = y[:, None].astype(x.dtype)
     if method.rule in ("tied", "sites"):
         guide = Guide(model)
@@ -120,7 +140,8 @@ def fitted(method: ClassMethod, x: np.ndarray, y: np.ndarray, key: Any, budget: 
         model, others = lift(model, default_priors(model, x, labels)), AutoNormal
     inducing_rule = GlobalInducing() if method.rule == "global" else FullRank()
     guide = Guide(model, DoublyStochastic(), inducing_rule, others=others)
-    settings = {"batch_size": None if len(x) <= FULL_BATCH else BATCH, "budget": budget}
+    few = FEW if method.rule == "convolutional" else BATCH
+    settings = {"batch_size": None if len(x) <= FULL_BATCH else few, "budget": budget}
     return fit_svi(key, model, guide, PowerEP(method.alpha), x, labels, **settings)
 
 
@@ -134,8 +155,10 @@ def main() -> None:
     began = time.perf_counter()
     key = jax.random.key(seed)
     fit = fitted(method, rows["x"], rows["y"], key, budget)
-    draws = 1 if method.layers == 1 and method.rule != "sampled" else DRAWS
-    parts = np.array_split(rows["x_test"], -(-len(rows["x_test"]) // AT_ONCE))
+    patches = method.rule == "convolutional"
+    many, at_once = (FEW_DRAWS, FEW_AT_ONCE) if patches else (DRAWS, AT_ONCE)
+    draws = 1 if method.layers == 1 and method.rule != "sampled" else many
+    parts = np.array_split(rows["x_test"], -(-len(rows["x_test"]) // at_once))
     means = [predict(jax.random.fold_in(key, 1), fit, part, num_samples=draws).mean for part in parts]
     mean = np.concatenate([np.asarray(part) for part in means])
     seconds = time.perf_counter() - began
