@@ -111,7 +111,9 @@ def refusal(data: Path, sets: list[str], methods: list[str]) -> str | None:
             except ValueError as error:
                 return f"--methods: {error}, or one of {', '.join(PEER_METHODS)}"
             if rule == "convolutional" and (others := sorted(set(sets) - set(PIXELS))):
-                return f"--methods: found {method} of {others[0]}, expected pixels; name {' or '.join(PIXELS)}"
+                return (
+                    f"--methods: found {method} of {others[0]}, expected pixels; name {' or '.join(PIXELS)}"
+                )
     return None
 
 

@@ -58,7 +58,8 @@ ITERATIONS = 3000
 SITE_STEPS, SITE_RATE = 300, 0.03
 LAYERS = {"sparse-gp": 1} | {f"deep-gp-{layers}": layers for layers in range(2, 6)}
 ALPHAS = {"alpha=half": 0.5, "alpha=1": 1.0}
-LINKS, RULES = ("softmax", "robust-max", "held", "bernoulli-logit"), ("global", "tied", "sites", "sampled", "convolutional")
+LINKS = "softmax", "robust-max", "held", "bernoulli-logit"
+RULES = "global", "tied", "sites", "sampled", "convolutional"
 
 
 @dataclass(frozen=True)

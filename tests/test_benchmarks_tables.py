@@ -137,26 +137,6 @@ def test_splits_side_by_side_have_a_row_each_and_are_not_run_again(tmp_path, mon
         assert found.beside.isna().all()
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["sparse-gp.sites", "deep-gp-2.tied", "deep-gp-2.softmax.robust-max", "svm.softmax", "sparse-gp.probit"],
-)
-def test_a_name_that_is_no_method_of_classes_is_refused(name, tmp_path, monkeypatch, capsys):
-    (tmp_path / "classification").mkdir()
-    (tmp_path / "classification" / "glass.npz").touch()
-    words = ["tables", "--data", str(tmp_path), "--sets", "glass", "--methods", name]
-    monkeypatch.setattr("sys.argv", words)
-    with pytest.raises(SystemExit, match="2"):
-        tables.main()
-    assert f"--methods: found {name!r}, expected sparse-gp or deep-gp-2" in capsys.readouterr().err
-    monkeypatch.setattr("sys.argv", [*words[:4], "glass,boston", *words[5:]])
-    with pytest.raises(SystemExit, match="2"):
-        tables.main()
-    assert (
-        "--sets: found tables of numbers, classes or missing entries side by side" in capsys.readouterr().err
-    )
-
-
 def test_an_imputer_that_is_none_is_refused(tmp_path, monkeypatch, capsys):
     (tmp_path / "latent").mkdir()
     (tmp_path / "latent" / "oil_flow.npz").touch()
@@ -211,30 +191,6 @@ def test_gaussian_entries_are_scored_as_their_density_says():
     assert found["calibration"] < 0.007 and abs(found["coverage95"] - 0.95) < 0.005
 
 
-def test_what_a_name_of_classes_means():
-    from benchmarks.tables_classes_ours import ClassMethod
-
-    assert ClassMethod.of("sparse-gp") == ClassMethod(1)
-    assert ClassMethod.of("sparse-gp.sites.alpha=0.5") == ClassMethod(1, 0.5, None, "sites")
-    assert ClassMethod.of("sparse-gp.sampled.float32") == ClassMethod(1, rule="sampled", bits=32)
-    assert ClassMethod.of("deep-gp-3.softmax.global") == ClassMethod(3, 0.0, "softmax", "global")
-
-
-def test_a_split_of_classes_is_standardised_by_its_training_rows_and_one_that_lacks_is_none(tmp_path):
-    random = np.random.default_rng(5)
-    x, y = random.normal(3.0, 2.0, (30, 2)), random.choice([-1.0, 1.0], 30)
-    x[:, 1] = 4.0
-    (tmp_path / "classification").mkdir()
-    place = tmp_path / "classification" / "toy.npz"
-    np.savez(place, X=x, y=y[:, None], train=np.arange(20), test=np.arange(20, 30))
-    rows = tables_classes.prepared(tmp_path, "toy", 0)
-    np.testing.assert_allclose(rows["x"][:, 0].mean(), 0.0, atol=1e-12)
-    np.testing.assert_allclose(rows["x"][:, 0].std(), 1.0)
-    np.testing.assert_array_equal(rows["x"][:, 1], 0.0)
-    np.testing.assert_array_equal(rows["y_test"], y[20:] > 0)
-    assert tables_classes.prepared(tmp_path, "toy", 1) is None
-
-
 def test_what_a_name_means():
     from benchmarks.tables_ours import Method
 
@@ -287,29 +243,6 @@ def test_a_cell_of_ours_is_run_and_kept(tmp_path, monkeypatch):
         > row["test_log_density"]
         > -stats.norm(scale=y.std()).entropy()
     )
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("optimised")
-def test_a_cell_of_classes_is_run_and_kept(tmp_path, monkeypatch):
-    random = np.random.default_rng(4)
-    x = random.normal(size=(60, 2))
-    order = random.permutation(60)
-    (tmp_path / "classification").mkdir()
-    place = tmp_path / "classification" / "toy.npz"
-    np.savez(place, X=x, y=1 + (x[:, :1] > 0), train=order[None, :45], test=order[None, 45:])
-    monkeypatch.chdir(ROOT)
-    out = tmp_path / "found.csv"
-    words = ["tables", "--data", str(tmp_path), "--sets", "toy", "--splits", "0-1", "--out", str(out)]
-    monkeypatch.setattr(
-        "sys.argv", [*words, "--methods", "sparse-gp,sparse-gp.sites.alpha=1", "--budget", "800"]
-    )
-    tables_classes.main()
-    tables_classes.main()
-    rows = pd.read_csv(out)
-    assert list(rows.method) == ["sparse-gp", "sparse-gp.sites.alpha=1"] and set(rows.split) == {0}
-    # a border that is a line, of 45 rows: all but one or two of 15, and surer than a coin
-    assert (rows.error < 0.15).all() and (rows.test_log_density > -0.5 * np.log(2)).all()
 
 
 def test_ranks_and_their_critical_difference_are_those_of_their_source():
