@@ -7,10 +7,9 @@ A method's name is a model, sparse-gp or deep-gp-L of L layers, and what departs
 classes (probit for two, robust-max for more), ``DoublyStochastic`` with ``FullRank`` at α = 0 and ``fit_svi`` without
 steps; one layer of at most 2 000 rows, where nothing need be drawn, has natural gradients and L-BFGS; ``softmax`` has
 that likelihood, ``held`` a robust-max whose ε stays at 10⁻³, as the sources have it, ``global`` ``GlobalInducing``,
-``convolutional``, of digits alone, GPs of their patches,
-``tied`` factors in closed form by ``ApproximatePowerEP`` and L-BFGS, ``sites`` a site for each row by ``fit_power_ep``
-from the optimum of tied ones, ``sampled`` hyperparameters with ``default_priors`` and a normal q of their logarithms,
-``float32`` single precision.
+``convolutional``, of digits alone, GPs of their patches, ``tied`` factors in closed form by ``ApproximatePowerEP`` and
+L-BFGS, ``sites`` a site for each row by ``fit_power_ep`` from the optimum of tied ones, ``sampled`` hyperparameters
+with ``default_priors`` and a normal q of their logarithms, ``float32`` single precision.
 """
 
 from __future__ import annotations

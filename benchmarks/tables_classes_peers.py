@@ -81,10 +81,8 @@ def boosting(x: np.ndarray, y: np.ndarray, at: np.ndarray, seed: int) -> np.ndar
     """Means of five models' probabilities."""
     from lightgbm import LGBMClassifier, early_stopping
 
-    settings: dict[str, Any] = {"n_estimators": TREES, "verbose": -1}
+    settings: dict[str, Any] = {"n_estimators": TREES, "learning_rate": RATES[len(x) > LARGE], "verbose": -1}
     settings["n_jobs"] = 1 if len(x) < THREADED else 2
-
-    settings["learning_rate"] = RATES[len(x) > LARGE]
 
     def ensemble(leaf: int, x: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray]:
         loss, chances = 0.0, []

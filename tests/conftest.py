@@ -103,6 +103,22 @@ def refuses(capsys: pytest.CaptureFixture[str]):
 
 
 @pytest.fixture
+def tables_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """``benchmarks.tables`` must refuse words that follow --data, where one data file lies, by a message."""
+    from benchmarks import tables
+
+    def check(message: str, place: str, *words: str) -> None:
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).touch()
+        monkeypatch.setattr("sys.argv", ["tables", "--data", str(tmp_path), *words])
+        with pytest.raises(SystemExit, match="2"):
+            tables.main()
+        assert message in capsys.readouterr().err
+
+    return check
+
+
+@pytest.fixture
 def ctrl_c():
     """Ctrl-C as in a program of its own: processes that share a test run ignore it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

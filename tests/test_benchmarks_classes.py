@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import tables, tables_classes, tables_classes_peers
+from benchmarks import tables_classes, tables_classes_peers
 
 ROOT = Path(__file__).parents[1]
 
@@ -15,20 +15,15 @@ ROOT = Path(__file__).parents[1]
     "name",
     ["sparse-gp.sites", "deep-gp-2.tied", "deep-gp-2.softmax.robust-max", "svm.softmax", "sparse-gp.probit"],
 )
-def test_a_name_that_is_no_method_of_classes_is_refused(name, tmp_path, monkeypatch, capsys):
-    (tmp_path / "classification").mkdir()
-    (tmp_path / "classification" / "glass.npz").touch()
-    words = ["tables", "--data", str(tmp_path), "--sets", "glass", "--methods", name]
-    monkeypatch.setattr("sys.argv", words)
-    with pytest.raises(SystemExit, match="2"):
-        tables.main()
-    assert f"--methods: found {name!r}, expected sparse-gp or deep-gp-2" in capsys.readouterr().err
-    monkeypatch.setattr("sys.argv", [*words[:4], "glass,boston", *words[5:]])
-    with pytest.raises(SystemExit, match="2"):
-        tables.main()
-    assert (
-        "--sets: found tables of numbers, classes or missing entries side by side" in capsys.readouterr().err
-    )
+def test_a_name_that_is_no_method_of_classes_is_refused(name, tables_refuse):
+    tables_refuse(
+        f"--methods: found {name!r}, expected sparse-gp or deep-gp-2",
+        "classification/glass.npz", "--sets", "glass", "--methods", name,
+    )  # fmt: skip
+    tables_refuse(
+        "--sets: found tables of numbers, classes or missing entries side by side",
+        "classification/glass.npz", "--sets", "glass,boston", "--methods", name,
+    )  # fmt: skip
 
 
 def test_what_a_name_of_classes_means():
@@ -78,14 +73,11 @@ def test_a_cell_of_classes_is_run_and_kept(tmp_path, monkeypatch):
     assert (rows.error < 0.15).all() and (rows.test_log_density > -0.5 * np.log(2)).all()
 
 
-def test_a_method_of_patches_is_refused_for_what_is_no_image(tmp_path, monkeypatch, capsys):
-    (tmp_path / "classification").mkdir()
-    (tmp_path / "classification" / "glass.npz").touch()
-    words = ["tables", "--data", str(tmp_path), "--sets", "glass", "--methods", "deep-gp-2.convolutional"]
-    monkeypatch.setattr("sys.argv", words)
-    with pytest.raises(SystemExit, match="2"):
-        tables_classes.main()
-    assert "--methods: found deep-gp-2.convolutional of glass, expected pixels" in capsys.readouterr().err
+def test_a_method_of_patches_is_refused_for_what_is_no_image(tables_refuse):
+    tables_refuse(
+        "--methods: found deep-gp-2.convolutional of glass, expected pixels",
+        "classification/glass.npz", "--sets", "glass", "--methods", "deep-gp-2.convolutional",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3])

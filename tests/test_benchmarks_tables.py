@@ -92,14 +92,9 @@ def test_and_where_seconds_must_count_that_were_not_alone(beside, done):
     "name",
     ["deep-gp", "deep-gp-9", "sparse-gp.fast", "deep-gp-2.best.global", "gp", "deep-gp-two", "deep-gp-1"],
 )
-def test_a_name_that_is_no_method_is_refused_before_anything_runs(name, tmp_path, capsys):
-    (tmp_path / "uci").mkdir()
-    (tmp_path / "uci" / "a.npz").touch()
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("sys.argv", ["tables", "--data", str(tmp_path), "--sets", "a", "--methods", name])
-        with pytest.raises(SystemExit, match="2"):
-            tables.main()
-    assert f"--methods: found {name!r}, expected sparse-gp or deep-gp-2" in capsys.readouterr().err
+def test_a_name_that_is_no_method_is_refused_before_anything_runs(name, tables_refuse):
+    message = f"--methods: found {name!r}, expected sparse-gp or deep-gp-2"
+    tables_refuse(message, "uci/a.npz", "--sets", "a", "--methods", name)
 
 
 @pytest.mark.parametrize("name", ["sparse-gp", "deep-gp-2.best", "linear"])
@@ -137,18 +132,10 @@ def test_splits_side_by_side_have_a_row_each_and_are_not_run_again(tmp_path, mon
         assert found.beside.isna().all()
 
 
-def test_an_imputer_that_is_none_is_refused(tmp_path, monkeypatch, capsys):
-    (tmp_path / "latent").mkdir()
-    (tmp_path / "latent" / "oil_flow.npz").touch()
-    words = ["tables", "--data", str(tmp_path), "--sets", "oil", "--methods", "mean,gplvm.deep"]
-    monkeypatch.setattr("sys.argv", words)
-    with pytest.raises(SystemExit, match="2"):
-        tables.main()
-    assert "--methods: found 'gplvm.deep', expected some of gplvm, " in capsys.readouterr().err
-    monkeypatch.setattr("sys.argv", [*words[:6], "mean", "--share", "1.5"])
-    with pytest.raises(SystemExit, match="2"):
-        tables.main()
-    assert "--share: found 1.5, expected a number in (0, 1)" in capsys.readouterr().err
+def test_an_imputer_that_is_none_is_refused(tables_refuse):
+    words = ("latent/oil_flow.npz", "--sets", "oil", "--methods")
+    tables_refuse("--methods: found 'gplvm.deep', expected some of gplvm, ", *words, "mean,gplvm.deep")
+    tables_refuse("--share: found 1.5, expected a number in (0, 1)", *words, "mean", "--share", "1.5")
 
 
 def test_entries_that_are_held_out_are_unknown_and_scored_in_units_of_what_is_left(tmp_path):
